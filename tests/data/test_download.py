@@ -1,0 +1,122 @@
+"""Downloads against a server on the loopback: plain, resumed, cut, without Range, changed content."""
+
+import hashlib
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+
+from torchrank.data.download import download
+
+CONTENT = np.random.default_rng(0).bytes(3_000_000)
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Serves CONTENT; the server object says whether it knows Range and after how many bytes it hangs up."""
+
+    def do_GET(self):
+        self.server.requests.append(self.headers.get("Range"))
+        if self.path != "/file":
+            return self.send_error(404, "Not Found")
+        first = 0
+        if self.server.ranges and self.headers.get("Range"):
+            first = int(self.headers["Range"].removeprefix("bytes=").removesuffix("-"))
+        if first >= len(CONTENT):
+            return self.send_error(416)
+        self.send_response(206 if first else 200)
+        if first:
+            self.send_header("Content-Range", f"bytes {first}-{len(CONTENT) - 1}/{len(CONTENT)}")
+        self.send_header("Content-Length", str(len(CONTENT) - first))
+        self.end_headers()
+        last = len(CONTENT) if self.server.cut is None else first + self.server.cut
+        self.wfile.write(CONTENT[first:last])
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.requests, server.ranges, server.cut = [], True, None
+        server.url = f"http://127.0.0.1:{server.server_address[1]}/file"
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_a_whole_file_and_no_second_request(server, tmp_path):
+    target = tmp_path / "folder" / "file.bin"
+    assert download(server.url, target, sha256=SHA256, size=len(CONTENT)) == target
+    assert target.read_bytes() == CONTENT
+    download(server.url, target, sha256=SHA256)
+    assert server.requests == [None]
+    assert [path.name for path in target.parent.iterdir()] == ["file.bin"]
+
+
+def test_a_cut_connection_keeps_the_part_and_the_next_call_resumes(server, tmp_path):
+    target = tmp_path / "file.bin"
+    server.cut = 1_234_567
+    with pytest.raises(ConnectionError, match=r"1234567 of 3000000 bytes.*run again to resume"):
+        download(server.url, target, sha256=SHA256)
+    assert not target.exists()
+    assert (tmp_path / "file.bin.part").read_bytes() == CONTENT[:1_234_567]
+    server.cut = None
+    download(server.url, target, sha256=SHA256)
+    assert target.read_bytes() == CONTENT
+    assert server.requests == [None, "bytes=1234567-"]
+
+
+def test_many_cuts_end_in_the_right_file(server, tmp_path):
+    server.cut = 700_000
+    for _ in range(4):
+        with pytest.raises(ConnectionError):
+            download(server.url, tmp_path / "file", sha256=SHA256)
+    assert download(server.url, tmp_path / "file", sha256=SHA256).read_bytes() == CONTENT
+
+
+def test_a_server_without_range_starts_again(server, tmp_path):
+    server.ranges = False
+    (tmp_path / "file.part").write_bytes(CONTENT[:1000])
+    assert download(server.url, tmp_path / "file", sha256=SHA256).read_bytes() == CONTENT
+
+
+def test_a_complete_part_needs_its_name_only(server, tmp_path):
+    (tmp_path / "file.part").write_bytes(CONTENT)
+    download(server.url, tmp_path / "file", sha256=SHA256, size=len(CONTENT))
+    assert server.requests == []
+    (tmp_path / "again.part").write_bytes(CONTENT)  # size unknown: the server answers 416
+    assert download(server.url, tmp_path / "again", sha256=SHA256).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("old", [b"other bytes", CONTENT + b"too long"], ids=["wrong", "too long"])
+def test_a_part_of_another_file_is_found_out_and_removed(server, tmp_path, old):
+    (tmp_path / "file.part").write_bytes(old)
+    with pytest.raises(ValueError, match="expected " + SHA256):
+        download(server.url, tmp_path / "file", sha256=SHA256)
+    assert not list(tmp_path.iterdir())
+    assert download(server.url, tmp_path / "file", sha256=SHA256).read_bytes() == CONTENT
+
+
+def test_a_wrong_checksum_leaves_nothing_behind(server, tmp_path):
+    with pytest.raises(ValueError, match=f"SHA-256 {SHA256}, expected {'0' * 64}.*try again"):
+        download(server.url, tmp_path / "file", sha256="0" * 64)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_there_is_never_replaced(server, tmp_path):
+    (tmp_path / "file").write_bytes(b"mine")
+    with pytest.raises(ValueError, match="Move it away"):
+        download(server.url, tmp_path / "file", sha256=SHA256)
+    assert (tmp_path / "file").read_bytes() == b"mine" and server.requests == []
+
+
+def test_missing_files_and_servers_say_what_to_do(server, tmp_path):
+    with pytest.raises(ConnectionError, match=r"answered.*404.*by hand"):
+        download(server.url + "s", tmp_path / "file", sha256=SHA256)
+    with pytest.raises(ConnectionError, match="run again to resume"):
+        download("http://127.0.0.1:9/file", tmp_path / "file", sha256=SHA256, timeout=2)
