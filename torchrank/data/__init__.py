@@ -1,0 +1,8 @@
+"""Ranking data: batches, sets, sparse rows, samplers, transforms and where the data comes from."""
+
+from torchrank.data.batch import Batch, make_batch
+from torchrank.data.lists import RankingSet
+from torchrank.data.sampler import BudgetSampler, ranges, shard
+from torchrank.data.sparse import SparseRows
+
+__all__ = ["Batch", "BudgetSampler", "RankingSet", "SparseRows", "make_batch", "ranges", "shard"]

@@ -1,0 +1,137 @@
+"""One batch type for every kind of ranking data: own rows, a shared corpus, query vectors, dense or sparse."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchrank.data.sparse import SparseRows
+
+MAX_GRADES = 64  # integer labels above this count as real values: a table of (lists, grades) would no longer be small
+
+
+class Batch(NamedTuple):
+    """Lists laid end to end: the entries of list q are `offsets[q]:offsets[q + 1]`.
+
+    >>> batch = make_batch(torch.eye(3), torch.tensor([0., 2., 1.]), torch.tensor([0, 2, 3]))
+    >>> batch.num_lists, batch.max_length, batch.num_pairs, batch.num_grades
+    (2, 2, 1, 3)
+    """
+
+    x: Tensor | SparseRows  # (n, D) rows: one per list entry, or a corpus shared by the lists
+    labels: Tensor  # (N,)
+    offsets: Tensor  # (Q + 1,)
+    query: Tensor  # (Q,) position of each list in the set the batch comes from
+    index: Tensor | None  # (N,) the corpus row of each entry; None: entry i is row i
+    queries: Tensor | None  # (Q, D) query vectors, where the data has them
+    max_length: int  # these three are known on the host when the batch is made, so that nothing has to synchronise
+    num_pairs: int  # pairs within a list with labels[i] > labels[j], summed over the lists
+    num_grades: int  # labels are the integers 0..num_grades-1; 0 = real-valued (functions then sort)
+
+    @property
+    def num_lists(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def device(self) -> torch.device:
+        return self.labels.device
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device."""
+        return Batch(*(part.to(device) if isinstance(part, Tensor | SparseRows) else part for part in self))
+
+    def flat(self) -> Batch:
+        """The same batch with its own row for every entry (a copy of the shared rows), so that `index` is None."""
+        return self if self.index is None else self._replace(x=self.x[self.index], index=None)
+
+
+def make_batch(
+    x: Tensor | SparseRows,
+    labels: Tensor,
+    offsets: Tensor,
+    *,
+    query: Tensor | None = None,
+    index: Tensor | None = None,
+    queries: Tensor | None = None,
+    num_grades: int | None = None,
+) -> Batch:
+    """Check the shapes and count the three integers of a batch; this reads the labels on the host.
+
+    `num_grades` is that of the whole set; without it the labels of this batch decide.
+
+    >>> make_batch(torch.eye(2), torch.tensor([0., 1.]), torch.tensor([0, 3]))
+    Traceback (most recent call last):
+    ValueError: offsets end at 3 but there are 2 labels
+    """
+    check_lists(x, labels, offsets, index=index, queries=queries)
+    if query is None:
+        query = torch.arange(len(offsets) - 1, device=labels.device)
+    if len(query) != len(offsets) - 1:
+        raise ValueError(f"query has {len(query)} positions for {len(offsets) - 1} lists")
+    grades, bounds = labels.detach().cpu().numpy(), offsets.cpu().numpy()
+    num_grades = count_grades(grades) if num_grades is None else num_grades
+    pairs = int(count_pairs(grades, bounds, num_grades).sum())
+    return Batch(x, labels, offsets, query, index, queries, int(np.diff(bounds).max(initial=0)), pairs, num_grades)
+
+
+def check_lists(
+    x: Tensor | SparseRows, labels: Tensor, offsets: Tensor, *, index: Tensor | None, queries: Tensor | None
+) -> None:
+    """Refuse parts that do not fit together, with the numbers."""
+    if len(x.shape) != 2 or labels.dim() != 1 or offsets.dim() != 1 or offsets.dtype != torch.int64:
+        shapes = f"x {tuple(x.shape)}, labels {tuple(labels.shape)}, offsets {tuple(offsets.shape)} {offsets.dtype}"
+        raise ValueError(f"expected x (n, D), labels (N,) and int64 offsets (Q + 1,), got {shapes}")
+    if len(offsets) == 0 or offsets[0] != 0 or (offsets.diff() < 0).any():
+        raise ValueError("offsets must start at 0 and never fall: [0] for no list, [0, 2, 5] for lists of 2 and 3")
+    if offsets[-1] != len(labels):
+        raise ValueError(f"offsets end at {int(offsets[-1])} but there are {len(labels)} labels")
+    if index is None and len(x) != len(labels):
+        raise ValueError(f"{len(x)} rows for {len(labels)} labels: pass index=(N,) if the lists share a corpus")
+    if index is not None and len(index) != len(labels):
+        raise ValueError(f"index has {len(index)} rows for {len(labels)} labels")
+    if index is not None and len(index) and (index.min() < 0 or index.max() >= len(x)):
+        raise ValueError(f"index runs over {int(index.min())}..{int(index.max())} but the corpus has {len(x)} rows")
+    if queries is not None and queries.shape != (len(offsets) - 1, x.shape[1]):
+        shape = (len(offsets) - 1, x.shape[1])
+        raise ValueError(f"query vectors {tuple(queries.shape)} for lists and features {shape}")
+
+
+def count_grades(labels: np.ndarray) -> int:
+    """K when the labels are integers of 0..K-1, 0 when they are real numbers, negative or above `MAX_GRADES`.
+
+    >>> count_grades(np.array([0., 4., 1.])), count_grades(np.array([0.5, 1.]))
+    (5, 0)
+    """
+    if len(labels) == 0:
+        return 0
+    lowest, highest = labels.min(), labels.max()
+    if not np.isfinite(lowest) or not np.isfinite(highest):
+        row = int(np.flatnonzero(~np.isfinite(labels))[0])
+        raise ValueError(f"label {labels[row]} of entry {row}: labels must be finite numbers")
+    whole = lowest >= 0 and highest < MAX_GRADES and bool((labels == np.floor(labels)).all())
+    return int(highest) + 1 if whole else 0
+
+
+def count_pairs(labels: np.ndarray, offsets: np.ndarray, num_grades: int) -> np.ndarray:
+    """Pairs with labels[i] > labels[j] in each list (Q,): half of (length^2 - sum of squared label counts).
+
+    >>> count_pairs(np.array([0., 2., 1., 1., 1.]), np.array([0, 3, 5]), 3)
+    array([3, 0])
+    """
+    lengths = np.diff(offsets)
+    num_lists = len(lengths)
+    lists = np.repeat(np.arange(num_lists), lengths)
+    if num_grades:
+        counts = np.bincount(lists * num_grades + labels.astype(np.int64), minlength=num_lists * num_grades)
+        same = (counts.reshape(num_lists, num_grades) ** 2).sum(1)
+    else:
+        order = np.lexsort((labels, lists))
+        new = np.diff(labels[order], prepend=np.nan) != 0
+        new[offsets[:-1][lengths > 0]] = True
+        runs = np.flatnonzero(new)
+        counts = np.diff(runs, append=len(labels))
+        same = np.bincount(lists[runs], weights=counts.astype(np.float64) ** 2, minlength=num_lists).astype(np.int64)
+    return (lengths.astype(np.int64) ** 2 - same) // 2

@@ -1,0 +1,221 @@
+"""One split of a ranking data set: rows, labels, offsets, and what the host has to know about the lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from torchrank.data.batch import Batch, check_lists, count_grades, count_pairs
+from torchrank.data.sampler import ranges
+from torchrank.data.sparse import SparseRows
+
+CHUNK = 65_536  # rows that are transformed at a time
+
+Ids = Sequence[str] | np.ndarray
+
+
+class RankingSet(Dataset):
+    """Lists laid end to end; `ranking_set[positions]` is a `Batch`. See `Batch` for `index` and `queries`.
+
+    The tensors may be views of memory-mapped files: nothing here copies all rows except `to` with a transform.
+
+    >>> lists = RankingSet(torch.eye(3), torch.tensor([0., 2., 1.]), torch.tensor([0, 2, 3]), query_ids=["a", "b"])
+    >>> len(lists), lists.num_grades, lists[1:2].query, lists[torch.tensor([1, 0])].labels
+    (2, 3, tensor([1]), tensor([1., 0., 2.]))
+    """
+
+    def __init__(
+        self,
+        x: Tensor | SparseRows,
+        labels: Tensor,
+        offsets: Tensor,
+        *,
+        index: Tensor | None = None,
+        queries: Tensor | None = None,
+        query_ids: Ids | None = None,
+        document_ids: Ids | None = None,
+        name: str = "",
+        pairs: np.ndarray | None = None,
+        num_grades: int | None = None,
+    ):
+        """`document_ids` has one id per entry. `pairs` and `num_grades` are counted on first use unless given."""
+        check_lists(x, labels, offsets, index=index, queries=queries)
+        for ids, count, what in ((query_ids, len(offsets) - 1, "lists"), (document_ids, len(labels), "entries")):
+            if ids is not None and len(ids) != count:
+                raise ValueError(f"{len(ids)} ids for {count} {what} in the set '{name}'")
+        self.x, self.labels, self.offsets, self.index, self.queries = x, labels, offsets, index, queries
+        self.query_ids, self.document_ids, self.name = query_ids, document_ids, name
+        self._bounds = offsets.cpu().numpy()  # the offsets on the host
+        self.lengths = np.diff(self._bounds)
+        if pairs is not None:
+            self.pairs = pairs
+        if num_grades is not None:
+            self.num_grades = num_grades
+
+    @cached_property
+    def num_grades(self) -> int:
+        """K when all labels are integers of 0..K-1, otherwise 0."""
+        return count_grades(self.labels.cpu().numpy())
+
+    @cached_property
+    def pairs(self) -> np.ndarray:
+        """Pairs with different labels in each list (Q,)."""
+        return count_pairs(self.labels.cpu().numpy(), self._bounds, self.num_grades)
+
+    @property
+    def num_features(self) -> int:
+        return self.x.shape[1]
+
+    @property
+    def is_sparse(self) -> bool:
+        return isinstance(self.x, SparseRows)
+
+    @property
+    def has_queries(self) -> bool:
+        return self.queries is not None
+
+    @property
+    def device(self) -> torch.device:
+        return self.labels.device
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __repr__(self) -> str:
+        kind = ("sparse" if self.is_sparse else "dense") + (", shared corpus" if self.index is not None else "")
+        sizes = f"{len(self)} lists, {len(self.labels)} entries, {self.num_features} features"
+        return f"RankingSet('{self.name}': {sizes}, {kind})"
+
+    def __getitem__(self, positions: int | slice | Tensor | np.ndarray) -> Batch:
+        """The lists at these positions: a slice gives views, positions gather their rows. No synchronisation."""
+        if isinstance(positions, int | np.integer):
+            positions = slice(*_one(int(positions), len(self)))
+        if isinstance(positions, slice):
+            return self._slice(*positions.indices(len(self)))
+        host = self._host(positions)
+        place, entries, offsets = self._places(host)
+        x = self.x if self.index is not None else self.x[entries]
+        index = None if self.index is None else self.index[entries]
+        queries = None if self.queries is None else self.queries[place]
+        return self._batch(host, x, self.labels[entries], offsets, place, index, queries)
+
+    def _slice(self, start: int, stop: int, step: int) -> Batch:
+        if step != 1:
+            raise ValueError(f"lists can be sliced with step 1 only, got step {step}: use positions")
+        stop = max(start, stop)
+        entries = slice(int(self._bounds[start]), int(self._bounds[stop]))
+        x = self.x if self.index is not None else self.x[entries]
+        index = None if self.index is None else self.index[entries]
+        queries = None if self.queries is None else self.queries[start:stop]
+        offsets = self.offsets[start : stop + 1] - entries.start
+        query = torch.arange(start, stop, device=self.device)
+        return self._batch(slice(start, stop), x, self.labels[entries], offsets, query, index, queries)
+
+    def _batch(self, host: slice | np.ndarray, x, labels, offsets, query, index, queries) -> Batch:
+        longest, pairs = int(self.lengths[host].max(initial=0)), int(self.pairs[host].sum())
+        return Batch(x, labels, offsets, query, index, queries, longest, pairs, self.num_grades)
+
+    def _host(self, positions: Tensor | np.ndarray) -> np.ndarray:
+        positions = positions.cpu() if isinstance(positions, Tensor) else positions
+        host = np.asarray(positions, dtype=np.int64)
+        if len(host) and (host.min() < 0 or host.max() >= len(self)):
+            raise IndexError(f"positions {host.min()}..{host.max()} of a set of {len(self)} lists")
+        return host
+
+    def _places(self, host: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
+        """On the device: positions (Q,), entries of these lists one after another (N,), their new offsets (Q + 1,)."""
+        bounds = np.concatenate(([0], np.cumsum(self.lengths[host])))
+        place, offsets = (torch.from_numpy(array).to(self.device, non_blocking=True) for array in (host, bounds))
+        count = int(bounds[-1])
+        shift = torch.repeat_interleave(self.offsets[place] - offsets[:-1], offsets.diff(), output_size=count)
+        return place, shift + torch.arange(count, device=self.device), offsets
+
+    def subset(self, positions: Tensor | np.ndarray) -> RankingSet:
+        """A new set of these lists, in this order, with their ids; a shared corpus stays shared."""
+        host = self._host(positions)
+        place, entries, offsets = self._places(host)
+        return RankingSet(
+            self.x if self.index is not None else self.x[entries],
+            self.labels[entries],
+            offsets,
+            index=None if self.index is None else self.index[entries],
+            queries=None if self.queries is None else self.queries[place],
+            query_ids=_take(self.query_ids, host),
+            document_ids=_take(self.document_ids, entries.cpu().numpy()),
+            name=self.name,
+            pairs=self.pairs[host],
+            num_grades=self.num_grades,
+        )
+
+    def to(self, device: torch.device | str, transform: nn.Module | None = None) -> RankingSet:
+        """The set on a device in float32, its rows and query vectors sent through a fitted transform.
+
+        The transform runs in chunks of whole lists on the device; without one, rows already there are not copied.
+        """
+        if transform is not None and transform.per_query and self.index is not None:
+            raise ValueError(f"the transform {transform} works list by list, but the lists of '{self.name}' share rows")
+        x = self.x.to(device=device, dtype=torch.float32) if transform is None else self._transformed(device, transform)
+        queries = self.queries
+        if queries is not None:
+            queries = queries.to(device, torch.float32)
+            queries = queries if transform is None else transform(queries, _every_row(queries)).float()
+        return RankingSet(
+            x,
+            self.labels.to(device),
+            self.offsets.to(device),
+            index=None if self.index is None else self.index.to(device),
+            queries=queries,
+            query_ids=self.query_ids,
+            document_ids=self.document_ids,
+            name=self.name,
+            pairs=self.pairs,
+            num_grades=self.num_grades,
+        )
+
+    @torch.no_grad()
+    def _transformed(self, device: torch.device | str, transform: nn.Module) -> Tensor | SparseRows:
+        if isinstance(self.x, SparseRows):  # only the stored values change
+            return transform(self.x.to(device), _every_row(self.x).to(device)).to(dtype=torch.float32)
+        rows = torch.empty(len(self.x), transform.num_outputs, dtype=torch.float32, device=device)
+        bounds = self._bounds if self.index is None else np.arange(len(self.x) + 1)
+        for first, last in ranges(np.diff(bounds), CHUNK, 0, len(bounds) - 1):
+            start, stop = int(bounds[first]), int(bounds[last])
+            offsets = torch.from_numpy(bounds[first : last + 1] - start).to(device)
+            rows[start:stop] = transform(self.x[start:stop].to(device), offsets)
+        return rows
+
+    def tiebreak(self) -> Tensor:
+        """Place of each entry in its list by document id, descending (N,): trec_eval's order among equal scores.
+
+        Ids are compared as text ("9" before "10"), as trec_eval does.
+        """
+        if self.document_ids is None:
+            raise ValueError(f"the set '{self.name}' has no document ids, so ties cannot be broken by them")
+        codes = np.unique(np.asarray(self.document_ids), return_inverse=True)[1]
+        lists = np.repeat(np.arange(len(self)), self.lengths)
+        order = np.lexsort((-codes, lists))
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order)) - self._bounds[lists]
+        return torch.from_numpy(place).to(self.device)
+
+
+def _every_row(rows: Tensor | SparseRows) -> Tensor:
+    """Offsets of one list that holds all rows."""
+    return torch.tensor([0, len(rows)])
+
+
+def _one(position: int, count: int) -> tuple[int, int]:
+    if not -count <= position < count:
+        raise IndexError(f"position {position} of a set of {count} lists")
+    return position % count, position % count + 1
+
+
+def _take(ids: Ids | None, places: np.ndarray) -> Ids | None:
+    if ids is None or isinstance(ids, np.ndarray):
+        return None if ids is None else ids[places]
+    return [ids[i] for i in places]
