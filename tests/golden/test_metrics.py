@@ -1,0 +1,274 @@
+"""The measures against their plain transcription in `reference.py`, and against cases worked out by hand."""
+
+import inspect
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from torchrank import functional as F
+
+from . import reference
+from .reference import tensors
+
+NAN = float("nan")
+CUTS = [None, 1, 2, 5, 12, 30]
+GAINS = {"exp2": "exp2", "linear": "linear", "square": lambda y: y * y}
+DISCOUNTS = {"log2p1": "log2p1", "letor": "letor", "inverse": lambda r: 1.0 / r}
+
+
+def compare(name, batch, *, dtype=torch.float64, atol=1e-12, **options):
+    actual = getattr(F, name)(*tensors(*batch, dtype=dtype), **options)
+    expected = reference.per_list(getattr(reference, name), *batch, **options)
+    assert actual.shape == (len(batch[2]) - 1,)
+    np.testing.assert_allclose(actual.double().numpy(), expected, rtol=0, atol=atol, err_msg=f"{name} {options}")
+
+
+def same(actual, expected, atol=0.0):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=atol, equal_nan=True)
+
+
+def one(name, scores, labels, **options):
+    """The value of a single list."""
+    value = getattr(F, name)(*tensors(scores, labels, [0, len(scores)]), **options)
+    assert value.shape == (1,)
+    return value.item()
+
+
+BINARY = [
+    (name, {"k": k, "threshold": threshold, "empty": empty})
+    for name in ("average_precision", "precision", "recall", "reciprocal_rank")
+    for k in CUTS
+    for threshold in (1, 2, 0.5)
+    for empty in (NAN, 0.0, 1.0)
+]
+PAIRWISE = [
+    *(("auc", {"threshold": threshold}) for threshold in (1, 2, 0.5)),
+    *(("domination_error", {"ties": ties}) for ties in ("correct", "error")),
+    *(("all_pairs_error", {"ties": ties}) for ties in ("half", "correct", "error")),
+]
+ERR = [("err", {"k": k, "max_label": top, "empty": empty}) for k in CUTS for top in (4, 6) for empty in (NAN, 0.0)]
+# Every measure once, for the checks that hold for all of them.
+EVERY = [
+    ("ndcg", {}),
+    ("ndcg", {"k": 3}),
+    ("ndcg", {"k": 3, "ties": "average"}),
+    ("ndcg", {"k": 3, "ties": "worst"}),
+    ("ndcg", {"discount": "letor", "short": "zero", "k": 5, "empty": 0.0}),
+    ("mean_ndcg", {}),
+    ("average_precision", {}),
+    ("precision", {"k": 5}),
+    ("recall", {"k": 5}),
+    ("reciprocal_rank", {}),
+    ("err", {"max_label": 4}),
+    ("auc", {}),
+    ("domination_error", {}),
+    ("all_pairs_error", {}),
+]
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("discount", DISCOUNTS)
+@pytest.mark.parametrize("gain", GAINS)
+def test_ndcg_stable(gain, discount, real):
+    batch = reference.random_batch(seed=1, real=real)
+    for k in CUTS:
+        for empty in (NAN, 0.0, 1.0):
+            compare("ndcg", batch, k=k, gain=GAINS[gain], discount=DISCOUNTS[discount], empty=empty)
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("ties", ["average", "worst"])
+@pytest.mark.parametrize("discount", DISCOUNTS)
+@pytest.mark.parametrize("gain", GAINS)
+def test_ndcg_over_all_tie_orders(gain, discount, ties, real):
+    batch = reference.random_batch(seed=2, lists=18, longest=6, real=real)
+    for k in (None, 1, 2, 4, 6, 30):
+        compare("ndcg", batch, k=k, gain=GAINS[gain], discount=DISCOUNTS[discount], ties=ties)
+
+
+@pytest.mark.parametrize("ties", ["stable", "average", "worst"])
+@pytest.mark.parametrize("discount", ["log2p1", "letor"])
+def test_ndcg_of_short_lists(discount, ties):
+    """`short="zero"`: a list with fewer than k entries counts 0. (Nothing relevant: 0 by both rules.)"""
+    batch = reference.random_batch(seed=3, lists=30, longest=6)
+    for k in (None, 1, 3, 6, 7):
+        for short in ("pad", "zero"):
+            compare("ndcg", batch, k=k, discount=discount, ties=ties, short=short, empty=0.0)
+
+
+@pytest.mark.parametrize("discount", DISCOUNTS)
+@pytest.mark.parametrize("gain", GAINS)
+def test_mean_ndcg(gain, discount):
+    batch = reference.random_batch(seed=4)
+    for empty in (NAN, 0.0):
+        compare("mean_ndcg", batch, gain=GAINS[gain], discount=DISCOUNTS[discount], empty=empty)
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("seed", [5, 6])
+def test_measures_with_a_threshold_pairs_and_err(seed, real):
+    batch = reference.random_batch(seed=seed, real=real)
+    for name, options in BINARY + PAIRWISE + ERR:
+        compare(name, batch, **options)
+
+
+def test_negative_labels_where_only_their_order_counts():
+    scores, labels, offsets = reference.random_batch(seed=7, real=True)
+    for name, options in PAIRWISE:
+        compare(name, (scores, labels - 1.5, offsets), **options)
+
+
+@pytest.mark.parametrize(("name", "options"), EVERY, ids=str)
+def test_float32(name, options):
+    """The batch holds the same numbers in both dtypes, so the order is the same; only the arithmetic is shorter."""
+    compare(name, reference.random_batch(seed=8, lists=30, longest=6), dtype=torch.float32, atol=2e-6, **options)
+
+
+@pytest.mark.parametrize(("name", "options"), EVERY, ids=str)
+def test_integer_labels_are_labels(name, options):
+    scores, labels, offsets = tensors(*reference.random_batch(seed=9))
+    function = getattr(F, name)
+    same(function(scores, labels.long(), offsets, **options), function(scores, labels, offsets, **options), atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "options"), EVERY, ids=str)
+def test_the_counts_of_the_batch_change_nothing(name, options):
+    scores, labels, offsets = tensors(*reference.random_batch(seed=10))
+    function = getattr(F, name)
+    pairs = sum(len(reference.ordered_pairs(labels[block].tolist())) for block in reference.blocks(offsets))
+    counts = {"max_length": 12, "num_grades": 5, "num_pairs": pairs}
+    known = {key: value for key, value in counts.items() if key in inspect.signature(function).parameters}
+    plain = function(scores, labels, offsets, **options)
+    for key, value in known.items():
+        same(function(scores, labels, offsets, **options, **{key: value}), plain)
+    same(function(scores, labels, offsets, **options, **known), plain)
+    if "num_grades" in known:
+        same(function(scores, labels, offsets, **options, num_grades=0), plain, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "options"), EVERY, ids=str)
+def test_no_lists_and_only_empty_lists(name, options):
+    function = getattr(F, name)
+    assert function(*tensors([], [], [0]), **options).shape == (0,)
+    value = function(*tensors([], [], [0, 0, 0]), **options)
+    expected = options.get("empty", NAN)
+    np.testing.assert_array_equal(value.numpy(), [expected, expected])
+
+
+@pytest.mark.parametrize(("name", "options"), EVERY, ids=str)
+def test_a_nan_score_is_an_error(name, options):
+    with pytest.raises(ValueError, match=r"(?i)nan"):
+        getattr(F, name)(*tensors([1.0, NAN, 0.0], [1.0, 0.0, 2.0], [0, 3]), **options)
+
+
+@pytest.mark.parametrize(("name", "options"), EVERY, ids=str)
+def test_infinite_scores_are_ordered(name, options):
+    infinite = getattr(F, name)(*tensors([-math.inf, 2.0, math.inf], [1.0, 0.0, 2.0], [0, 3]), **options)
+    finite = getattr(F, name)(*tensors([1.0, 2.0, 3.0], [1.0, 0.0, 2.0], [0, 3]), **options)
+    same(infinite, finite)
+
+
+# --- by hand ---
+
+# Ranked labels 0, 2, 1, 0, 3. The scores are out of order on purpose.
+SCORES = [0.3, 0.9, -0.5, 0.7, 0.1]
+LABELS = [1.0, 0.0, 3.0, 2.0, 0.0]
+
+
+def test_ndcg_by_hand():
+    # Gains at ranks 1..5: 0, 3, 1, 0, 7. Ideal order: 7, 3, 1, 0, 0.
+    log3, log6 = math.log2(3), math.log2(6)
+    ideal = 7 / 1 + 3 / log3 + 1 / 2
+    assert one("ndcg", SCORES, LABELS) == pytest.approx((3 / log3 + 1 / 2 + 7 / log6) / ideal, abs=1e-14)
+    assert one("ndcg", SCORES, LABELS, k=2) == pytest.approx((3 / log3) / (7 + 3 / log3), abs=1e-14)
+    assert one("ndcg", SCORES, LABELS, k=1) == 0.0
+    # Linear gains 0, 2, 1, 0, 3 over 3, 2, 1.
+    linear = (2 / log3 + 1 / 2) / (3 + 2 / log3 + 1 / 2)
+    assert one("ndcg", SCORES, LABELS, k=3, gain="linear") == pytest.approx(linear, abs=1e-14)
+    # LETOR's discounts 1, 1, 1/log2(3), 1/2, 1/log2(5).
+    letor = (3 + 1 / log3 + 7 / math.log2(5)) / (7 + 3 + 1 / log3)
+    assert one("ndcg", SCORES, LABELS, discount="letor") == pytest.approx(letor, abs=1e-14)
+    assert one("ndcg", SCORES, LABELS, k=6, short="pad", discount="letor") == pytest.approx(letor, abs=1e-14)
+    assert one("ndcg", SCORES, LABELS, k=6, short="zero", discount="letor") == 0.0
+
+
+def test_ndcg_of_tied_scores_by_hand():
+    # Three tied entries with labels 0, 0, 1: the relevant one stands at rank 1, 2 or 3 with probability 1/3 each.
+    places = [1, 1 / math.log2(3), 1 / 2]
+    assert one("ndcg", [5, 5, 5], [0, 0, 1], ties="average") == pytest.approx(sum(places) / 3, abs=1e-14)
+    assert one("ndcg", [5, 5, 5], [0, 0, 1], ties="worst") == 0.5
+    assert one("ndcg", [5, 5, 5], [0, 0, 1], ties="stable") == 0.5
+    assert one("ndcg", [5, 5, 5], [1, 0, 0], ties="stable") == 1.0
+    assert one("ndcg", [5, 5, 5], [1, 0, 0], ties="worst", k=2) == 0.0
+    # A zero is a zero, whatever its sign.
+    assert one("ndcg", [-0.0, 0.0], [1, 0]) == 1.0
+    assert one("ndcg", [-0.0, 0.0], [1, 0], ties="worst") == pytest.approx(1 / math.log2(3), abs=1e-14)
+
+
+def test_ndcg_of_forty_tied_entries():
+    """All tied: every entry stands at every rank equally often: expected DCG = (mean gain) x (sum of discounts)."""
+    labels = [float(i % 5) for i in range(40)]
+    discounts = [1 / math.log2(1 + r) for r in range(1, 11)]
+    mean_gain = (0 + 1 + 3 + 7 + 15) / 5
+    ideal = sum(15 * d for d in discounts[:8]) + sum(7 * d for d in discounts[8:])
+    expected = mean_gain * sum(discounts) / ideal
+    assert one("ndcg", [0.25] * 40, labels, k=10, ties="average") == pytest.approx(expected, abs=1e-13)
+
+
+def test_mean_ndcg_by_hand():
+    # Ranked labels 0, 1: NDCG@1 = 0, NDCG@2 = 1/log2(3); with LETOR's discount (1 at both ranks) 0 and 1.
+    assert one("mean_ndcg", [1, 2], [1, 0], discount="log2p1") == pytest.approx((0 + 1 / math.log2(3)) / 2, abs=1e-14)
+    assert one("mean_ndcg", [1, 2], [1, 0], discount="letor") == 0.5
+
+
+def test_binary_measures_by_hand():
+    # Ranked relevance at threshold 1: 0 1 1 0 1; at threshold 2: 0 1 0 0 1.
+    assert one("average_precision", SCORES, LABELS) == pytest.approx((1 / 2 + 2 / 3 + 3 / 5) / 3, abs=1e-14)
+    assert one("average_precision", SCORES, LABELS, k=3) == pytest.approx((1 / 2 + 2 / 3) / 3, abs=1e-14)
+    assert one("average_precision", SCORES, LABELS, threshold=2) == pytest.approx((1 / 2 + 2 / 5) / 2, abs=1e-14)
+    assert one("precision", SCORES, LABELS) == pytest.approx(3 / 5, abs=1e-14)
+    assert one("precision", SCORES, LABELS, k=2) == 0.5
+    assert one("precision", SCORES, LABELS, k=10) == pytest.approx(3 / 10, abs=1e-14)
+    assert one("recall", SCORES, LABELS) == 1.0
+    assert one("recall", SCORES, LABELS, k=3) == pytest.approx(2 / 3, abs=1e-14)
+    assert one("reciprocal_rank", SCORES, LABELS) == 0.5
+    assert one("reciprocal_rank", SCORES, LABELS, k=1) == 0.0
+    assert one("reciprocal_rank", SCORES, LABELS, threshold=3) == pytest.approx(1 / 5, abs=1e-14)
+
+
+def test_err_by_hand():
+    # Stopping probabilities with max_label 3 at ranks 1..5: 0, 3/8, 1/8, 0, 7/8.
+    expected = (3 / 8) / 2 + (5 / 8) * (1 / 8) / 3 + (5 / 8) * (7 / 8) * (7 / 8) / 5
+    assert one("err", SCORES, LABELS, max_label=3) == pytest.approx(expected, abs=1e-14)
+    assert one("err", SCORES, LABELS, max_label=3, k=2) == pytest.approx(3 / 16, abs=1e-14)
+    with pytest.raises(TypeError):
+        F.err(*tensors(SCORES, LABELS, [0, 5]))
+
+
+def test_pairwise_measures_by_hand():
+    # Relevant scores .3 -.5 .7 against .9 .1: .3 and .7 beat .1; 2 of 6 pairs.
+    assert one("auc", SCORES, LABELS) == pytest.approx(2 / 6, abs=1e-14)
+    # Dominating: labels 1, 3, 2. All three are beaten by the 0 at .9.
+    assert one("domination_error", SCORES, LABELS) == 1.0
+    # 9 pairs with different labels; right: (1: .3 over .1), (2: .7 over .3 and .1).
+    assert one("all_pairs_error", SCORES, LABELS) == pytest.approx(6 / 9, abs=1e-14)
+    # A constant scorer: no error, all errors, or half.
+    assert one("domination_error", [1, 1, 1], [0, 1, 2], ties="correct") == 0.0
+    assert one("domination_error", [1, 1, 1], [0, 1, 2], ties="error") == 1.0
+    for ties, value in {"half": 0.5, "correct": 0.0, "error": 1.0}.items():
+        assert one("all_pairs_error", [1, 1, 1], [0, 1, 2], ties=ties) == value
+    # The chain 5 > 4 > 3 > 2 > 1 with its two lowest exchanged: one of the 4 that dominate something is beaten.
+    assert one("domination_error", [5, 4, 3, 1, 2], [5, 4, 3, 2, 1]) == 0.25
+    # Labels {1, 2}: the ones are the bottom.
+    assert one("domination_error", [1, 3, 2, 0], [1, 1, 2, 2]) == 1.0
+    assert math.isnan(one("auc", [1, 2], [1, 1])) and math.isnan(one("auc", [1, 2], [0, 0]))
+    assert math.isnan(one("domination_error", [1, 2], [3, 3])) and math.isnan(one("all_pairs_error", [1], [3]))
+
+
+def test_all_pairs_error_is_one_minus_auc_for_two_layers():
+    scores, labels, offsets = tensors(*reference.random_batch(seed=11))
+    binary = (labels >= 1).double()
+    expected = 1 - F.auc(scores, binary, offsets)
+    same(F.all_pairs_error(scores, binary, offsets), expected, atol=1e-12)
