@@ -1,0 +1,89 @@
+"""A Hydra sweeper for tables: a union of grids, so that every model of a sweep has its own settings.
+
+```yaml
+# @package _global_
+defaults:
+  - override /hydra/sweeper: torchrank_grids
+hydra:
+  sweeper:
+    params: {data.fold: "1,2,3,4,5"}  # swept with every grid
+    grids:
+      - {model: listnet, model.l2: "1e-4,1e-3,1e-2"}
+      - {model: gbdt}
+```
+
+The command line has the last word: `model=listnet` keeps what the grids have of that model (so with every config group
+that a grid chooses), a value that `params` or a grid sweeps is replaced where it stands, and any other override is added
+to every job. Folders named by `hydra.job.override_dirname` make such a sweep resumable.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+@dataclass
+class GridsSweeperConf:
+    _target_: str = "hydra_plugins.torchrank_grids.GridsSweeper"
+    max_batch_size: int | None = None
+    params: dict[str, Any] | None = None
+    grids: list[dict[str, Any]] | None = None
+
+
+ConfigStore.instance().store(group="hydra/sweeper", name="torchrank_grids", node=GridsSweeperConf, provider="torchrank")
+
+
+class GridsSweeper(BasicSweeper):
+    """Hydra's own sweeper, which gives `split_arguments` the whole command line; only the list of jobs is ours."""
+
+    def __init__(
+        self,
+        max_batch_size: int | None = None,
+        params: Mapping[str, Any] | None = None,
+        grids: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        super().__init__(max_batch_size, dict(params or {}))
+        self.grids = [dict(grid) for grid in grids or [{}]]
+
+    def _parse_config(self) -> list[str]:
+        return []  # `params` join each grid below, under the command line
+
+    def split_arguments(self, overrides: list[Override], max_batch_size: int | None) -> list[list[list[str]]]:
+        """All jobs in batches; a job that two grids have in common runs once."""
+        line = {_key(override): override for override in overrides}
+        params, grids = self._parse(self.params), [self._parse(grid) for grid in self.grids]
+        swept = set(params).union(*grids)
+        jobs: dict[tuple[str, ...], None] = {}
+        for grid in grids:
+            choices = {key for key in grid if key in line and self._is_group(key)}
+            here = {key: line[key] for key in line if key in {*params, *grid} or key not in swept or self._is_group(key)}
+            wanted = {**params, **grid, **here, **{key: grid[key] for key in choices}}
+            ((*found,),) = BasicSweeper.split_arguments(list(wanted.values()), None)
+            allowed = [_values(line[key]) for key in choices]
+            jobs |= {tuple(job): None for job in found if all(values & set(job) for values in allowed)}
+        if not jobs:
+            raise HydraException(f"no grid of this sweep has {' '.join(o.input_line or '' for o in overrides)}: {self.grids}")
+        return list(self.split_overrides_to_chunks([list(job) for job in jobs], max_batch_size))
+
+    def _parse(self, settings: Mapping[str, Any]) -> dict[str, Override]:
+        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
+        lines = [f"{key}={'null' if value is None else value}" for key, value in settings.items()]
+        return {_key(override): override for override in parser.parse_overrides(lines)}
+
+    def _is_group(self, key: str) -> bool:
+        return bool(self.hydra_context.config_loader.get_group_options(key))
+
+
+def _values(override: Override) -> set[str]:
+    """What the override can put into a job: `model=a,b` is `{"model=a", "model=b"}`."""
+    ((*jobs,),) = BasicSweeper.split_arguments([override], None)
+    return {line for job in jobs for line in job}
+
+
+def _key(override: Override) -> str:
+    return override.key_or_group if override.package is None else f"{override.key_or_group}@{override.package}"

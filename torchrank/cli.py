@@ -1,0 +1,68 @@
+"""The `torchrank` command: `torchrank select` makes the table of a sweep, `torchrank train` is train.py."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from torchrank import __version__
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one subcommand; an error is one line on stderr and exit code 2.
+
+    >>> main(["select", "no/such/folder"])
+    2
+    """
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if options.command == "train":
+        return _train(rest)
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    try:
+        _select(options)
+    except (ValueError, OSError) as error:
+        print(f"torchrank: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="torchrank", description="Learning to rank on PyTorch.")
+    parser.add_argument("--version", action="version", version=f"torchrank {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("train", add_help=False, help="train.py: Hydra overrides follow, such as model=listnet -m")
+    select = commands.add_parser("select", help="choose by validation in a sweep, print and write its table")
+    select.add_argument("folder", help="every results.json below it is read; table.md and table.json are written to it")
+    select.add_argument("--measures", nargs="+", metavar="NAME", help="default: all in the files")
+    select.add_argument("--convention", nargs="+", metavar="NAME", help="default: all in the files")
+    select.add_argument("--test-measure", metavar="NAME", help="of the paired tests; default: the one of selection")
+    return parser
+
+
+def _select(options: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from torchrank.report.sheets import sheets, show
+    from torchrank.report.table import tabulate, write
+
+    document = tabulate(
+        options.folder, measures=options.measures, conventions=options.convention, test_measure=options.test_measure
+    )
+    console = Console()
+    for sheet in sheets(document):
+        show(sheet, console)
+    write(options.folder, document)
+    print(f"{document['runs']} runs read; written table.md and table.json in {options.folder}")
+
+
+def _train(overrides: list[str]) -> int:
+    from torchrank.train import main as train
+
+    sys.argv[1:] = overrides  # Hydra reads the overrides from there
+    train()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

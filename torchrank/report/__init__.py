@@ -1,0 +1,1 @@
+"""Reads results files only: selection over a sweep, significance, tables. Imports no ranker."""

@@ -1,0 +1,153 @@
+"""Chooses the settings of every method by validation alone, and gathers the test measures of what was chosen.
+
+Replicates are (fold, seed). Seeds are averaged within a fold first; a table then shows the mean over the fold means
+and, beside it, the mean over all queries of all folds.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchrank.report.results import Run
+
+Fold = int | str | None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The run with the best validation measure of one (fold, seed), and all runs it was chosen from."""
+
+    run: Run
+    candidates: list[Run]
+
+
+@dataclass(frozen=True)
+class Method:
+    """The chosen runs of one method on one data set."""
+
+    name: str
+    choices: list[Choice]
+
+    @property
+    def folds(self) -> dict[Fold, list[Run]]:
+        """The chosen runs of each fold, one per seed."""
+        folds = defaultdict(list)
+        for choice in self.choices:
+            folds[choice.run.fold].append(choice.run)
+        return dict(folds)
+
+    @property
+    def varied(self) -> list[str]:
+        """The settings in which the method's runs differ, among all that validation could choose from."""
+        settings = [run.settings for choice in self.choices for run in choice.candidates]
+        keys = sorted(set().union(*settings))
+        return [key for key in keys if any(each.get(key) != settings[0].get(key) for each in settings)]
+
+    def fold_means(self, convention: str, measure: str) -> dict[Fold, float]:
+        """Test measure of each fold, averaged over the seeds; nan where a run does not have it."""
+        values = {fold: [measured(run, convention, measure) for run in runs] for fold, runs in self.folds.items()}
+        return {fold: float(np.mean(each)) for fold, each in values.items()}
+
+    def per_query(self, convention: str, measure: str) -> dict[Fold, tuple[NDArray, NDArray[np.float64]]]:
+        """Query ids and test measures of each fold, averaged over the seeds."""
+        return {fold: _seed_average(runs, convention, measure) for fold, runs in self.folds.items()}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """All methods on one data set."""
+
+    data: str
+    measure: str  # of selection; "" when the methods were chosen by different measures
+    methods: list[Method]
+
+    @property
+    def folds(self) -> list[Fold]:
+        return sorted({fold for method in self.methods for fold in method.folds}, key=natural)
+
+
+def select(runs: Iterable[Run]) -> list[Selection]:
+    """For each data set and method, and within each (fold, seed), the run with the best validation measure.
+
+    Test measures take no part in it. Ties go to the first in the sorted order of the settings.
+    """
+    groups: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        groups[run.data][run.name].append(run)
+    return [_selection(data, methods) for data, methods in sorted(groups.items())]
+
+
+def best(runs: list[Run]) -> Run:
+    """The run with the best validation value; a nan never wins."""
+    valid = [run for run in runs if not math.isnan(run.value)]
+    if not valid:
+        raise ValueError(f"{runs[0].folder}: none of {len(runs)} runs of this fold and seed has a validation measure")
+    sign = -1 if valid[0].mode == "max" else 1
+    return min(valid, key=lambda run: (sign * run.value, _sortable(run.settings)))
+
+
+def paired(a: Method, b: Method, convention: str, measure: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The two methods' test measures on the queries that both have, folds pooled; queries left out (nan) are dropped."""
+    left, right = a.per_query(convention, measure), b.per_query(convention, measure)
+    first, second = [np.empty(0)], [np.empty(0)]
+    for fold in sorted(left.keys() & right.keys(), key=natural):
+        _, i, j = np.intersect1d(left[fold][0], right[fold][0], assume_unique=True, return_indices=True)
+        first.append(left[fold][1][i])
+        second.append(right[fold][1][j])
+    both = np.stack([np.concatenate(first), np.concatenate(second)])
+    return tuple(both[:, ~np.isnan(both).any(axis=0)])
+
+
+def measured(run: Run, convention: str, measure: str) -> float:
+    """Test measure of one run, nan where it does not have it."""
+    return run.test.get(convention, {"measures": {}})["measures"].get(measure, math.nan)
+
+
+def natural(value: Any) -> tuple[int, str]:
+    """Sort key under which 2 comes before 10, and "fold2" before "fold10".
+
+    >>> sorted([10, 9, None, "a"], key=natural)
+    [9, 'a', 10, None]
+    """
+    return len(str(value)), str(value)
+
+
+def _selection(data: str, methods: dict[str, list[Run]]) -> Selection:
+    measures = {run.measure for runs in methods.values() for run in runs}
+    chosen = [_method(name, runs) for name, runs in sorted(methods.items())]
+    return Selection(data, measures.pop() if len(measures) == 1 else "", chosen)
+
+
+def _method(name: str, runs: list[Run]) -> Method:
+    rules = sorted({f"{run.measure} ({run.mode})" for run in runs})
+    if len(rules) > 1:
+        raise ValueError(f"runs of '{name}' on {runs[0].data} were validated by {' and '.join(rules)}: give them names")
+    replicates: dict[tuple, list[Run]] = defaultdict(list)
+    for run in runs:
+        replicates[run.fold, run.seed].append(run)
+    order = sorted(replicates, key=lambda replicate: tuple(map(natural, replicate)))
+    return Method(name, [Choice(best(replicates[each]), replicates[each]) for each in order])
+
+
+def _seed_average(runs: list[Run], convention: str, measure: str) -> tuple[NDArray, NDArray[np.float64]]:
+    ids, values = runs[0].queries(convention, measure)
+    total = np.zeros_like(values)
+    for run in runs:
+        other, values = run.queries(convention, measure)
+        if not np.array_equal(ids, other):
+            raise ValueError(f"{run.folder} and {runs[0].folder} are seeds of one fold and have different test queries")
+        total += values
+    return ids, total / len(runs)
+
+
+def _sortable(settings: dict[str, Any]) -> list[tuple]:
+    """Settings as a sort key: numbers as numbers, everything else as text."""
+    return [
+        (key, 0, value, "") if isinstance(value, int | float) else (key, 1, 0, str(value))
+        for key, value in sorted(settings.items())
+    ]

@@ -1,0 +1,211 @@
+"""Shows the table of a sweep: as Markdown for a file, with rich on a screen. Everything comes from the document."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torchrank.report.significance import ALPHA
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+NOTHING = "–"  # noqa: RUF001
+LEVEL = "≈"
+
+
+@dataclass
+class Sheet:
+    """One table of text; a cell in ** ** is bold."""
+
+    title: str
+    header: list[str] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+    below: list[str] = field(default_factory=list)
+
+
+def sheets(document: dict[str, Any]) -> list[Sheet]:
+    """For each data set: the measures of each convention, the paired tests, the settings chosen; then what is missing."""
+    pages = []
+    for table in document["tables"]:
+        pages += [_measures(table, convention) for convention in table["measures"]]
+        pages += [_tests(table, convention) for convention, tests in table["comparisons"].items() if tests]
+        pages.append(_chosen(table))
+    if document["unfinished"]:
+        names = document["unfinished"]
+        pages.append(Sheet(f"{len(names)} runs have no results and take no part", below=names))
+    return pages
+
+
+def markdown(sheet: Sheet) -> str:
+    """
+    >>> print(markdown(Sheet("mq2008", ["method", "map"], [["listnet", "**0.47**"]], ["784 queries."])))
+    ### mq2008
+    <BLANKLINE>
+    | method | map |
+    |:--|--:|
+    | listnet | **0.47** |
+    <BLANKLINE>
+    784 queries.
+    """
+    lines = [f"### {sheet.title}", ""]
+    if sheet.header:
+        rule = "|:--" + "|--:" * (len(sheet.header) - 1) + "|"
+        lines += [_row(sheet.header), rule, *map(_row, sheet.rows), ""]
+    return "\n".join([*lines, "  \n".join(sheet.below)])
+
+
+def show(sheet: Sheet, console: "Console") -> None:
+    """Prints a sheet; cells break at their spaces where the screen is narrow, and nothing is cut off."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=sheet.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for column, name in enumerate(sheet.header):
+        longest = max(len(word) for cell in [name, *(row[column] for row in sheet.rows)] for word in cell.split())
+        table.add_column(Text(name), justify="right" if column else "left", min_width=longest)
+    for row in sheet.rows:
+        table.add_row(*(_text(cell, console.is_terminal) for cell in row))
+    if sheet.header:
+        console.print(table, width=max(console.width, console.measure(table).minimum), crop=False)
+    else:
+        console.print(Text(sheet.title, style="bold"))
+    for line in sheet.below:
+        console.print(Text(line, style="dim"))
+    console.print()
+
+
+def _text(cell: str, terminal: bool) -> "Text":
+    """Bold on a terminal; a pipe cannot show it and keeps the stars."""
+    from rich.text import Text
+
+    return Text(cell.strip("*"), style="bold") if terminal and cell.startswith("**") else Text(cell)
+
+
+def smaller_is_better(measure: str) -> bool:
+    """Errors and losses; ERR is not an error.
+
+    >>> smaller_is_better("all_pairs_error"), smaller_is_better("err@10")
+    (True, False)
+    """
+    return measure.partition("@")[0].endswith(("error", "loss"))
+
+
+def _measures(table: dict, convention: str) -> Sheet:
+    names, best = table["measures"][convention], table["best"][convention]
+    sheet = Sheet(f"{table['data']}: test measures, convention {convention}", ["method", *names, "fit seconds"])
+    for method in table["methods"]:
+        part = method["test"][convention]
+        values = {name: part["measures"][name] if part else None for name in names}
+        cells = [_value(method["name"], value, best.get(name)) for name, value in values.items()]
+        sheet.rows.append([_method(method, table), *cells, _number(method["fit_seconds"], 1)])
+    sheet.below = [*_counts(table, convention), _legend(table)]
+    if table["test_measure"] in names and table["comparisons"].get(convention):
+        sheet.below[-1] += (
+            f" {LEVEL}: {table['test_measure']} not significantly different from the best "
+            f"(randomisation test, Holm-adjusted p >= {ALPHA})."
+        )
+    return sheet
+
+
+def _value(name: str, value: dict | None, best: dict | None) -> str:
+    """Mean, deviation and pooled mean of one method and measure, bold if best, marked if level with the best."""
+    if value is None:
+        return NOTHING
+    deviation = "" if value["deviation"] is None else f" ±{value['deviation']:.4f}"
+    text = f"{value['mean']:.4f}{deviation} ({_number(value['pooled'])})"
+    if best and name == best["name"]:
+        return f"**{text}**"
+    return f"{text} {LEVEL}" if best and name in best["not_different"] else text
+
+
+def _method(method: dict, table: dict) -> str:
+    if not method["missing_folds"]:
+        return method["name"]
+    return f"{method['name']} ({len(method['folds'])} of {len(table['folds'])} folds)"
+
+
+def _counts(table: dict, convention: str) -> list[str]:
+    """The convention and its queries: one line when all methods agree, one per method when they do not."""
+    lines: dict[str, list[str]] = {}
+    for method in table["methods"]:
+        part = method["test"][convention]
+        counts = part and f"{part['text']}; {part['lists']} queries, {part['empty']} without relevant documents."
+        lines.setdefault(counts or "not measured", []).append(method["name"])
+    if len(lines) == 1:
+        return [f"Convention {convention}: {text}" for text in lines]
+    return [f"Convention {convention}, {', '.join(names)}: {text}" for text, names in lines.items()]
+
+
+def _legend(table: dict) -> str:
+    folds = len(table["folds"])
+    if folds > 1:
+        text = f"Mean of {folds} fold means ±standard deviation over the folds (pooled mean over all queries)."
+    elif any(len(method["seeds"]) > 1 for method in table["methods"]):
+        text = "One fold: mean over the seeds ±standard deviation over the seeds (pooled mean over all queries)."
+    else:
+        text = "One fold, one seed: mean (pooled mean over all queries)."
+    incomplete = any(method["missing_folds"] for method in table["methods"])
+    return f"{text} Bold: best{' of the methods with all folds' if incomplete else ''}."
+
+
+def _tests(table: dict, convention: str) -> Sheet:
+    measure, tests = table["test_measure"], table["comparisons"][convention]
+    header = ["pair", "difference", "queries", "t test p (Holm)", "randomisation p (Holm)", "verdict"]
+    sheet = Sheet(f"{table['data']}: paired tests of {measure}, convention {convention}", header)
+    for test in tests:
+        t, randomisation = (f"{_p(test[name])} ({_p(test[f'{name}_holm'])})" for name in ("t", "randomisation"))
+        difference = NOTHING if test["difference"] is None else f"{test['difference']:+.4f}"
+        row = [f"{test['a']} - {test['b']}", difference, str(test["queries"]), t, randomisation, _verdict(test, measure)]
+        sheet.rows.append(row)
+    sheet.below = [
+        f"Two-sided, on the queries that both methods have, folds pooled, seeds averaged. Holm over {len(tests)} pairs. "
+        f"Verdict: Holm-adjusted randomisation p < {ALPHA}."
+    ]
+    return sheet
+
+
+def _verdict(test: dict, measure: str) -> str:
+    if test["randomisation_holm"] is None or test["randomisation_holm"] >= ALPHA:
+        return "undecided"
+    a_wins = (test["difference"] < 0) == smaller_is_better(measure)
+    return f"{test['b'] if a_wins else test['a']} loses"
+
+
+def _chosen(table: dict) -> Sheet:
+    by = table["selection"] or "each method's validation measure"
+    header = ["method", "fold", "seed", "settings", "of", "validation", "fit seconds"]
+    sheet = Sheet(f"{table['data']}: settings chosen by {by}", header)
+    for method in table["methods"]:
+        for chosen in method["chosen"]:
+            settings = ", ".join(f"{key}={chosen['settings'].get(key, 'default')}" for key in method["varied"])
+            place = [NOTHING if chosen["fold"] is None else str(chosen["fold"]), str(chosen["seed"])]
+            numbers = [_number(chosen["validation"]), _number(chosen["fit_seconds"], 1)]
+            sheet.rows.append([method["name"], *place, settings or NOTHING, str(chosen["candidates"]), *numbers])
+    sheet.below = ["Of: how many settings were compared.", *(n for method in table["methods"] for n in _gaps(method))]
+    return sheet
+
+
+def _gaps(method: dict) -> list[str]:
+    """What the sweep lacks for this method, said plainly."""
+    candidates = [chosen["candidates"] for chosen in method["chosen"]]
+    notes = []
+    if method["missing_folds"]:
+        notes.append(f"{method['name']}: no result on fold {', '.join(map(str, method['missing_folds']))}.")
+    if len(candidates) < len(method["folds"]) * len(method["seeds"]):
+        notes.append(f"{method['name']}: {len(candidates)} of {len(method['folds'])} folds x {len(method['seeds'])} seeds.")
+    if min(candidates) < max(candidates):
+        notes.append(f"{method['name']}: chosen from {min(candidates)} to {max(candidates)} settings, the grid is uneven.")
+    return notes
+
+
+def _number(value: float | None, digits: int = 4) -> str:
+    return NOTHING if value is None else f"{value:.{digits}f}"
+
+
+def _p(value: float | None) -> str:
+    return "<0.0001" if value is not None and value < 1e-4 else _number(value)
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
