@@ -4,5 +4,6 @@ from torchrank.data.batch import Batch, make_batch
 from torchrank.data.lists import RankingSet
 from torchrank.data.sampler import BudgetSampler, ranges, shard
 from torchrank.data.sparse import SparseRows
+from torchrank.data.transforms import make_transform
 
-__all__ = ["Batch", "BudgetSampler", "RankingSet", "SparseRows", "make_batch", "ranges", "shard"]
+__all__ = ["Batch", "BudgetSampler", "RankingSet", "SparseRows", "make_batch", "make_transform", "ranges", "shard"]

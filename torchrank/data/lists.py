@@ -7,14 +7,13 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from torchrank.data.batch import Batch, check_lists, count_grades, count_pairs
-from torchrank.data.sampler import ranges
+from torchrank.data.chunks import Chunks
 from torchrank.data.sparse import SparseRows
-
-CHUNK = 65_536  # rows that are transformed at a time
+from torchrank.data.transforms import Identity, Transform
 
 Ids = Sequence[str] | np.ndarray
 
@@ -152,24 +151,21 @@ class RankingSet(Dataset):
             num_grades=self.num_grades,
         )
 
-    def to(self, device: torch.device | str, transform: nn.Module | None = None) -> RankingSet:
+    def to(self, device: torch.device | str, transform: Transform | None = None) -> RankingSet:
         """The set on a device in float32, its rows and query vectors sent through a fitted transform.
 
         The transform runs in chunks of whole lists on the device; without one, rows already there are not copied.
         """
-        if transform is not None and transform.per_query and self.index is not None:
-            raise ValueError(f"the transform {transform} works list by list, but the lists of '{self.name}' share rows")
-        x = self.x.to(device=device, dtype=torch.float32) if transform is None else self._transformed(device, transform)
-        queries = self.queries
-        if queries is not None:
-            queries = queries.to(device, torch.float32)
-            queries = queries if transform is None else transform(queries, _every_row(queries)).float()
+        if transform is None or isinstance(transform, Identity):
+            x, queries = self.x.to(device=device, dtype=torch.float32), self.queries
+        else:
+            x, queries = self._transformed(device, transform)
         return RankingSet(
             x,
             self.labels.to(device),
             self.offsets.to(device),
             index=None if self.index is None else self.index.to(device),
-            queries=queries,
+            queries=None if queries is None else queries.to(device=device, dtype=torch.float32),
             query_ids=self.query_ids,
             document_ids=self.document_ids,
             name=self.name,
@@ -178,16 +174,24 @@ class RankingSet(Dataset):
         )
 
     @torch.no_grad()
-    def _transformed(self, device: torch.device | str, transform: nn.Module) -> Tensor | SparseRows:
+    def _transformed(
+        self, device: torch.device | str, transform: Transform
+    ) -> tuple[Tensor | SparseRows, Tensor | None]:
+        """Rows and query vectors after the transform; the rows are written in place, in float32."""
+        shared = self.index is not None
+        if transform.per_query and (shared or self.has_queries):
+            name = type(transform).__name__
+            raise ValueError(f"{name} works list by list, but the lists of '{self.name}' share rows or have a vector")
+        queries = self.queries if self.queries is None else transform(self.queries.to(device), self.offsets.to(device))
         if isinstance(self.x, SparseRows):  # only the stored values change
-            return transform(self.x.to(device), _every_row(self.x).to(device)).to(dtype=torch.float32)
+            return transform(self.x.to(device), self.offsets.to(device)).to(dtype=torch.float32), queries
         rows = torch.empty(len(self.x), transform.num_outputs, dtype=torch.float32, device=device)
-        bounds = self._bounds if self.index is None else np.arange(len(self.x) + 1)
-        for first, last in ranges(np.diff(bounds), CHUNK, 0, len(bounds) - 1):
-            start, stop = int(bounds[first]), int(bounds[last])
-            offsets = torch.from_numpy(bounds[first : last + 1] - start).to(device)
-            rows[start:stop] = transform(self.x[start:stop].to(device), offsets)
-        return rows
+        start = 0
+        chunks = Chunks(self.x, None if shared else self.offsets, device, self.num_features)
+        for part, _ in chunks.through(transform, transform.num_outputs):
+            rows[start : start + len(part)] = part
+            start += len(part)
+        return rows, queries
 
     def tiebreak(self) -> Tensor:
         """Place of each entry in its list by document id, descending (N,): trec_eval's order among equal scores.
@@ -202,11 +206,6 @@ class RankingSet(Dataset):
         place = np.empty(len(order), dtype=np.int64)
         place[order] = np.arange(len(order)) - self._bounds[lists]
         return torch.from_numpy(place).to(self.device)
-
-
-def _every_row(rows: Tensor | SparseRows) -> Tensor:
-    """Offsets of one list that holds all rows."""
-    return torch.tensor([0, len(rows)])
 
 
 def _one(position: int, count: int) -> tuple[int, int]:

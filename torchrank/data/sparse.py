@@ -123,7 +123,9 @@ class SparseColumns:
         def times(column: Tensor) -> Tensor:  # one column at a time: an (nnz, C) product is slower and larger
             return v.new_zeros(self.rows.num_features).scatter_add(0, columns, values * column[row_ids])
 
-        return times(v) if v.dim() == 1 else torch.stack([times(c) for c in v.unbind(1)] or [v.new_zeros(0)], 1)
+        if v.dim() == 1:
+            return times(v)
+        return torch.stack([times(c) for c in v.unbind(1)], 1) if v.shape[1] else v.new_zeros(self.rows.num_features, 0)
 
 
 class _Product(torch.autograd.Function):

@@ -1,0 +1,93 @@
+"""All rows of a set a bounded number at a time in float64, for sums over millions of memory-mapped rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchrank.data.sampler import ranges
+from torchrank.data.sparse import SparseRows
+
+ELEMENTS = 2**23  # numbers held in float64 at a time
+
+Rows = Tensor | SparseRows
+Step = Callable[[Rows, Tensor], Rows]
+
+
+class Chunks:
+    """Iterates over (rows, offsets), whole lists at a time; NaN and infinite rows are refused with their number.
+
+    >>> chunks = Chunks(torch.ones(4, 2), torch.tensor([0, 3, 4]), "cpu", width=2)
+    >>> [(rows.shape, rows.dtype, offsets) for rows, offsets in chunks]
+    [(torch.Size([4, 2]), torch.float64, tensor([0, 3, 4]))]
+    """
+
+    def __init__(
+        self, x: Rows, offsets: Tensor | None, device: torch.device | str, width: int, steps: tuple[Step, ...] = ()
+    ):
+        self.x, self.offsets, self.device, self.width, self.steps = x, offsets, device, width, steps
+        self.num_rows = len(x)
+        self.bounds = np.arange(len(x) + 1) if offsets is None else offsets.cpu().numpy()
+        if self.bounds[-1] != len(x):
+            raise ValueError(f"offsets end at {self.bounds[-1]} but there are {len(x)} rows: None for a shared corpus")
+
+    def through(self, step: Step, num_outputs: int) -> Chunks:
+        """The same rows after one more transform."""
+        return Chunks(self.x, self.offsets, self.device, max(self.width, num_outputs), (*self.steps, step))
+
+    @torch.no_grad()
+    def __iter__(self) -> Iterator[tuple[Rows, Tensor]]:
+        for first, last in ranges(np.diff(self.bounds), max(1, ELEMENTS // self.width), 0, len(self.bounds) - 1):
+            start, stop = int(self.bounds[first]), int(self.bounds[last])
+            rows = self.x[start:stop].to(device=self.device, dtype=torch.float64)
+            check_finite(rows, start)
+            offsets = torch.from_numpy(self.bounds[first : last + 1] - start).to(self.device)
+            for step in self.steps:
+                rows = step(rows, offsets)
+            yield rows, offsets
+
+    def sample(self, count: int, seed: int) -> Tensor:
+        """At most `count` rows, drawn from all rows whatever the chunks are."""
+        generator = torch.Generator().manual_seed(seed)
+        chosen = torch.randperm(self.num_rows, generator=generator)[:count].sort().values
+        start, parts = 0, []
+        for rows, _ in self:
+            here = chosen[(chosen >= start) & (chosen < start + len(rows))] - start
+            parts.append(rows[here.to(rows.device)])
+            start += len(rows)
+        return torch.cat(parts)
+
+
+def check_finite(rows: Rows, start: int) -> None:
+    """Refuse NaN and infinite features with their place; `start` is the number of the first row."""
+    values = rows.values if isinstance(rows, SparseRows) else rows
+    if values.isfinite().all():
+        return
+    place = (~values.isfinite()).nonzero()[0]
+    if isinstance(rows, SparseRows):
+        place = torch.stack((rows.row_ids()[place[0]], rows.columns[place[0]].long()))
+    row, feature = place.tolist()
+    value = (rows.dense() if isinstance(rows, SparseRows) else rows)[row, feature]
+    raise ValueError(f"feature {feature} (counted from 0) of row {start + row} is {value.item()}: clean the data first")
+
+
+def column_mean(chunks: Chunks) -> Tensor:
+    """Mean of each column, exact where the column is constant (so that its variance is exactly 0)."""
+    total = lowest = highest = None
+    for rows, _ in chunks:
+        parts = rows.sum(0), rows.amin(0), rows.amax(0)
+        if total is None:
+            total, lowest, highest = parts
+        else:
+            total, lowest, highest = total + parts[0], lowest.minimum(parts[1]), highest.maximum(parts[2])
+    return torch.where(lowest == highest, lowest, total / chunks.num_rows)
+
+
+def column_squares(rows: Rows) -> Tensor:
+    """Sum of squares of each column (D,)."""
+    if isinstance(rows, SparseRows):
+        return rows.with_values(rows.values**2).T @ rows.values.new_ones(len(rows))
+    return (rows**2).sum(0)

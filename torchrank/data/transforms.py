@@ -1,0 +1,311 @@
+"""Feature transforms: fitted on training rows in float64, applied to whole lists, kept in the ranker's checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from torchrank.data.chunks import Chunks, Rows, column_mean, column_squares
+from torchrank.data.sparse import SparseRows
+from torchrank.functional.ragged import list_ids
+
+SAMPLE = 10_000  # training rows from which quantiles are taken
+
+
+class Transform(nn.Module):
+    """`transform.fit(x, offsets)` on training rows, then `transform(x, offsets)` anywhere; computes in float64.
+
+    `offsets` only matters to a transform that is `per_query`. Sparse rows stay sparse, or are refused with
+    `sparse_refusal`. The number of outputs of a transform that decides it by the data is 0 until it is fitted.
+    """
+
+    per_query = False
+    sparse_refusal = ""
+
+    def __init__(self, num_features: int):
+        super().__init__()
+        self.num_features, self.num_outputs = num_features, num_features
+        self.fitted = type(self).learn is Transform.learn  # nothing to learn: ready from the start
+
+    def fit(
+        self, x: Rows, offsets: Tensor | None = None, *, device: torch.device | str = "cpu", seed: int = 0
+    ) -> Transform:
+        """Learn from all rows, in chunks on `device`; the same on every process. `offsets=None`: a shared corpus."""
+        self._check(x)
+        if len(x) == 0:
+            raise ValueError("a transform cannot be fitted on 0 rows")
+        self.learn(Chunks(x, offsets, device, self.num_features), seed)
+        self.fitted = True
+        return self
+
+    def forward(self, x: Rows, offsets: Tensor) -> Rows:
+        self._check(x)
+        if not self.fitted:
+            raise ValueError(f"{type(self).__name__} is used before it was fitted: call fit on the training rows first")
+        if isinstance(x, SparseRows):
+            return x.with_values(self.change(x.values, x.columns).to(x.dtype))
+        return self.dense(x, offsets).to(x.dtype)
+
+    def learn(self, chunks: Chunks, seed: int) -> None:
+        """Set the buffers; one that has none still reads all rows once, because the chunks refuse NaN."""
+        for _ in chunks:
+            pass
+
+    def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
+        """The transform of dense rows (N, D)."""
+        return self.change(x, slice(None))
+
+    def change(self, values: Tensor, columns: Tensor | slice) -> Tensor:
+        """The transform of single values, for one that works number by number and keeps 0."""
+        raise NotImplementedError
+
+    def resized(self) -> dict[str, list[int]]:
+        """Shapes of the buffers that depend on the data, for `allocate` before `load_state_dict`."""
+        return {}
+
+    def allocate(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Give these buffers their shapes."""
+
+    def get_extra_state(self) -> Tensor:
+        return torch.tensor(self.fitted)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.fitted = bool(state)
+
+    def store(self, **buffers: Tensor) -> None:
+        """Replace buffers, where the old ones lie."""
+        for name, value in buffers.items():
+            self.register_buffer(name, value.to(self.get_buffer(name).device))
+
+    def _check(self, x: Rows) -> None:
+        if len(x.shape) != 2 or x.shape[1] != self.num_features:
+            raise ValueError(f"{type(self).__name__} takes rows of {self.num_features} features, got {tuple(x.shape)}")
+        if isinstance(x, SparseRows) and self.sparse_refusal:
+            raise ValueError(f"{type(self).__name__} cannot take sparse rows: {self.sparse_refusal}")
+
+
+class Identity(Transform):
+    """Leaves the rows as they are."""
+
+    def change(self, values: Tensor, columns: Tensor | slice) -> Tensor:
+        return values
+
+
+class Standard(Transform):
+    """Subtract the training mean, divide by the training deviation (1 for a constant column), clip to [-8, 8]."""
+
+    sparse_refusal = "subtracting means would fill every zero. Use transform=l2, or data.sparse=false"
+    clip = 8.0
+
+    def __init__(self, num_features: int):
+        super().__init__(num_features)
+        self.register_buffer("mean", torch.zeros(num_features, dtype=torch.float64))
+        self.register_buffer("deviation", torch.ones(num_features, dtype=torch.float64))
+
+    def learn(self, chunks: Chunks, seed: int) -> None:
+        mean = column_mean(chunks)
+        variance = sum(((rows - mean) ** 2).sum(0) for rows, _ in chunks) / chunks.num_rows
+        self.store(mean=mean, deviation=torch.where(variance > 0, variance.sqrt(), 1.0))
+
+    def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
+        return ((x - self.mean) / self.deviation).clamp(-self.clip, self.clip)
+
+
+class QueryMinMax(Transform):
+    """(x - min) / (max - min) within each list and column, 0 where they are equal (LETOR's QueryLevelNorm)."""
+
+    per_query = True
+    sparse_refusal = "subtracting minima would fill the zeros of columns with negative values. Use data.sparse=false"
+
+    def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
+        lists, wide = list_ids(offsets, len(x)), x.double()
+        places = lists[:, None].expand_as(x)
+        empty = wide.new_empty(len(offsets) - 1, x.shape[1])
+        low = empty.scatter_reduce(0, places, wide, "amin", include_self=False)
+        spread = empty.scatter_reduce(0, places, wide, "amax", include_self=False) - low
+        return (wide - low[lists]) / torch.where(spread > 0, spread, 1.0)[lists]
+
+
+class ColumnNorm(Transform):
+    """Divide each column by its 2-norm over the training rows (by 1 if that is 0)."""
+
+    def __init__(self, num_features: int):
+        super().__init__(num_features)
+        self.register_buffer("norm", torch.ones(num_features, dtype=torch.float64))
+
+    def learn(self, chunks: Chunks, seed: int) -> None:
+        squares = sum(column_squares(rows) for rows, _ in chunks)
+        self.store(norm=torch.where(squares > 0, squares.sqrt(), 1.0))
+
+    def change(self, values: Tensor, columns: Tensor | slice) -> Tensor:
+        return values / self.norm[columns]
+
+
+class SignedLog(Transform):
+    """sign(x) log(1 + |x|)."""
+
+    def change(self, values: Tensor, columns: Tensor | slice) -> Tensor:
+        return values.sign() * values.double().abs().log1p()
+
+
+class Quantile(Transform):
+    """The normal score of a value's place among the training values, linear between 1001 order statistics.
+
+    Values that occur often (an atom at zero) get the middle of their range of ranks. Outside the training range the
+    score of the end is taken, so every output is finite. From a seeded subsample of at most 10,000 rows.
+    """
+
+    sparse_refusal = "a normal score of zero is not zero. Use transform=log1p, or data.sparse=false"
+    points = 1001
+
+    def __init__(self, num_features: int):
+        super().__init__(num_features)
+        self.register_buffer("nodes", torch.zeros(num_features, self.points, dtype=torch.float64))
+        self.register_buffer("scores", torch.zeros(num_features, self.points, dtype=torch.float64))
+
+    def learn(self, chunks: Chunks, seed: int) -> None:
+        values = chunks.sample(SAMPLE, seed).T.contiguous().sort(1).values  # (D, sample)
+        count = values.shape[1]
+        places = torch.linspace(0, count - 1, self.points, dtype=torch.float64, device=values.device)
+        nodes = values[:, places.round().long()].contiguous()
+        ranks = torch.searchsorted(values, nodes) + torch.searchsorted(values, nodes, right=True)
+        self.store(nodes=nodes, scores=torch.special.ndtri(ranks.double() / (2 * count)))
+
+    def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
+        values = x.double().T.contiguous()  # (D, N)
+        above = torch.searchsorted(self.nodes, values, right=True)
+        low, high = (above - 1).clamp(min=0), above.clamp(max=self.points - 1)
+        start, gap = self.nodes.gather(1, low), self.nodes.gather(1, high) - self.nodes.gather(1, low)
+        share = torch.where(gap > 0, (values - start) / gap, 0.0)
+        return torch.lerp(self.scores.gather(1, low), self.scores.gather(1, high), share).T
+
+
+class PCA(Transform):
+    """The fewest principal components that hold the share `variance` of the training variance, not rescaled.
+
+    Signs: the entry of largest magnitude of each component is positive. Chain with "standard" if the columns have
+    different units.
+    """
+
+    sparse_refusal = "centred rows have no zeros. Use data.sparse=false"
+
+    def __init__(self, num_features: int, variance: float = 0.95):
+        super().__init__(num_features)
+        if not 0 < variance <= 1:
+            raise ValueError(f"pca keeps a share of the variance, above 0 and at most 1, got variance={variance}")
+        self.variance, self.num_outputs = variance, 0
+        self.register_buffer("mean", torch.zeros(num_features, dtype=torch.float64))
+        self.register_buffer("components", torch.zeros(num_features, 0, dtype=torch.float64))
+
+    def learn(self, chunks: Chunks, seed: int) -> None:
+        mean = column_mean(chunks)
+        scatter = sum((rows - mean).T @ (rows - mean) for rows, _ in chunks)
+        eigenvalues, vectors = torch.linalg.eigh(scatter)
+        eigenvalues, vectors = eigenvalues.flip(0).clamp(min=0), vectors.flip(1)
+        missing = eigenvalues.sum() - eigenvalues.cumsum(0)  # variance left out by the first 1, 2, ... components
+        allowed = (1 - self.variance + 1e-12) * eigenvalues.sum()
+        self.num_outputs = int((missing > allowed).sum()) + 1
+        vectors = vectors[:, : self.num_outputs]
+        largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
+        self.store(mean=mean, components=vectors * largest.sign())
+
+    def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
+        return (x - self.mean) @ self.components
+
+    def resized(self) -> dict[str, list[int]]:
+        return {"components": list(self.components.shape)}
+
+    def allocate(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        self.store(components=torch.zeros(*shapes["components"], dtype=torch.float64))
+        self.num_outputs = self.components.shape[1]
+
+
+class Quadratic(Transform):
+    """All x_i, then x_i x_j for i < j, then x_i^2: C(D, 2) + 2 D outputs."""
+
+    sparse_refusal = "the products are made for all pairs of columns. Use data.sparse=false"
+
+    def __init__(self, num_features: int):
+        super().__init__(num_features)
+        self.num_outputs = num_features * (num_features - 1) // 2 + 2 * num_features
+        pairs = torch.triu_indices(num_features, num_features, offset=1)
+        self.register_buffer("pairs", pairs, persistent=False)
+
+    def learn(self, chunks: Chunks, seed: int) -> None:
+        largest = max(float(rows.abs().max()) for rows, _ in chunks)
+        if largest**2 > torch.finfo(torch.float32).max:
+            raise ValueError(
+                f"the square of {largest:.3g} overflows float32: put 'standard' or 'l2' before 'quadratic'"
+            )
+
+    def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
+        return torch.cat((x, x[:, self.pairs[0]] * x[:, self.pairs[1]], x * x), 1)
+
+
+class Chain(Transform):
+    """Transforms one after another, each fitted on the output of those before it."""
+
+    def __init__(self, steps: Sequence[Transform]):
+        super().__init__(steps[0].num_features)
+        self.steps = nn.ModuleList(steps)
+        self.per_query = any(step.per_query for step in steps)
+        self.sparse_refusal = next((step.sparse_refusal for step in steps if step.sparse_refusal), "")
+        self.num_outputs, self.fitted = steps[-1].num_outputs, all(step.fitted for step in steps)
+
+    def learn(self, chunks: Chunks, seed: int) -> None:
+        for step in self.steps:
+            step.learn(chunks, seed)
+            step.fitted = True
+            chunks = chunks.through(step, step.num_outputs)
+        self.num_outputs = self.steps[-1].num_outputs
+
+    def forward(self, x: Rows, offsets: Tensor) -> Rows:
+        for step in self.steps:
+            x = step(x, offsets)
+        return x
+
+    def resized(self) -> dict[str, list[int]]:
+        return {f"{i}.{name}": shape for i, step in enumerate(self.steps) for name, shape in step.resized().items()}
+
+    def allocate(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        for i, step in enumerate(self.steps):
+            step.allocate(
+                {name.removeprefix(f"{i}."): shape for name, shape in shapes.items() if name.startswith(f"{i}.")}
+            )
+        self.num_outputs = self.steps[-1].num_outputs
+
+
+TRANSFORMS = {
+    "none": Identity,
+    "standard": Standard,
+    "query_minmax": QueryMinMax,
+    "l2": ColumnNorm,
+    "log1p": SignedLog,
+    "quantile": Quantile,
+    "pca": PCA,
+    "quadratic": Quadratic,
+}
+
+
+def make_transform(option: str | Mapping | Sequence | None, num_features: int) -> Transform:
+    """A transform from a plain option: a name, a name with options, or a list of these (a chain); None is "none".
+
+    >>> make_transform(["standard", {"name": "pca", "variance": 0.9}], 3).fit(torch.eye(3)).num_outputs
+    2
+    """
+    if option is None or isinstance(option, str):
+        option = {"name": option or "none"}
+    if isinstance(option, Mapping):
+        options = dict(option)
+        name = options.pop("name", None)
+        if name not in TRANSFORMS:
+            raise ValueError(f"unknown transform {name!r}: choose one of {', '.join(TRANSFORMS)}")
+        return TRANSFORMS[name](num_features, **options)
+    steps: list[Transform] = []
+    for part in option:
+        if steps and steps[-1].num_outputs == 0:
+            raise ValueError("pca must be the last transform of a chain: its number of outputs depends on the data")
+        steps.append(make_transform(part, steps[-1].num_outputs if steps else num_features))
+    return Chain(steps) if steps else Identity(num_features)
