@@ -2,14 +2,36 @@
 
 import hashlib
 import os
+from collections.abc import Iterable
 from http.client import HTTPException
 from pathlib import Path
+from typing import NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from tqdm import tqdm
 
 BLOCK = 1 << 20
+
+
+class Link(NamedTuple):
+    """A stable public address of one file, and the path below the data folder that it gets."""
+
+    path: str
+    url: str
+    sha256: str
+    size: int
+
+
+def fetch(links: Iterable[Link], root: str | Path) -> None:
+    """Download the files that are not yet below `root`; one process calls this, before the others read.
+
+    >>> fetch([], "anywhere")
+    """
+    for link in links:
+        target = Path(root) / link.path
+        if not target.exists():
+            download(link.url, target, sha256=link.sha256, size=link.size)
 
 
 def download(url: str, target: str | Path, *, sha256: str, size: int | None = None, timeout: float = 30.0) -> Path:

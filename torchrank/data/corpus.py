@@ -1,0 +1,208 @@
+"""Queries that all rank the same corpus: the entries of a batch are made when it is asked for, never all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from torchrank.data.batch import Batch, count_grades, count_pairs
+from torchrank.data.lists import Ids, RankingSet
+from torchrank.data.sparse import SparseRows
+
+
+@dataclass(frozen=True, eq=False)
+class SameClass:
+    """Relevance by class: an entry has label 1 where its class is that of the query, otherwise 0."""
+
+    classes: Tensor  # (Q,) class of each query, int64
+    corpus_classes: Tensor  # (n,) class of each corpus row
+    class_names: tuple[str, ...]
+    num_grades: int = 2
+
+    def pairs(self, lengths: np.ndarray, num_rows: int) -> np.ndarray:
+        sizes = np.bincount(self.corpus_classes.numpy(), minlength=len(self.class_names))
+        same = sizes[self.classes.numpy()] - (lengths < num_rows)  # a query that is a row has its own class
+        return same * (lengths - same)
+
+    def labels(self, place: Tensor, entries: Entries) -> Tensor:
+        return (self.corpus_classes[entries.index] == self.classes[place][entries.lists]).float()
+
+    def take(self, host: np.ndarray) -> SameClass:
+        return replace(self, classes=self.classes[torch.from_numpy(host).to(self.classes.device)])
+
+    def to(self, device: torch.device | str) -> SameClass:
+        return replace(self, classes=self.classes.to(device), corpus_classes=self.corpus_classes.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """Relevance by lists: the rows `rows[offsets[q]:offsets[q + 1]]` have these grades (above 0), all others have 0."""
+
+    rows: Tensor  # (J,) corpus rows
+    grades: Tensor  # (J,) float32
+    offsets: Tensor  # (Q + 1,)
+    counts: np.ndarray  # (Q,) judged rows of each query, on the host
+    num_grades: int
+
+    @classmethod
+    def make(cls, rows: np.ndarray, grades: np.ndarray, counts: np.ndarray) -> Judged:
+        offsets = np.concatenate(([0], np.cumsum(counts)))
+        grades = grades.astype(np.float32)
+        tensors = (torch.from_numpy(array) for array in (rows.astype(np.int64), grades, offsets))
+        return cls(*tensors, counts=counts, num_grades=count_grades(np.append(grades, np.float32(0))))
+
+    def pairs(self, lengths: np.ndarray, num_rows: int) -> np.ndarray:
+        among = count_pairs(self.grades.numpy(), self.offsets.numpy(), self.num_grades)
+        return among + self.counts * (lengths - self.counts)
+
+    def labels(self, place: Tensor, entries: Entries) -> Tensor:
+        counts = self.counts[entries.host]
+        total = int(counts.sum())
+        offsets = pad(self.offsets.diff()[place].cumsum(0), (1, 0))
+        lists = torch.repeat_interleave(offsets.diff(), output_size=total)
+        judged = self.offsets[place][lists] + torch.arange(total, device=place.device) - offsets[lists]
+        rows = self.rows[judged]
+        labels = torch.zeros(len(entries.index), device=place.device)
+        labels[entries.offsets[lists] + rows - (rows > entries.own[lists]).long()] = self.grades[judged]
+        return labels
+
+    def take(self, host: np.ndarray) -> Judged:
+        counts = self.counts[host]
+        ends = np.cumsum(counts)
+        judged = np.arange(counts.sum()) + np.repeat(self.offsets.cpu().numpy()[host] - ends + counts, counts)
+        rows, grades = self.rows.cpu().numpy()[judged], self.grades.cpu().numpy()[judged]
+        return replace(Judged.make(rows, grades, counts), num_grades=self.num_grades).to(self.rows.device)
+
+    def to(self, device: torch.device | str) -> Judged:
+        rows, grades, offsets = (part.to(device) for part in (self.rows, self.grades, self.offsets))
+        return replace(self, rows=rows, grades=grades, offsets=offsets)
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """The entries of some lists: made by `CorpusSet`, labelled by its relevance."""
+
+    host: np.ndarray  # (Q,) positions on the host
+    offsets: Tensor  # (Q + 1,)
+    lists: Tensor  # (N,) list of each entry
+    index: Tensor  # (N,) corpus row of each entry
+    own: Tensor  # (Q,) the query's own corpus row, n without one
+
+
+class CorpusSet(RankingSet):
+    """A RankingSet whose lists hold every corpus row but the query's own.
+
+    IsoLet's 6,238 training points are 39 million entries: `index` and `labels` would take 470 MB. Here they are made
+    for the lists of a batch. The properties `index` and `labels` make them all; use them on small sets only.
+
+    >>> relevance = SameClass(torch.tensor([0, 1, 0]), torch.tensor([0, 1, 0]), ("a", "b"))
+    >>> batch = CorpusSet(torch.eye(3), torch.eye(3), relevance, own=torch.arange(3))[1:]
+    >>> batch.index, batch.labels, batch.offsets
+    (tensor([0, 2, 0, 1]), tensor([0., 0., 1., 0.]), tensor([0, 2, 4]))
+    """
+
+    def __init__(
+        self,
+        x: Tensor | SparseRows,
+        queries: Tensor,
+        relevance: SameClass | Judged,
+        *,
+        own: Tensor | None = None,
+        query_ids: Ids | None = None,
+        corpus_ids: Ids | None = None,
+        name: str = "",
+        pairs: np.ndarray | None = None,
+    ):
+        """`own` (Q,) is the corpus row that a query is and does not rank; len(x), the default, where it is none."""
+        if queries.dim() != 2 or queries.shape[1] != x.shape[1]:
+            raise ValueError(f"query vectors {tuple(queries.shape)} do not fit a corpus {tuple(x.shape)} in '{name}'")
+        self.x, self.queries, self.relevance = x, queries, relevance
+        self.own = torch.full((len(queries),), len(x)) if own is None else own
+        self.query_ids, self.document_ids, self.corpus_ids, self.name = query_ids, None, corpus_ids, name
+        self.lengths = len(x) - (self.own < len(x)).cpu().numpy().astype(np.int64)
+        self._bounds = np.concatenate(([0], np.cumsum(self.lengths)))
+        self.offsets = torch.from_numpy(self._bounds).to(x.device)
+        self.pairs = relevance.pairs(self.lengths, len(x)) if pairs is None else pairs
+        self.num_grades = relevance.num_grades
+
+    @property
+    def labels(self) -> Tensor:
+        """(N,) labels of all entries, made anew at each call."""
+        return self[:].labels
+
+    @property
+    def index(self) -> Tensor:
+        """(N,) corpus rows of all entries, made anew at each call."""
+        return self[:].index
+
+    @property
+    def device(self) -> torch.device:
+        return self.x.device
+
+    def __repr__(self) -> str:
+        return f"CorpusSet('{self.name}': {len(self)} queries, {len(self.x)} rows, D={self.num_features})"
+
+    def __getitem__(self, positions: int | slice | Tensor | np.ndarray | Sequence[int]) -> Batch:
+        """The lists at these positions, their entries in the order of the corpus. No synchronisation."""
+        if isinstance(positions, int | np.integer):
+            positions = np.array([range(len(self))[positions]])
+        host = np.arange(len(self))[positions] if isinstance(positions, slice) else self._host(positions)
+        bounds = np.concatenate(([0], np.cumsum(self.lengths[host])))
+        place, offsets = (torch.from_numpy(array).to(self.device, non_blocking=True) for array in (host, bounds))
+        entries = self._entries(host, place, offsets, int(bounds[-1]))
+        labels, queries = self.relevance.labels(place, entries), self.queries[place]
+        return self._batch(host, self.x, labels, offsets, place, entries.index, queries)
+
+    def _entries(self, host: np.ndarray, place: Tensor, offsets: Tensor, count: int) -> Entries:
+        lists = torch.repeat_interleave(offsets.diff(), output_size=count)
+        index, own = torch.arange(count, device=self.device) - offsets[lists], self.own[place]
+        index += index >= own[lists]  # step over the query's own row
+        return Entries(host, offsets, lists, index, own)
+
+    def subset(self, positions: Tensor | np.ndarray) -> CorpusSet:
+        """A new set of these queries on the same corpus."""
+        host = self._host(positions)
+        place = torch.from_numpy(host).to(self.device)
+        ids = None if self.query_ids is None else np.asarray(self.query_ids)[host]
+        return CorpusSet(
+            self.x,
+            self.queries[place],
+            self.relevance.take(host),
+            own=self.own[place],
+            query_ids=ids,
+            corpus_ids=self.corpus_ids,
+            name=self.name,
+            pairs=self.pairs[host],
+        )
+
+    def to(self, device: torch.device | str, transform: nn.Module | None = None) -> CorpusSet:
+        """The set on a device in float32, corpus and query vectors sent through a fitted transform."""
+        x = _moved(self.x, device, transform, self.name)
+        return CorpusSet(
+            x,
+            x if self.queries is self.x else _moved(self.queries, device, transform, self.name),
+            self.relevance.to(device),
+            own=self.own.to(device),
+            query_ids=self.query_ids,
+            corpus_ids=self.corpus_ids,
+            name=self.name,
+            pairs=self.pairs,
+        )
+
+    def tiebreak(self) -> Tensor:
+        """Place of each entry's corpus id in descending order (N,): smaller goes first among equal scores."""
+        if self.corpus_ids is None:
+            raise ValueError(f"the set '{self.name}' has no document ids, so ties cannot be broken by them")
+        codes = np.unique(np.asarray(self.corpus_ids), return_inverse=True)[1]
+        return torch.from_numpy(codes.max(initial=0) - codes).to(self.device)[self.index]
+
+
+def _moved(rows: Tensor | SparseRows, device, transform: nn.Module | None, name: str) -> Tensor | SparseRows:
+    """Rows through RankingSet's own transform in chunks: a set of no lists over a shared corpus."""
+    none, offsets = torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    return RankingSet(rows, none.float(), offsets, index=none, name=name, num_grades=0).to(device, transform).x
