@@ -1,0 +1,66 @@
+"""Fits every deterministic ranker in this process group and saves what it learned: run under torch.distributed.run.
+
+usage: python -m torch.distributed.run --nproc-per-node 2 fits.py out.pt
+"""
+
+import sys
+import warnings
+
+import torch
+from pytorch_lightning import Trainer, seed_everything
+from pytorch_lightning.strategies import DDPStrategy
+
+from torchrank import LambdaRank, ListNet, NeuralRanker, RankingDataModule, RankingSet, SingleFeature
+
+LENGTHS = {"train": [1, 40, 2, 9, 5, 3, 17], "val": [6, 11], "test": [4, 1, 8, 5]}  # uneven, and fewer than processes
+
+FITS = {
+    "listnet_lbfgs": (lambda: ListNet(5, rounds=30), 30),
+    "singlefeature": (lambda: SingleFeature(5), 1),
+    "lambdarank": (lambda: LambdaRank(5, lr=0.1), 4),
+    "mlp_ranknet": (lambda: NeuralRanker(5, "mlp", "ranknet", scorer_options={"hidden": [4]}, lr=0.05), 3),
+    "mlp_listnet_pca": (
+        lambda: NeuralRanker(5, "mlp", "listnet", {"name": "pca", "variance": 0.9}, {"hidden": [4]}, lr=0.05),
+        3,
+    ),
+}
+
+
+def lists(split: str) -> RankingSet:
+    lengths = torch.tensor(LENGTHS[split])
+    generator = torch.Generator().manual_seed(len(split))
+    x = torch.randn(int(lengths.sum()), 5, generator=generator, dtype=torch.float64)
+    labels = torch.randint(0, 3, (len(x),), generator=generator).float()
+    labels[lengths[0]] = 2.0  # every set has a relevant document
+    return RankingSet(x, labels, torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]), name=split)
+
+
+def fit(make, epochs: int) -> dict:
+    seed_everything(1, verbose=False)
+    ranker = make()
+    strategy = DDPStrategy(process_group_backend="gloo", broadcast_buffers=False)
+    trainer = Trainer(
+        accelerator="cpu",
+        devices="auto",
+        strategy=strategy,
+        max_epochs=epochs,
+        precision="64-true",
+        use_distributed_sampler=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        logger=False,
+        num_sanity_val_steps=0,
+    )
+    data = RankingDataModule.from_sets(**{split: lists(split) for split in LENGTHS}, batch_documents=20)
+    trainer.fit(ranker, datamodule=data)
+    trainer.test(ranker, datamodule=data, verbose=False)
+    return {"state": ranker.state_dict(), "measured": ranker.measured, "epochs": trainer.current_epoch}
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    learned = {name: fit(*how) for name, how in FITS.items()}
+    if torch.distributed.get_rank() == 0:
+        torch.save(learned, sys.argv[1])
+    torch.distributed.destroy_process_group()

@@ -1,0 +1,41 @@
+"""1 = 2 = 3 processes: the same parameters and the same measures, with uneven shards and processes without lists."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+SCRIPT = Path(__file__).with_name("fits.py")
+
+
+def run(processes: int, folder: Path) -> dict:
+    out = folder / f"{processes}.pt"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, str(SCRIPT), str(out)], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return torch.load(out, weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    return run(1, tmp_path_factory.mktemp("one"))
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_fits_do_not_depend_on_the_number_of_processes(one, processes, tmp_path):
+    for name, other in run(processes, tmp_path).items():
+        assert other["epochs"] == one[name]["epochs"], name
+        for key, tensor in one[name]["state"].items():
+            torch.testing.assert_close(other["state"][key], tensor, rtol=1e-10, atol=1e-10, msg=f"{name} {key}")
+        for split in ("val", "test"):
+            mine, theirs = one[name]["measured"][split]["default"], other["measured"][split]["default"]
+            assert (mine["lists"], mine["empty"]) == (theirs["lists"], theirs["empty"]), name
+            for measure, value in mine["measures"].items():
+                assert theirs["measures"][measure] == pytest.approx(value, abs=1e-12), (name, split, measure)
+                torch.testing.assert_close(
+                    theirs["per_query"][measure], mine["per_query"][measure], equal_nan=True, rtol=0, atol=1e-12
+                )

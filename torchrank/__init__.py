@@ -1,0 +1,36 @@
+"""torchrank: learning to rank and metric learning on PyTorch.
+
+Rankers are imported when they are first asked for, so that `import torchrank.functional` costs torch alone.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+RANKERS = {
+    "NeuralRanker": "torchrank.rankers.neural",
+    "ListNet": "torchrank.rankers.listnet",
+    "LambdaRank": "torchrank.rankers.lambdarank",
+    "SingleFeature": "torchrank.rankers.singlefeature",
+    "GBDTRanker": "torchrank.rankers.gbdt",
+}
+EXPORTS = RANKERS | {
+    "load": "torchrank.rankers.base",
+    "RankingDataModule": "torchrank.data.datamodule",
+    "RankingSet": "torchrank.data.lists",
+    "Batch": "torchrank.data.batch",
+    "SparseRows": "torchrank.data.sparse",
+}
+
+__all__ = ["RANKERS", "__version__", *EXPORTS]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in EXPORTS:
+        raise AttributeError(f"module 'torchrank' has no attribute {name!r}")
+    return vars(import_module(EXPORTS[name]))[name]
+
+
+def __dir__() -> list[str]:
+    return __all__

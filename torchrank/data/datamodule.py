@@ -1,0 +1,176 @@
+"""The data of a run: three sets of lists, made ready for a ranker (transformed, on its device) and cut into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from pytorch_lightning import LightningDataModule
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from torchrank.data.batch import Batch
+from torchrank.data.catalogue import CATALOGUE, load_splits
+from torchrank.data.cleaning import clean
+from torchrank.data.lists import RankingSet
+from torchrank.data.points import load_points
+from torchrank.data.retrieval import load_retrieval
+from torchrank.data.sampler import BudgetSampler, ranges, shard
+from torchrank.data.synthetic import synthetic_splits
+from torchrank.data.transforms import Transform
+
+SOURCES = {"synthetic": synthetic_splits, "points": load_points, "retrieval": load_retrieval}
+MEASURES = ("ndcg@1", "ndcg@5", "ndcg@10", "map", "mrr")
+
+
+class RankingDataModule(LightningDataModule):
+    """Train, val and test lists of a data set of the catalogue (`name`, with the options of its reader), or your own:
+    `RankingDataModule.from_sets(train=RankingSet(x, labels, offsets), val=..., test=...)`.
+
+    `batch_documents` is the budget of one optimizer step over all processes, so a fit does not depend on their number.
+    `resident`: whole sets transformed once and kept on the device; "auto" does so when they take less than half of
+    its free memory. `clean` deletes contradictory documents and queries without relevant ones (spec of LocalRank).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        fold: int = 1,
+        seed: int = 0,
+        clean: bool = False,
+        batch_documents: int = 20_000,
+        resident: bool | str = "auto",
+        measures: list[str] | tuple[str, ...] = MEASURES,
+        conventions: list[str] | tuple[str, ...] = ("default",),
+        **source: Any,
+    ):
+        super().__init__()
+        if name not in SOURCES and name not in CATALOGUE:
+            raise ValueError(f"unknown data set {name!r}: choose one of {', '.join([*SOURCES, *CATALOGUE])}")
+        self.name, self.fold, self.seed, self.clean, self.source = name, fold, seed, clean, source
+        self.batch_documents, self.resident = batch_documents, resident
+        self.measures, self.conventions = list(measures), list(conventions)
+        self.sets: dict[str, RankingSet] = {}
+        self._ready: dict[str, Dataset] = {}
+        self._tiebreaks: dict[str, Tensor] = {}
+
+    @classmethod
+    def from_sets(cls, *, name: str = "files", **options: Any) -> RankingDataModule:
+        """Over sets in memory: `train=`, `val=`, `test=` (those that are needed), then options of the constructor."""
+        sets = {split: options.pop(split) for split in ("train", "val", "test") if options.get(split) is not None}
+        module = cls(name, **options)
+        module.sets = sets
+        return module
+
+    def setup(self, stage: str | None = None) -> None:
+        if self.sets:
+            return
+        if self.name in SOURCES:
+            sets = SOURCES[self.name](seed=self.seed, **self.source)
+        else:
+            sets = load_splits(self.name, fold=self.fold, seed=self.seed, **self.source)
+        if self.clean:
+            sets = {split: clean(lists)[0] for split, lists in sets.items()}
+        self.sets = sets
+
+    @property
+    def num_features(self) -> int:
+        return self.sets["train"].num_features
+
+    @property
+    def letor_threshold(self) -> int:
+        """Grade from which the LETOR tools count a document as relevant: 2 on the MSLR sets, else 1."""
+        return CATALOGUE[self.name].letor_threshold if self.name in CATALOGUE else 1
+
+    @property
+    def max_label(self) -> float:
+        """Highest grade of the data set (for ERR); of the training lists where the catalogue does not know it."""
+        known = CATALOGUE[self.name].max_label if self.name in CATALOGUE else None
+        return float(self.sets["train"].labels.max()) if known is None else known
+
+    def attach(self, transform: Transform, device: torch.device) -> None:
+        """From now on batches are on `device` and their rows went through `transform`."""
+        self._transform, self._device, self._ready = transform, device, {}
+
+    def ready(self, split: str) -> Dataset:
+        """The set of `split` as `attach` asked for it: resident, or transformed batch by batch as it is read."""
+        if split not in self._ready:
+            lists = self.sets[split]
+            resident = self._fits(lists) if self.resident == "auto" else self.resident
+            shared = lists.index is not None
+            if resident or shared:
+                self._ready[split] = lists.to(self._device, self._transform)
+            else:
+                self._ready[split] = StreamedSet(lists, self._transform, self._device)
+        return self._ready[split]
+
+    def _fits(self, lists: RankingSet) -> bool:
+        if self._device.type != "cuda":
+            return True
+        free, _ = torch.cuda.mem_get_info(self._device)
+        return 4 * len(lists.x) * self._transform.num_outputs < free / 2
+
+    def training_shard(self) -> Iterator[Batch]:
+        """This process's share of the training lists, in order; the shares of all processes are the whole set."""
+        lists = self.ready("train")
+        first, last = shard(self.sets["train"].lengths, *self._place())
+        for a, b in ranges(self.sets["train"].lengths, self.batch_documents, first, last):
+            yield lists[a:b]
+
+    def tiebreak(self, split: str, batch: Batch) -> Tensor:
+        """Order of the document ids, descending inside each list, for the entries of a batch of `split` (trec)."""
+        if split not in self._tiebreaks:
+            self._tiebreaks[split] = self.sets[split].tiebreak().to(batch.device)
+        starts = self.sets[split].offsets.to(batch.device)[batch.query] - batch.offsets[:-1]
+        entries = torch.arange(len(batch.labels), device=batch.device)
+        shift = torch.repeat_interleave(starts, batch.offsets.diff(), output_size=len(entries))
+        return self._tiebreaks[split][entries + shift]
+
+    def train_dataloader(self) -> DataLoader:
+        ranker = self.trainer.lightning_module
+        return DataLoader(range(1), batch_size=None) if ranker.by_rounds else self._loader("train", shuffle=True)
+
+    def val_dataloader(self) -> DataLoader:
+        return self._loader("val", shuffle=False)
+
+    def test_dataloader(self) -> DataLoader:
+        return self._loader("test", shuffle=False)
+
+    predict_dataloader = test_dataloader
+
+    def _loader(self, split: str, *, shuffle: bool) -> DataLoader:
+        rank, world = self._place()
+        lengths = self.sets[split].lengths
+        sampler = BudgetSampler(
+            lengths, budget=self.batch_documents, shuffle=shuffle, seed=self.seed, rank=rank, world=world
+        )
+        return DataLoader(self.ready(split), sampler=sampler, batch_size=None, collate_fn=lambda batch: batch)
+
+    def _place(self) -> tuple[int, int]:
+        return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+
+
+class StreamedSet(Dataset):
+    """A set too large for the device: batches are moved and transformed when they are asked for."""
+
+    def __init__(self, lists: RankingSet, transform: Transform, device: torch.device):
+        self.lists, self.transform, self.device = lists, transform, device
+
+    def __len__(self) -> int:
+        return len(self.lists)
+
+    def __getitem__(self, positions: slice | Tensor) -> Batch:
+        return transform_batch(self.transform, self.lists[positions].to(self.device))
+
+
+def transform_batch(transform: Transform, batch: Batch) -> Batch:
+    """The batch with its rows, and its query vectors where it has them, through the transform."""
+    if batch.index is None:
+        return batch._replace(x=transform(batch.x, batch.offsets))
+    if transform.per_query:
+        raise ValueError(f"{transform} works inside each list, but these lists share a corpus: use standard, l2 or none")
+    one_list = torch.tensor([0, len(batch.x)])
+    queries = None if batch.queries is None else transform(batch.queries, one_list)
+    return batch._replace(x=transform(batch.x, one_list), queries=queries)

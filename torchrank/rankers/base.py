@@ -1,0 +1,370 @@
+"""The two shapes of a ranker: a gradient (`GradientRanker`) or a sequence of rounds over global sums (`RoundRanker`)."""
+
+from collections.abc import Callable, Iterator
+from os import PathLike
+from typing import Any
+
+import torch
+from pytorch_lightning import LightningModule
+from torch import Tensor, nn
+from tqdm import tqdm
+
+import torchrank
+from torchrank.data.batch import Batch
+from torchrank.data.datamodule import RankingDataModule, transform_batch
+from torchrank.data.sparse import SparseRows
+from torchrank.data.transforms import make_transform
+from torchrank.functional.conventions import describe
+from torchrank.functional.ragged import sort_within
+from torchrank.rankers.evaluation import RankingMetrics
+
+STAGE_SETS = {"fit": "train", "validate": "val", "test": "test", "predict": "test"}
+KINDS = {
+    "sparse": "sparse rows (set data.sparse=false to make them dense)",
+    "corpus": "a corpus shared by the lists",
+    "queries": "query vectors: it scores documents without looking at the query",
+}
+
+
+class Ranker(LightningModule):
+    """Scores whole lists; owns its feature transform; is measured, saved and loaded the same way whatever it learns.
+
+    `takes` names the kinds of data beyond dense rows of its own that a ranker accepts (the keys of `KINDS`).
+    `certified` fits end by their own certificate: no early stopping, the last state is tested.
+    """
+
+    takes: frozenset[str] = frozenset()
+    certified = False
+    by_rounds = False
+    rounds: int | None = None
+
+    def __init__(self, num_features: int, transform: str | dict | list | None = None):
+        super().__init__()
+        self.save_hyperparameters()
+        check_plain(dict(self.hparams), "hyper-parameters")
+        self.num_features = num_features
+        self.transform = make_transform(transform, num_features)
+        self.register_buffer("converged", torch.tensor(False))
+        self.measured: dict[str, dict] = {}
+        self._sizes: dict[str, list[int]] = {}
+
+    # ---- what a ranker implements -------------------------------------------------------------------------------
+
+    def score(self, batch: Batch) -> Tensor:
+        """Scores (N,) of the entries of a batch whose rows are already transformed. Never looks at `batch.labels`."""
+        raise NotImplementedError(f"{type(self).__name__} does not score yet")
+
+    def prepare(self) -> None:
+        """Once at fit start, not on resume; may call `total`."""
+
+    def inputs_sized(self) -> None:
+        """The transform was fitted: parameters that depend on `self.transform.num_outputs` take their size."""
+
+    # ---- scoring ------------------------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        x: Tensor | SparseRows,
+        offsets: Tensor,
+        *,
+        index: Tensor | None = None,
+        queries: Tensor | None = None,
+        query: Tensor | None = None,
+    ) -> Tensor:
+        """Scores (N,) of raw rows. Whole lists: a score may depend on the other documents of its list."""
+        self._check_rows(x, index, queries)
+        lengths = offsets.diff()
+        batch = Batch(
+            x=x,
+            labels=torch.zeros(len(x) if index is None else len(index), device=offsets.device),
+            offsets=offsets,
+            query=torch.arange(len(lengths), device=offsets.device) if query is None else query,
+            index=index,
+            queries=queries,
+            max_length=int(lengths.max()) if len(lengths) else 0,
+            num_pairs=0,
+            num_grades=1,
+        )
+        return self.score(transform_batch(self.transform, batch))
+
+    def rank(self, x: Tensor | SparseRows, offsets: Tensor, *, index: Tensor | None = None, **given: Any) -> Tensor:
+        """Row numbers (N,): each list's block holds its rows, best first (ties keep their order)."""
+        order = sort_within(self(x, offsets, index=index, **given), offsets)
+        return order if index is None else index[order]
+
+    def _check_rows(self, x: Tensor | SparseRows, index: Tensor | None, queries: Tensor | None) -> None:
+        if x.shape[-1] != self.num_features:
+            raise ValueError(
+                f"{type(self).__name__} was made for {self.num_features} features, these rows have {x.shape[-1]}. "
+                "Read the data with data.num_features set to the training set's number."
+            )
+        found = {"sparse": isinstance(x, SparseRows), "corpus": index is not None, "queries": queries is not None}
+        for kind, there in found.items():
+            if there and kind not in self.takes:
+                raise ValueError(f"{type(self).__name__} does not take {KINDS[kind]}.")
+
+    # ---- data and global sums -----------------------------------------------------------------------------------
+
+    @property
+    def data(self) -> RankingDataModule:
+        data = self.trainer.datamodule
+        if not isinstance(data, RankingDataModule):
+            raise ValueError(
+                "a ranker trains on lists: call trainer.fit(ranker, datamodule=RankingDataModule.from_sets(train=..., "
+                "val=...)) instead of passing loaders."
+            )
+        return data
+
+    def batches(self) -> Iterator[Batch]:
+        """This process's training lists on `self.device`, transform applied; at least one batch, perhaps empty."""
+        return self.data.training_shard()
+
+    def total(self, fn: Callable, into: tuple[Tensor, ...] | None = None) -> Any:
+        """Sum of `fn(batch)` (a tensor or a tuple) over the training lists of all processes.
+
+        With `into`, zeroed float64 tensors, `fn(batch, into)` adds in place. Every tensor is reduced by itself.
+        """
+        sums: Any = into
+        for batch in tqdm(self.batches(), desc="sum over lists", delay=2, leave=False, disable=self.global_rank > 0):
+            if into is not None:
+                fn(batch, into)
+            elif sums is None:
+                sums = fn(batch)
+            elif isinstance(sums, tuple):
+                sums = tuple(a + b for a, b in zip(sums, fn(batch), strict=True))
+            else:
+                sums = sums + fn(batch)
+        return tuple(self._reduce(t) for t in sums) if isinstance(sums, tuple) else self._reduce(sums)
+
+    def _reduce(self, tensor: Tensor) -> Tensor:
+        return self.trainer.strategy.reduce(tensor, reduce_op="sum")
+
+    # ---- the life of a fit --------------------------------------------------------------------------------------
+
+    def setup(self, stage: str) -> None:
+        data = self.data
+        lists = data.sets[STAGE_SETS[stage]]
+        self._check_rows(lists.x, lists.index, lists.queries)
+        if self.trainer.world_size > 1 and self.trainer._accelerator_connector.use_distributed_sampler:
+            raise ValueError(
+                "Lightning's distributed sampler repeats queries, which makes the measures wrong: pass "
+                "use_distributed_sampler=False to the Trainer (the trainer configs do)."
+            )
+        if stage == "fit":
+            self._check_trainer()
+            if not self.transform.fitted and self.trainer.ckpt_path is None:
+                self.transform.fit(lists.x, lists.offsets)
+                self.inputs_sized()
+        self.metrics = nn.ModuleDict({split: self._new_metrics(split) for split in ("val", "test") if split in data.sets})
+
+    def _check_trainer(self) -> None:
+        if not self.by_rounds:
+            return
+        if (self.trainer.min_epochs or 0) > 1:
+            raise ValueError(f"{type(self).__name__} ends by itself; min_epochs={self.trainer.min_epochs} would keep it.")
+        if str(self.trainer.precision).endswith("-true") and not str(self.trainer.precision).startswith(("32", "64")):
+            raise ValueError(
+                f"{type(self).__name__} solves in full precision: trainer.precision={self.trainer.precision} is below "
+                "32 bits. Use trainer.precision=32-true."
+            )
+
+    def _new_metrics(self, split: str) -> nn.ModuleDict:
+        data, lists = self.data, len(self.data.sets[split])
+        return nn.ModuleDict({
+            name: RankingMetrics(
+                data.measures,
+                name,
+                num_queries=lists,
+                threshold=data.letor_threshold if name == "letor" else None,
+                max_label=data.max_label,
+            )
+            for name in data.conventions
+        })
+
+    def on_fit_start(self) -> None:
+        self.data.attach(self.transform, self.device)
+        if self.trainer.ckpt_path is None:
+            self.converged.fill_(False)
+            with torch.no_grad():
+                self.prepare()
+
+    def on_validation_start(self) -> None:
+        if self.trainer.state.fn != "fit":
+            self.data.attach(self.transform, self.device)
+
+    def on_test_start(self) -> None:
+        self.data.attach(self.transform, self.device)
+
+    def on_predict_start(self) -> None:
+        self.data.attach(self.transform, self.device)
+
+    # ---- measuring ----------------------------------------------------------------------------------------------
+
+    def validation_step(self, batch: Batch, batch_index: int) -> None:
+        self._measure("val", batch)
+
+    def test_step(self, batch: Batch, batch_index: int) -> None:
+        self._measure("test", batch)
+
+    def predict_step(self, batch: Batch, batch_index: int) -> Tensor:
+        return self.score(without_labels(batch))
+
+    def on_validation_epoch_end(self) -> None:
+        self._conclude("val")
+
+    def on_test_epoch_end(self) -> None:
+        self._conclude("test")
+
+    def evaluation_scores(self, split: str, batch: Batch) -> Tensor:
+        """Scores of a batch of `split`: the labels are taken away before the ranker sees it."""
+        return self.score(without_labels(batch))
+
+    def _measure(self, split: str, batch: Batch) -> None:
+        scores = self.evaluation_scores(split, batch)
+        for name, metrics in self.metrics[split].items():
+            metrics.update(
+                scores,
+                batch.labels,
+                batch.offsets,
+                query=batch.query,
+                tiebreak=self.data.tiebreak(split, batch) if name == "trec" else None,
+                max_length=batch.max_length,
+                num_grades=batch.num_grades,
+            )
+
+    def _conclude(self, split: str) -> None:
+        """Log the means; `val/ndcg@10` is the first convention, `val/letor/ndcg@10` another one."""
+        self.measured[split] = {}
+        for name, metrics in self.metrics[split].items():
+            means = metrics.compute()
+            prefix = split if name == self.data.conventions[0] else f"{split}/{name}"
+            self.log_dict({f"{prefix}/{measure}": value.float() for measure, value in means.items()})
+            self.measured[split][name] = {
+                "text": describe(name, threshold=metrics.threshold),
+                "lists": metrics.lists,
+                "empty": metrics.empty,
+                "measures": {measure: float(value) for measure, value in means.items()},
+                "per_query": {measure: values.cpu() for measure, values in metrics.per_query().items()},
+            }
+            metrics.reset()
+
+    # ---- checkpoints --------------------------------------------------------------------------------------------
+
+    def resize(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Give the parameter or buffer `name` a size that depends on the data (filled with 0); checkpoints record it."""
+        tensor = self.state_dict(keep_vars=True)[name]
+        tensor.data = tensor.new_zeros(shape)
+        self._sizes[name] = list(shape)
+        return tensor
+
+    def on_save_checkpoint(self, checkpoint: dict) -> None:
+        checkpoint["ranker"] = type(self).__name__
+        checkpoint["sizes"] = self._sizes
+        checkpoint["transform_sizes"] = self.transform.resized()
+
+    def on_load_checkpoint(self, checkpoint: dict) -> None:
+        self.transform.allocate(checkpoint["transform_sizes"])
+        for name, shape in checkpoint["sizes"].items():
+            self.resize(name, tuple(shape))
+
+
+class GradientRanker(Ranker):
+    """A ranker that learns by the gradient of `loss(batch)`, one value per list."""
+
+    def __init__(self, num_features: int, transform: str | dict | list | None, lr: float, weight_decay: float):
+        super().__init__(num_features, transform)
+        self.lr, self.weight_decay = lr, weight_decay
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Loss (Q,) of every list of the batch."""
+        raise NotImplementedError(f"{type(self).__name__} has no loss yet")
+
+    def training_step(self, batch: Batch, batch_index: int) -> Tensor:
+        """Sum over the lists of this process / lists of all processes * processes: what DDP then averages is the mean."""
+        lists = self._reduce(torch.tensor(float(batch.num_lists), device=self.device)).clamp(min=1)
+        loss = self.loss(batch).sum() / lists * self.trainer.world_size
+        self.log("train/loss", loss, on_step=False, on_epoch=True, batch_size=max(batch.num_lists, 1), sync_dist=True)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=self.lr, weight_decay=self.weight_decay)
+
+
+class RoundRanker(Ranker):
+    """A ranker that learns in rounds: one round = one epoch = one optimizer step.
+
+    `round` computes on copies and writes parameters and state as its last act, so an interrupt loses one round only.
+    """
+
+    by_rounds = True
+
+    def __init__(self, num_features: int, transform: str | dict | list | None, rounds: int):
+        super().__init__(num_features, transform)
+        self.rounds = rounds
+        start_rounds(self)
+
+    def round(self) -> bool:
+        """One round: writes parameters; True = converged."""
+        raise NotImplementedError(f"{type(self).__name__} has no round yet")
+
+    def training_step(self, token: Any, batch_index: int) -> None:
+        round_step(self)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return RoundOptimizer(self)
+
+
+def start_rounds(ranker: Ranker) -> None:
+    """Prepare a ranker to be fitted by rounds; DDP refuses a module without a trainable parameter, so it gets one."""
+    ranker.automatic_optimization = False
+    ranker.step_token = nn.Parameter(torch.empty(0))
+
+
+def round_step(ranker: Ranker) -> None:
+    """Run one round through the optimizer and stop the trainer after the last one, which is always validated."""
+    trainer = ranker.trainer
+    if not ranker.converged:
+        ranker.optimizers().step()
+    if ranker.converged or trainer.current_epoch + 1 >= ranker.rounds:
+        trainer.should_stop = True
+    if trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs:
+        trainer.check_val_every_n_epoch = 1
+
+
+class RoundOptimizer(torch.optim.Optimizer):
+    """An optimizer whose step is a round, so that steps, checkpoints and loggers count rounds."""
+
+    def __init__(self, ranker: Ranker):
+        super().__init__([ranker.step_token], {})
+        self.ranker = ranker
+
+    def step(self, closure: Callable | None = None) -> None:  # type: ignore[override]
+        ranker = self.ranker
+        with torch.no_grad(), torch.autocast(ranker.device.type, enabled=False):
+            ranker.converged.fill_(bool(ranker.round()))
+
+
+def without_labels(batch: Batch) -> Batch:
+    return batch._replace(labels=torch.zeros_like(batch.labels), num_pairs=0)
+
+
+def check_plain(value: Any, where: str) -> None:
+    """Hyper-parameters are plain Python values, or the checkpoint could not be loaded without executing code."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            check_plain(item, f"{where}.{key}")
+    elif type(value) in (list, tuple):
+        for item in value:
+            check_plain(item, where)
+    elif value is not None and type(value) not in (str, int, float, bool):
+        raise ValueError(f"{where} is a {type(value).__name__} ({value!r}): pass a plain str, int, float, bool, list or dict.")
+
+
+def load(path: str | PathLike, map_location: Any = "cpu") -> Ranker:
+    """The fitted ranker in a checkpoint, ready to score; nothing in the file is executed and no config is needed."""
+    checkpoint = torch.load(path, map_location=map_location, weights_only=True)
+    name = checkpoint.get("ranker") if isinstance(checkpoint, dict) else None
+    if name not in torchrank.RANKERS:
+        raise ValueError(f"{path} is not a checkpoint of torchrank: its ranker is {name!r}, not one of {', '.join(torchrank.RANKERS)}.")
+    cls = torchrank.__getattr__(name)
+    return cls.load_from_checkpoint(path, map_location=map_location, weights_only=True).eval()

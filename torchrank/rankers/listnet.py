@@ -1,0 +1,88 @@
+"""Linear ListNet (Cao et al. 2007), by gradient or, as a certified convex problem, by L-BFGS."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchrank.data.batch import Batch
+from torchrank.functional.losses import listnet_loss
+from torchrank.rankers.base import RoundOptimizer, round_step, start_rounds
+from torchrank.rankers.neural import NeuralRanker
+from torchrank.solvers.lbfgs import LBFGS, lbfgs_step
+
+MEMORY = 10
+
+
+class ListNet(NeuralRanker):
+    """Linear scores s = Xw; minimises the mean over lists of the cross entropy of softmax(labels) and softmax(s), plus
+    l2/2 |w|^2. Lists with one distinct label add nothing.
+
+    `solver="lbfgs"` goes by rounds on global sums in float64 until the largest gradient entry is below `tolerance`;
+    `solver="gradient"` is Adam on batches.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        solver: str = "lbfgs",
+        l2: float = 1e-4,
+        transform: str | dict | list | None = "standard",
+        rounds: int = 500,
+        tolerance: float = 1e-6,
+        lr: float = 1e-2,
+    ):
+        if solver not in ("lbfgs", "gradient"):
+            raise ValueError(f"unknown solver {solver!r}: choose lbfgs or gradient")
+        super().__init__(num_features, "linear", "listnet", transform, lr=lr, weight_decay=l2)
+        self.l2, self.tolerance, self.rounds = l2, tolerance, rounds
+        self.by_rounds = self.certified = solver == "lbfgs"
+        if self.by_rounds:
+            start_rounds(self)
+            self.scorer.double().requires_grad_(False)
+            for name in ("moves", "changes"):
+                self.register_buffer(name, torch.zeros(MEMORY, self.transform.num_outputs, dtype=torch.float64))
+
+    def inputs_sized(self) -> None:
+        super().inputs_sized()
+        if self.by_rounds and self.moves.shape[1] != self.transform.num_outputs:
+            for name in ("moves", "changes"):
+                self.resize(name, (MEMORY, self.transform.num_outputs))
+
+    def prepare(self) -> None:
+        if self.by_rounds:
+            for tensor in (self.scorer.weight, self.moves, self.changes):
+                tensor.zero_()
+
+    def round(self) -> bool:
+        state = LBFGS(self.scorer.weight.detach().clone(), self.moves, self.changes)
+        value, gradient = self.objective(state.point)
+        new, value, gradient = lbfgs_step(state, self.objective, value, gradient)
+        stuck = new is state
+        self.log("train/loss", value, prog_bar=True)
+        self.log("train/gradient", gradient.abs().max())
+        self.scorer.weight.copy_(new.point)
+        self.moves.copy_(new.moves)
+        self.changes.copy_(new.changes)
+        return stuck or bool(gradient.abs().max() <= self.tolerance)
+
+    def objective(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Value and gradient of the global objective at `weight`."""
+
+        def sums(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+            with torch.enable_grad():
+                point = weight.clone().requires_grad_()
+                scores = batch.x.to(dtype=torch.float64) @ point
+                entries = scores if batch.index is None else scores[batch.index]
+                loss = listnet_loss(entries, batch.labels, batch.offsets, max_length=batch.max_length).sum()
+                (gradient,) = torch.autograd.grad(loss, point)
+            return loss.detach(), gradient, torch.tensor(float(batch.num_lists), device=loss.device)
+
+        loss, gradient, lists = self.total(sums)
+        return loss / lists + self.l2 / 2 * weight.square().sum(), gradient / lists + self.l2 * weight
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor | None:
+        return round_step(self) if self.by_rounds else super().training_step(batch, batch_index)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return RoundOptimizer(self) if self.by_rounds else super().configure_optimizers()

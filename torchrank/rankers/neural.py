@@ -1,0 +1,90 @@
+"""The one gradient-trained ranker: any scorer with any loss."""
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchrank.data.batch import Batch
+from torchrank.data.sparse import SparseRows
+from torchrank.functional.losses import LOSSES
+from torchrank.rankers.base import GradientRanker
+
+
+class LinearScorer(nn.Module):
+    """x . w, without a bias: a constant per list changes no ranking. Starts at 0."""
+
+    def __init__(self, num_inputs: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(num_inputs))
+
+    def forward(self, x: Tensor | SparseRows) -> Tensor:
+        return x @ self.weight.to(x.dtype)
+
+
+class MLPScorer(nn.Module):
+    """Fully connected layers with ReLU between them."""
+
+    def __init__(self, num_inputs: int, hidden: list[int] = (256, 128), dropout: float = 0.0):  # type: ignore[assignment]
+        super().__init__()
+        sizes = [num_inputs, *hidden, 1]
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor | SparseRows) -> Tensor:
+        first, *others = self.layers
+        hidden = x @ first.weight.T + first.bias
+        for layer in others:
+            hidden = layer(self.dropout(torch.relu(hidden)))
+        return hidden.squeeze(-1)
+
+
+SCORERS = {"linear": LinearScorer, "mlp": MLPScorer}
+
+
+class NeuralRanker(GradientRanker):
+    """A scorer of single documents (`linear` or `mlp`) trained with Adam on a loss of `torchrank.functional`."""
+
+    takes = frozenset({"sparse", "corpus"})
+
+    def __init__(
+        self,
+        num_features: int,
+        scorer: str = "mlp",
+        loss: str = "lambdarank",
+        transform: str | dict | list | None = "standard",
+        scorer_options: dict | None = None,
+        loss_options: dict | None = None,
+        lr: float = 1e-3,
+        weight_decay: float = 0.0,
+    ):
+        super().__init__(num_features, transform, lr, weight_decay)
+        for name, choices, what in ((scorer, SCORERS, "scorer"), (loss, LOSSES, "loss")):
+            if name not in choices:
+                raise ValueError(f"unknown {what} {name!r}: choose one of {', '.join(choices)}")
+        self.loss_name, self.loss_options = loss, loss_options or {}
+        self._new_scorer: Any = lambda: SCORERS[scorer](self.transform.num_outputs, **(scorer_options or {}))
+        self.scorer = self._new_scorer()
+
+    def inputs_sized(self) -> None:
+        """Only `pca` knows its number of outputs after the fit: then the first layer is made anew."""
+        fresh = self._new_scorer().state_dict()
+        for name, tensor in self.scorer.state_dict().items():
+            if tensor.shape != fresh[name].shape:
+                self.resize(f"scorer.{name}", tuple(fresh[name].shape)).data.copy_(fresh[name])
+
+    def score(self, batch: Batch) -> Tensor:
+        scores = self.scorer(batch.x)
+        return scores if batch.index is None else scores[batch.index]
+
+    def loss(self, batch: Batch) -> Tensor:
+        return LOSSES[self.loss_name](
+            self.score(batch),
+            batch.labels,
+            batch.offsets,
+            max_length=batch.max_length,
+            num_grades=batch.num_grades,
+            num_pairs=batch.num_pairs,
+            **self.loss_options,
+        )

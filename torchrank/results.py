@@ -1,0 +1,127 @@
+"""What a run leaves behind: `results.json` and, for paired tests, the per-query values in `per_query.npz`."""
+
+import json
+import os
+import resource
+import subprocess
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.table import Table
+
+SCHEMA = 1
+PACKAGES = ("torchrank", "torch", "pytorch-lightning", "torchmetrics", "hydra-core", "numpy")
+NOT_SETTINGS = ("data", "model", "experiment", "trainer", "name", "seed", "callbacks", "logger", "data.fold", "data.root")
+
+
+def write_results(folder: Path, config: DictConfig, ranker: Any, data: Any, seconds: dict, *, write: bool) -> dict:
+    """The record of a finished run; `write` it, atomically, in one process only."""
+    measured = ranker.measured
+    convention, measure = monitored(config.monitor, data.conventions)
+    results = {
+        "schema": SCHEMA,
+        "name": config.name,
+        "ranker": type(ranker).__name__,
+        "data": data.name,
+        "fold": data.fold,
+        "seed": config.seed,
+        "config": OmegaConf.to_container(config, resolve=True),
+        "settings": settings(config),
+        "versions": {package: version(package) for package in PACKAGES},
+        "git": git_commit(),
+        "selection": {
+            "measure": config.monitor,
+            "value": measured["val"][convention]["measures"][measure],
+            "mode": config.mode,
+        },
+        "num_lists": {split: len(lists) for split, lists in data.sets.items()},
+        **{split: {name: without(part, "per_query") for name, part in parts.items()} for split, parts in measured.items()},
+        "per_query": "per_query.npz",
+        "seconds": seconds,
+        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_gpu_memory_mb": torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0.0,
+    }
+    if write:
+        if "test" in measured:
+            ids = data.sets["test"].query_ids
+            columns = {"query": np.asarray(range(len(data.sets["test"])) if ids is None else ids).astype(str)}
+            for name, part in measured["test"].items():
+                columns |= {f"{name}/{measure}": values.numpy() for measure, values in part["per_query"].items()}
+            write_atomically(folder / "per_query.npz", lambda file: np.savez(file, **columns))
+        write_atomically(folder / "results.json", lambda file: file.write(json.dumps(results, indent=1).encode()))
+    return results
+
+
+def monitored(monitor: str, conventions: list[str]) -> tuple[str, str]:
+    """`val/ndcg@10` -> (first convention, "ndcg@10"); `val/letor/map` -> ("letor", "map")."""
+    _, *convention, measure = monitor.split("/")
+    return (convention[0] if convention else conventions[0]), measure
+
+
+def settings(config: DictConfig) -> dict[str, Any]:
+    """What this run sets differently from its siblings in a sweep: its overrides, less folds, seeds and places."""
+    from hydra.core.hydra_config import HydraConfig
+
+    keys = [override.lstrip("+").partition("=")[0] for override in HydraConfig.get().overrides.task]
+    chosen = [key for key in keys if key not in NOT_SETTINGS and not key.startswith("trainer.")]
+    return {key: OmegaConf.to_container(OmegaConf.create({"v": OmegaConf.select(config, key)}))["v"] for key in chosen}
+
+
+def finished(folder: Path, config: DictConfig) -> dict | None:
+    """The results in `folder` if they are those of this configuration (a sweep that is started again skips them)."""
+    path = folder / "results.json"
+    if not path.exists():
+        return None
+    results = json.loads(path.read_text())
+    same = results["schema"] == SCHEMA and results["config"] == OmegaConf.to_container(config, resolve=True)
+    return results if same else None
+
+
+def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+    """Write to a temporary name and rename: a reader sees the whole file or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def without(part: dict, key: str) -> dict:
+    return {name: value for name, value in part.items() if name != key}
+
+
+def git_commit() -> str | None:
+    """The commit of the checkout that torchrank runs from, None outside of one."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def print_results(results: dict, folder: Path) -> None:
+    """A table of the test measures (of validation where nothing was tested), each with its convention."""
+    console = Console()
+    split = "test" if "test" in results else "val"
+    for name, part in results[split].items():
+        title = f"{results['name']} on {results['data']}, fold {results['fold']}: {split} measures, convention {name}"
+        caption = f"{part['text']}; {part['empty']} of {part['lists']} queries have no relevant document"
+        table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
+        for measure in part["measures"]:
+            table.add_column(measure, justify="right")
+        table.add_row(*(f"{value:.4f}" for value in part["measures"].values()))
+        console.print(table)
+    selection, seconds = results["selection"], results["seconds"]
+    console.print(
+        f"{selection['measure']} {selection['value']:.4f}; data {seconds['data']:.1f} s, fit {seconds['fit']:.1f} s, "
+        f"evaluation {seconds['test']:.1f} s, peak memory {results['peak_memory_mb']:.0f} MB; {folder}"
+    )

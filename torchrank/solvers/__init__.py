@@ -1,0 +1,1 @@
+"""Algorithms: state in, state out."""

@@ -1,0 +1,79 @@
+"""The run behind `python train.py`: compose, fit, choose on validation, test once, leave the results in the run folder."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from pytorch_lightning import Trainer, seed_everything
+from pytorch_lightning.callbacks import EarlyStopping
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+
+from torchrank.results import finished, print_results, write_results
+
+PACKAGE = Path(__file__).resolve().parent
+CONF = next(folder for folder in (PACKAGE / "conf", PACKAGE.parent / "conf") if folder.is_dir())
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
+def main(config: DictConfig) -> float | None:
+    """Returns the monitored validation measure, for sweepers that optimise it."""
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    results = finished(folder, config)
+    if results is None:
+        results = run(config, folder)
+    else:
+        print(f"{folder} holds the results of this configuration already: nothing to do")
+    return results["selection"]["value"]
+
+
+def run(config: DictConfig, folder: Path) -> dict[str, Any]:
+    seed_everything(config.seed, workers=True, verbose=False)
+    trainer = make_trainer(config)
+    seconds, clock = {}, time.perf_counter()
+    data = instantiate(config.data, _convert_="all")
+    data.setup()
+    seconds["data"], clock = time.perf_counter() - clock, time.perf_counter()
+
+    ranker = instantiate(config.model, num_features=data.num_features, _convert_="all")
+    if ranker.certified:
+        trainer.callbacks = [callback for callback in trainer.callbacks if not isinstance(callback, EarlyStopping)]
+    state = config.ckpt_path
+    if config.train:
+        trainer.fit(ranker, datamodule=data, ckpt_path=state, weights_only=True)
+        state = None if ranker.certified else trainer.checkpoint_callback.best_model_path
+    seconds["fit"], clock = time.perf_counter() - clock, time.perf_counter()
+
+    trainer.validate(ranker, datamodule=data, ckpt_path=state, weights_only=True, verbose=False)
+    if config.test:
+        trainer.test(ranker, datamodule=data, ckpt_path=state, weights_only=True, verbose=False)
+    seconds["test"] = time.perf_counter() - clock
+    results = write_results(folder, config, ranker, data, seconds, write=trainer.is_global_zero)
+    if trainer.is_global_zero:
+        print_results(results, folder)
+    return results
+
+
+def make_trainer(config: DictConfig) -> Trainer:
+    parts = {
+        "callbacks": [instantiate(callback) for callback in config.callbacks.values()],
+        "logger": [instantiate(logger) for logger in config.logger.values()],
+    }
+    try:
+        trainer = instantiate(config.trainer, **parts, _convert_="all")
+    except MisconfigurationException as error:
+        raise SystemExit(f"trainer={HydraConfig.get().runtime.choices.trainer}: {error}") from None
+    if trainer.world_size > 1 and HydraConfig.get().mode == RunMode.MULTIRUN:
+        raise SystemExit(
+            f"-m with {trainer.world_size} processes would start the whole sweep in each of them: sweep with "
+            "trainer=cpu or trainer=gpu, or start the runs one by one without -m."
+        )
+    return trainer
+
+
+if __name__ == "__main__":
+    main()
