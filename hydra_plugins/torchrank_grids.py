@@ -13,8 +13,9 @@ hydra:
 ```
 
 The command line has the last word: `model=listnet` keeps what the grids have of that model (so with every config group
-that a grid chooses), a value that `params` or a grid sweeps is replaced where it stands, and any other override is added
-to every job. Folders named by `hydra.job.override_dirname` make such a sweep resumable.
+that a grid chooses), a value that `params` or a grid sweeps is replaced where it stands, any other override is added to
+every job. Hydra composes the default model with it first, so a single value for a setting that only another model has
+needs that `model=` beside it. Folders named by `hydra.job.override_dirname` make such a sweep resumable.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
+
 
 @dataclass
 class GridsSweeperConf:
@@ -41,6 +43,8 @@ ConfigStore.instance().store(group="hydra/sweeper", name="torchrank_grids", node
 class GridsSweeper(BasicSweeper):
     """Hydra's own sweeper, which gives `split_arguments` the whole command line; only the list of jobs is ours."""
 
+    hydra_context: Any  # set by setup(), before sweep()
+
     def __init__(
         self,
         max_batch_size: int | None = None,
@@ -53,21 +57,26 @@ class GridsSweeper(BasicSweeper):
     def _parse_config(self) -> list[str]:
         return []  # `params` join each grid below, under the command line
 
-    def split_arguments(self, overrides: list[Override], max_batch_size: int | None) -> list[list[list[str]]]:
+    def split_arguments(  # type: ignore[override]  # static in Hydra, but always called through self
+        self, overrides: list[Override], max_batch_size: int | None
+    ) -> list[list[list[str]]]:
         """All jobs in batches; a job that two grids have in common runs once."""
         line = {_key(override): override for override in overrides}
         params, grids = self._parse(self.params), [self._parse(grid) for grid in self.grids]
         swept = set(params).union(*grids)
+        groups = {key for key in line if self._is_group(key)}
         jobs: dict[tuple[str, ...], None] = {}
         for grid in grids:
-            choices = {key for key in grid if key in line and self._is_group(key)}
-            here = {key: line[key] for key in line if key in {*params, *grid} or key not in swept or self._is_group(key)}
-            wanted = {**params, **grid, **here, **{key: grid[key] for key in choices}}
-            ((*found,),) = BasicSweeper.split_arguments(list(wanted.values()), None)
-            allowed = [_values(line[key]) for key in choices]
-            jobs |= {tuple(job): None for job in found if all(values & set(job) for values in allowed)}
+            narrowed = groups & grid.keys()  # chosen by the grid and by the command line: what both have stays
+            replaced = line.keys() & (params.keys() | grid.keys()) - narrowed
+            added = line.keys() - swept | groups - grid.keys()
+            wanted = params | grid | {key: line[key] for key in line if key in replaced | added}
+            allowed = [_lines(line[key]) for key in narrowed]
+            found = BasicSweeper.split_arguments(list(wanted.values()), None)[0]
+            jobs |= {tuple(job): None for job in found if all(lines & set(job) for lines in allowed)}
         if not jobs:
-            raise HydraException(f"no grid of this sweep has {' '.join(o.input_line or '' for o in overrides)}: {self.grids}")
+            asked = " ".join(str(line[key].input_line) for key in line if key in groups)
+            raise HydraException(f"no grid of this sweep has {asked}: its grids are {self.grids}")
         return list(self.split_overrides_to_chunks([list(job) for job in jobs], max_batch_size))
 
     def _parse(self, settings: Mapping[str, Any]) -> dict[str, Override]:
@@ -79,10 +88,9 @@ class GridsSweeper(BasicSweeper):
         return bool(self.hydra_context.config_loader.get_group_options(key))
 
 
-def _values(override: Override) -> set[str]:
+def _lines(override: Override) -> set[str]:
     """What the override can put into a job: `model=a,b` is `{"model=a", "model=b"}`."""
-    ((*jobs,),) = BasicSweeper.split_arguments([override], None)
-    return {line for job in jobs for line in job}
+    return {line for job in BasicSweeper.split_arguments([override], None)[0] for line in job}
 
 
 def _key(override: Override) -> str:

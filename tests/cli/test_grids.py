@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -53,7 +54,7 @@ def sweep(tmp_path):
     for name, text in FILES.items():
         path = tmp_path / "conf" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(line[8:] if line.startswith(" " * 8) else line for line in text.strip("\n").split("\n")))
+        path.write_text(dedent(text).strip())
 
     def run(*overrides: str, fails: bool = False):
         command = [sys.executable, "application.py", "-m", *overrides]

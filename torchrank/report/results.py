@@ -81,7 +81,7 @@ def read_run(path: Path) -> Run:
             **same,
         )
     except KeyError as error:
-        raise ValueError(f"{path}: broken results file, {error} is missing. Run it again or remove it.") from error
+        raise ValueError(f"{path}: results without {error}. Run it again (with test=true) or remove it.") from error
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: broken results file ({error}). Run it again or remove it.") from error
 

@@ -92,7 +92,7 @@ def best(runs: list[Run]) -> Run:
 
 
 def paired(a: Method, b: Method, convention: str, measure: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The two methods' test measures on the queries that both have, folds pooled; queries left out (nan) are dropped."""
+    """The two methods' test measures on the queries that both have, folds pooled, without those left out (nan)."""
     left, right = a.per_query(convention, measure), b.per_query(convention, measure)
     first, second = [np.empty(0)], [np.empty(0)]
     for fold in sorted(left.keys() & right.keys(), key=natural):

@@ -24,7 +24,7 @@ class Sheet:
 
 
 def sheets(document: dict[str, Any]) -> list[Sheet]:
-    """For each data set: the measures of each convention, the paired tests, the settings chosen; then what is missing."""
+    """Each data set's measures by convention, its paired tests and its chosen settings; then the runs that are missing."""
     pages = []
     for table in document["tables"]:
         pages += [_measures(table, convention) for convention in table["measures"]]
@@ -154,12 +154,13 @@ def _tests(table: dict, convention: str) -> Sheet:
     header = ["pair", "difference", "queries", "t test p (Holm)", "randomisation p (Holm)", "verdict"]
     sheet = Sheet(f"{table['data']}: paired tests of {measure}, convention {convention}", header)
     for test in tests:
-        t, randomisation = (f"{_p(test[name])} ({_p(test[f'{name}_holm'])})" for name in ("t", "randomisation"))
         difference = NOTHING if test["difference"] is None else f"{test['difference']:+.4f}"
-        row = [f"{test['a']} - {test['b']}", difference, str(test["queries"]), t, randomisation, _verdict(test, measure)]
-        sheet.rows.append(row)
+        values = [f"{_p(test[name])} ({_p(test[f'{name}_holm'])})" for name in ("t", "randomisation")]
+        pair = f"{test['a']} - {test['b']}"
+        sheet.rows.append([pair, difference, str(test["queries"]), *values, _verdict(test, measure)])
     sheet.below = [
-        f"Two-sided, on the queries that both methods have, folds pooled, seeds averaged. Holm over {len(tests)} pairs. "
+        "Difference of the means over the queries that both have, folds pooled, seeds averaged; two-sided tests, "
+        f"Holm over {len(tests)} {'pairs' if len(tests) > 1 else 'pair'}. "
         f"Verdict: Holm-adjusted randomisation p < {ALPHA}."
     ]
     return sheet
@@ -189,14 +190,15 @@ def _chosen(table: dict) -> Sheet:
 def _gaps(method: dict) -> list[str]:
     """What the sweep lacks for this method, said plainly."""
     candidates = [chosen["candidates"] for chosen in method["chosen"]]
+    folds, seeds = len(method["folds"]), len(method["seeds"])
     notes = []
     if method["missing_folds"]:
-        notes.append(f"{method['name']}: no result on fold {', '.join(map(str, method['missing_folds']))}.")
-    if len(candidates) < len(method["folds"]) * len(method["seeds"]):
-        notes.append(f"{method['name']}: {len(candidates)} of {len(method['folds'])} folds x {len(method['seeds'])} seeds.")
+        notes.append(f"no result on fold {', '.join(map(str, method['missing_folds']))}.")
+    if len(candidates) < folds * seeds:
+        notes.append(f"only {len(candidates)} of the {folds * seeds} pairs of {folds} folds and {seeds} seeds.")
     if min(candidates) < max(candidates):
-        notes.append(f"{method['name']}: chosen from {min(candidates)} to {max(candidates)} settings, the grid is uneven.")
-    return notes
+        notes.append(f"chosen from {min(candidates)} settings in one fold and {max(candidates)} in another.")
+    return [f"{method['name']}: {note}" for note in notes]
 
 
 def _number(value: float | None, digits: int = 4) -> str:

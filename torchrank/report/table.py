@@ -35,7 +35,8 @@ def tabulate(
     present = {name for run in runs for part in run.test.values() for name in part["measures"]}
     _check_names("measure", [*(measures or []), *([test_measure] if test_measure else [])], present)
     tables = [_table(selection, measures, conventions, test_measure) for selection in select(runs)]
-    return {"schema": 1, "runs": len(runs), "unfinished": [str(p.relative_to(folder)) for p in missing], "tables": tables}
+    names = [str(path.relative_to(folder)) for path in missing]
+    return {"schema": 1, "runs": len(runs), "unfinished": names, "tables": tables}
 
 
 def write(folder: str | Path, document: dict[str, Any]) -> None:
@@ -65,11 +66,11 @@ def _table(selection: Selection, measures: list | None, conventions: list | None
         for convention in conventions or present
         if convention in present
     }
-    test_measure = test_measure or selection.measure.removeprefix("val/")
+    test_measure = test_measure or selection.measure.rpartition("/")[2]  # val/ndcg@10, or val/letor/map
     tested = [convention for convention in shown if test_measure in present[convention]]
     methods = _ordered(selection, tested[0] if tested else "", test_measure)
     comparisons = {convention: compare(methods, convention, test_measure) for convention in tested}
-    table = {
+    table: dict[str, Any] = {
         "data": selection.data,
         "folds": selection.folds,
         "selection": selection.measure,
@@ -128,9 +129,10 @@ def _describe(method: Method, folds: list, shown: dict[str, list[str]]) -> dict[
 
 def _measures(method: Method, convention: str, names: list[str]) -> dict[str, Any] | None:
     """One method under one convention: queries counted over the folds, and each measure; None if a run lacks it."""
-    first = [runs[0].test.get(convention) for runs in method.folds.values()]  # seeds share their fold's queries
-    if None in first:
+    runs = [runs[0] for runs in method.folds.values()]  # seeds share their fold's queries
+    if any(convention not in run.test for run in runs):
         return None
+    first = [run.test[convention] for run in runs]
     return {
         "text": " / ".join(dict.fromkeys(part["text"] for part in first)),
         "lists": sum(part["lists"] for part in first),
@@ -163,8 +165,8 @@ def _best(table: dict, convention: str) -> dict[str, dict[str, Any]]:
     rows = [method for method in table["methods"] if not method["missing_folds"]] or table["methods"]
     found = {}
     for measure in table["measures"][convention]:
-        means = {row["name"]: _mean(row, convention, measure) for row in rows}
-        means = {name: mean for name, mean in means.items() if mean is not None}
+        values = {row["name"]: (row["test"][convention] or {"measures": {}})["measures"].get(measure) for row in rows}
+        means = {name: value["mean"] for name, value in values.items() if value}
         if means:
             name = (min if smaller_is_better(measure) else max)(means, key=means.__getitem__)
             tests = table["comparisons"].get(convention, []) if measure == table["test_measure"] else []
@@ -175,12 +177,6 @@ def _best(table: dict, convention: str) -> dict[str, dict[str, Any]]:
 def _not_different(name: str, tests: list[dict]) -> list[str]:
     level = [test for test in tests if name in (test["a"], test["b"]) and not test["randomisation_holm"] < ALPHA]
     return [test["b"] if test["a"] == name else test["a"] for test in level]
-
-
-def _mean(row: dict, convention: str, measure: str) -> float | None:
-    part = row["test"][convention]
-    value = part["measures"][measure] if part else None
-    return value["mean"] if value else None
 
 
 def _check_names(kind: str, asked: list[str] | None, present: set[str]) -> None:
