@@ -42,6 +42,8 @@ class Chunks:
     def __iter__(self) -> Iterator[tuple[Rows, Tensor]]:
         for first, last in ranges(np.diff(self.bounds), max(1, ELEMENTS // self.width), 0, len(self.bounds) - 1):
             start, stop = int(self.bounds[first]), int(self.bounds[last])
+            if start == stop:  # lists without entries
+                continue
             rows = self.x[start:stop].to(device=self.device, dtype=torch.float64)
             check_finite(rows, start)
             offsets = torch.from_numpy(self.bounds[first : last + 1] - start).to(self.device)
