@@ -1,0 +1,164 @@
+"""Flat-list operations against numpy, list by list."""
+
+import itertools
+
+import numpy as np
+import plain
+import pytest
+import torch
+
+from torchrank.functional import pad, unpad
+from torchrank.functional.ragged import (
+    ascents,
+    levels_within,
+    list_ids,
+    pairs,
+    ranks,
+    runs,
+    segment_cumsum,
+    segment_logsumexp,
+    segment_max,
+    segment_min,
+    segment_softmax,
+    segment_sum,
+    sort_within,
+)
+
+OFFSETS = torch.tensor([0, 3, 3, 4, 11, 11])
+
+
+def split(values, offsets=OFFSETS):
+    return [values[a:b] for a, b in itertools.pairwise(offsets.tolist())]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.int64, torch.int8])
+@pytest.mark.parametrize("descending", [True, False])
+@pytest.mark.parametrize("max_length", [None, 7, 100])
+def test_sort_within_is_stable(dtype, descending, max_length):
+    values = torch.tensor([3, -1, 3, 0, 5, -7, 5, 2, 5, -7, 0]).to(dtype)
+    order = sort_within(values, OFFSETS, descending=descending, max_length=max_length)
+    sign = -1 if descending else 1
+    expected = [
+        a + i
+        for (a, b) in itertools.pairwise(OFFSETS.tolist())
+        for i in sorted(range(b - a), key=lambda i, a=a: sign * values[a + i].item())
+    ]
+    assert order.tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("lists", [1, 300])
+def test_sort_within_large(dtype, lists):
+    draw = np.random.default_rng(0)
+    offsets = torch.tensor([0, *np.sort(draw.integers(0, 20_000, lists - 1)), 20_000])
+    values = torch.tensor(draw.normal(size=20_000).round(2) * 10.0 ** draw.integers(-30, 30, 20_000), dtype=dtype)
+    values[::7] = 0.0
+    values[::14] = -0.0
+    values[5], values[6] = torch.inf, -torch.inf
+    ids = list_ids(offsets, 20_000).numpy()
+    assert np.array_equal(sort_within(values, offsets), np.lexsort((np.arange(20_000), -values.numpy(), ids)))
+
+
+def test_sort_within_when_no_key_fits_into_64_bits():
+    values = torch.tensor([1.0, 2.0, 2.0, 5.0], dtype=torch.float64)
+    order = sort_within(values, torch.tensor([0, 1, 4]), max_length=2**62)
+    assert order.tolist() == [0, 3, 1, 2]
+
+
+def test_ranks_and_levels():
+    values = torch.tensor([1.5, 2, 1.5, 9, 0, 0, -1, 4, 4, 4, 0])
+    expected = np.concatenate([np.argsort(np.argsort(-v.numpy(), kind="stable")) + 1 for v in split(values)])
+    assert np.array_equal(ranks(values, OFFSETS), expected)
+    levels = np.concatenate([np.unique(v.numpy(), return_inverse=True)[1] for v in split(values) if len(v)])
+    assert np.array_equal(levels_within(values, OFFSETS), levels)
+
+
+def test_segments():
+    values = torch.randn(11, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    lists = split(values)
+    for found, function, empty in [
+        (segment_sum(values, OFFSETS), torch.sum, 0.0),
+        (segment_max(values, OFFSETS), torch.max, -torch.inf),
+        (segment_min(values, OFFSETS), torch.min, torch.inf),
+        (segment_logsumexp(values, OFFSETS), lambda v: v.logsumexp(0), -torch.inf),
+    ]:
+        expected = torch.stack([function(v) if len(v) else torch.tensor(empty, dtype=v.dtype) for v in lists])
+        torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(segment_softmax(values, OFFSETS), torch.cat([v.softmax(0) for v in lists]))
+    for max_length in (None, 7, 50):
+        found = segment_cumsum(values, OFFSETS, max_length=max_length)
+        torch.testing.assert_close(found, torch.cat([v.cumsum(0) for v in lists]))
+    whole = torch.arange(11)
+    assert torch.equal(segment_cumsum(whole, OFFSETS), torch.cat([v.cumsum(0) for v in split(whole)]))
+    matrix = torch.stack([values, 2 * values], 1)
+    torch.testing.assert_close(segment_sum(matrix, OFFSETS), torch.stack([v.sum(0) for v in split(matrix)]))
+
+
+def test_one_list_does_not_cost_another_its_digits():
+    values, offsets = torch.tensor([1e300, 1e300, 1.0, 1e-5], dtype=torch.float64), torch.tensor([0, 2, 4])
+    assert segment_sum(values, offsets)[1].item() == 1.00001
+    assert segment_cumsum(values, offsets)[3].item() == 1.00001
+
+
+@pytest.mark.parametrize("function", [segment_sum, segment_logsumexp, segment_softmax, segment_cumsum])
+def test_segments_are_differentiable(function):
+    values = torch.randn(11, dtype=torch.float64, requires_grad=True)
+    offsets = torch.tensor([0, 3, 4, 11])
+    torch.autograd.gradcheck(lambda v: function(v, offsets), values)
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_pairs(real):
+    labels = torch.tensor([0, 2, 1, 5, 1, 1, 0, 3, 2, 2, 0]) * (0.7 if real else 1)
+    expected = {
+        (a + i, a + j)
+        for (a, _), y in zip(itertools.pairwise(OFFSETS.tolist()), split(labels), strict=True)
+        for i, j in plain.pairs(y.tolist())
+    }
+    for num_pairs in (None, len(expected)):
+        i, j = pairs(labels, OFFSETS, num_pairs=num_pairs)
+        assert len(i) == len(expected) and set(zip(i.tolist(), j.tolist(), strict=True)) == expected
+
+
+def test_runs():
+    first, after = runs(torch.tensor([1, 1, 2, 2, 2, 2, 3, 3, 1, 1, 1]), OFFSETS)
+    assert first.tolist() == [0, 0, 2, 3, 4, 4, 6, 6, 8, 8, 8]
+    assert after.tolist() == [2, 2, 3, 4, 6, 6, 8, 8, 11, 11, 11]
+
+
+def test_ascents():
+    levels = torch.randint(0, 6, (11,), generator=torch.Generator().manual_seed(1))
+    rising, different = ascents(levels, OFFSETS, num_levels=6)
+    for q, one in enumerate(split(levels)):
+        two = list(itertools.combinations(one.tolist(), 2))
+        assert rising[q] == sum(a < b for a, b in two) and different[q] == sum(a != b for a, b in two)
+
+
+@pytest.mark.parametrize("shape", [(11,), (11, 2)])
+@pytest.mark.parametrize("offsets", [OFFSETS, torch.tensor([0, 11]), torch.tensor([0, 0, 11, 11])])
+def test_unpad_undoes_pad(shape, offsets):
+    values = torch.randn(shape)
+    for max_length in (None, 12):
+        padded, mask = pad(values, offsets, max_length=max_length, fill=-1)
+        assert padded.shape == (len(offsets) - 1, max_length or offsets.diff().max(), *shape[1:])
+        assert (padded[~mask] == -1).all()
+        back, back_offsets = unpad(padded, mask)
+        assert torch.equal(back, values) and torch.equal(back_offsets, offsets)
+
+
+def test_pad_of_nothing():
+    for offsets in (torch.tensor([0]), torch.tensor([0, 0, 0])):
+        padded, mask = pad(torch.empty(0), offsets)
+        assert padded.shape == mask.shape == (len(offsets) - 1, 0)
+        values, back = unpad(padded, mask)
+        assert len(values) == 0 and torch.equal(back, offsets)
+
+
+def test_pad_refuses_a_max_length_that_is_too_small():
+    with pytest.raises(ValueError, match="max_length is 2, but the longest list has 3"):
+        pad(torch.ones(3), torch.tensor([0, 3]), max_length=2)
+
+
+def test_pad_and_unpad_are_differentiable():
+    values = torch.randn(11, dtype=torch.float64, requires_grad=True)
+    torch.autograd.gradcheck(lambda v: unpad(*pad(v, OFFSETS))[0], values)

@@ -1,0 +1,35 @@
+"""Pure tensor functions on flat lists; imports torch only."""
+
+from torchrank.functional.losses import LOSSES, lambdarank_loss, listnet_loss, ranknet_loss
+from torchrank.functional.metrics import (
+    all_pairs_error,
+    auc,
+    average_precision,
+    domination_error,
+    err,
+    mean_ndcg,
+    ndcg,
+    precision,
+    recall,
+    reciprocal_rank,
+)
+from torchrank.functional.ragged import pad, unpad
+
+__all__ = [
+    "LOSSES",
+    "all_pairs_error",
+    "auc",
+    "average_precision",
+    "domination_error",
+    "err",
+    "lambdarank_loss",
+    "listnet_loss",
+    "mean_ndcg",
+    "ndcg",
+    "pad",
+    "precision",
+    "ranknet_loss",
+    "recall",
+    "reciprocal_rank",
+    "unpad",
+]

@@ -1,0 +1,124 @@
+"""Gains and discounts: one definition for losses and measures. A convention is decided here, once, and has a name."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from torchrank.functional.ragged import list_ids, segment_sum, sort_within
+
+Gain = str | Callable[[Tensor], Tensor]
+Discount = str | Callable[[Tensor], Tensor]
+
+GAINS: dict[str, Callable[[Tensor], Tensor]] = {
+    "exp2": lambda labels: torch.exp2(labels) - 1,
+    "linear": lambda labels: labels,
+}
+DISCOUNTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "log2p1": lambda ranks: 1 / torch.log2(ranks + 1),
+    "letor": lambda ranks: 1 / torch.log2(ranks.clamp(min=2)),  # 1, 1, 1/log2(3), ...: Jarvelin & Kekalainen's form
+}
+
+
+def wide(values: Tensor) -> Tensor:
+    """`values` in the type in which sums are made: float64, or float32 on a device that has no float64 (mps)."""
+    return values.to(torch.float32 if values.device.type == "mps" else torch.float64)
+
+
+def gain_of(labels: Tensor, gain: Gain = "exp2") -> Tensor:
+    """Gain of each label, `"exp2"`: 2^y - 1, `"linear"`: y, or a function of the labels (given in float64).
+
+    >>> gain_of(torch.tensor([0, 1, 4])).tolist()
+    [0.0, 1.0, 15.0]
+    """
+    return wide(_named(gain, GAINS, "gain")(wide(labels)))
+
+
+def discount_of(ranks: Tensor, discount: Discount = "log2p1") -> Tensor:
+    """Discount at each rank (from 1), `"log2p1"`: 1/log2(1 + rank), `"letor"`: 1, 1, 1/log2(3), 1/log2(4), ..., as in
+    the LETOR tools and the MLR paper, or a function of the ranks (given in float64).
+
+    >>> discount_of(torch.tensor([1, 3]), "log2p1").tolist(), discount_of(torch.tensor([1, 2, 4]), "letor").tolist()
+    ([1.0, 0.5], [1.0, 1.0, 0.5])
+    """
+    return wide(_named(discount, DISCOUNTS, "discount")(wide(ranks)))
+
+
+def _named(choice, table: dict, what: str) -> Callable[[Tensor], Tensor]:
+    if callable(choice):
+        return choice
+    if choice not in table:
+        raise ValueError(f"unknown {what} {choice!r}: choose one of {sorted(table)} or give a function")
+    return table[choice]
+
+
+def dcg(gains: Tensor, offsets: Tensor, *, cutoffs: list[int | None], discount: Discount, longest: int) -> list[Tensor]:
+    """Discounted gain of each list at each cut-off, `(Q,)` each; `gains (N,)` in rank order, None is the whole list.
+
+    Small cut-offs share one `(Q, k)` block of the first gains of each list and its running sum; this does not touch the
+    entries behind the cut-off, and three cut-offs cost what one does.
+
+    >>> dcg(torch.tensor([3.0, 1.0]), torch.tensor([0, 2]), cutoffs=[1, None], discount="letor", longest=2)
+    [tensor([3.], dtype=torch.float64), tensor([4.], dtype=torch.float64)]
+    """
+    small = [k for k in cutoffs if k is not None and k <= 64]
+    found: dict[int | None, Tensor] = {}
+    if small:
+        width = max(1, min(max(small), longest))
+        rank = torch.arange(1, width + 1, device=gains.device)
+        running = (first_entries(gains, offsets, width) * discount_of(rank, discount)).cumsum(1)
+        found |= {k: running[:, min(k, width) - 1] for k in small}
+    for k in set(cutoffs) - set(small):
+        rank = torch.arange(len(gains), device=gains.device) - offsets[list_ids(offsets, len(gains))] + 1
+        terms = gains * discount_of(rank, discount)
+        found[k] = segment_sum(terms if k is None else torch.where(rank <= k, terms, 0), offsets)
+    return [found[k] for k in cutoffs]
+
+
+def first_entries(values: Tensor, offsets: Tensor, width: int) -> Tensor:
+    """The first `width` entries of each list, `(Q, width)`; 0 where the list is shorter.
+
+    >>> first_entries(torch.tensor([3, 1, 2]), torch.tensor([0, 2, 3]), 2).tolist()
+    [[3, 1], [2, 0]]
+    """
+    slot = offsets[:-1, None] + torch.arange(width, device=offsets.device)
+    slot = torch.where(slot < offsets[1:, None], slot, len(values))
+    return torch.nn.functional.pad(values, (0, 1))[slot]
+
+
+def ideal_dcg(
+    labels: Tensor,
+    offsets: Tensor,
+    *,
+    cutoffs: list[int | None],
+    gain: Gain,
+    discount: Discount,
+    longest: int,
+    num_grades: int | None,
+) -> list[Tensor]:
+    """Largest possible DCG of each list at each cut-off, `(Q,)` each.
+
+    With grades 0..K-1 the ideal order is known from the counts of the grades, without a sort: grade g fills the ranks
+    from (entries above g) + 1 to (entries above or at g).
+
+    >>> ideal_dcg(torch.tensor([0, 1]), torch.tensor([0, 2]), cutoffs=[1], gain="exp2", discount="letor", longest=2,
+    ...           num_grades=2)
+    [tensor([1.], dtype=torch.float64)]
+    """
+    if not num_grades:
+        gains = gain_of(labels, gain)
+        by_gain = (
+            labels if isinstance(gain, str) else gains
+        )  # the named gains grow with the label; float32 sorts faster
+        gains = gains[sort_within(by_gain, offsets, max_length=longest)]
+        return dcg(gains, offsets, cutoffs=cutoffs, discount=discount, longest=longest)
+    lists = len(offsets) - 1
+    grade = list_ids(offsets, len(labels)) * num_grades + labels.long()
+    counts = torch.zeros(lists * num_grades, dtype=torch.int64, device=labels.device)
+    counts = counts.index_add(0, grade, torch.ones_like(grade)).view(lists, num_grades)
+    gains, best = gain_of(torch.arange(num_grades, device=labels.device), gain).sort(descending=True)
+    filled = torch.nn.functional.pad(counts[:, best].cumsum(1), (1, 0))
+    table = torch.nn.functional.pad(
+        discount_of(torch.arange(1, longest + 1, device=labels.device), discount).cumsum(0), (1, 0)
+    )
+    return [(table[filled.clamp(max=longest if k is None else k)].diff(dim=1) * gains).sum(1) for k in cutoffs]

@@ -1,0 +1,385 @@
+"""Measures of rankings, one value per list `(Q,)`. Higher scores come first; equal scores keep their order.
+
+All measures share one sort (`rank`), then work on the labels in rank order. Sums are made in float64; the result has
+the dtype of the scores (float32 for half precision). A list without relevant entry has the value `empty`, by default
+nan, and `nanmean` leaves it out. NaN scores are an error on CPU; on other devices, where looking would synchronise,
+they make the whole result nan.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from torchrank.functional.gains import Discount, Gain, dcg, discount_of, gain_of, ideal_dcg, wide
+from torchrank.functional.ragged import (
+    ascents,
+    levels_within,
+    longest_list,
+    runs,
+    segment_cumsum,
+    segment_min,
+    segment_sum,
+    sort_within,
+)
+from torchrank.functional.ranking import (
+    Hits,
+    Ranking,
+    check,
+    check_cutoff,
+    finish,
+    hits,
+    rank,
+    rank_with_ties,
+    ratio,
+)
+
+# ---------------------------------------------------------------------------------------------- graded relevance
+
+
+def ndcg(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    *,
+    k: int | None = None,
+    gain: Gain = "exp2",
+    discount: Discount = "log2p1",
+    ties: str = "stable",
+    empty: float = math.nan,
+    short: str = "pad",
+    max_length: int | None = None,
+    num_grades: int | None = None,
+) -> Tensor:
+    """Normalised discounted cumulative gain at k, `(Q,)`: DCG over the best DCG that any order of the list has at k.
+
+    `ties="average"` is the exact mean over all orders of equal scores (McSherry & Najork 2008; scikit-learn), `"worst"`
+    puts lower labels first. `short="zero"` is the rule of the LETOR tools: a list shorter than k counts 0, whatever it
+    holds. `empty` is the value of a list whose ideal DCG at k is 0.
+
+    >>> ndcg(torch.tensor([2.0, 1.0, 0.5]), torch.tensor([0, 1, 0]), torch.tensor([0, 2, 3]))
+    tensor([0.6309,    nan])
+    """
+    ranking = rank_with_ties(scores, labels, offsets, ties, max_length=max_length, num_grades=num_grades)
+    values = ndcg_at(ranking, [k], gain=gain, discount=discount, ties=ties, empty=empty, short=short)
+    return finish(values[0], scores)
+
+
+def ndcg_at(
+    ranking: Ranking,
+    cutoffs: list[int | None],
+    *,
+    gain: Gain,
+    discount: Discount,
+    ties: str,
+    empty: float,
+    short: str,
+) -> list[Tensor]:
+    """NDCG at several cut-offs from one ranking, float64, `(Q,)` each."""
+    if short not in ("pad", "zero"):
+        raise ValueError(f'short must be "pad" or "zero", got {short!r}')
+    for k in cutoffs:
+        check_cutoff(k)
+    labels, offsets, longest = ranking.labels, ranking.offsets, ranking.longest
+    gains = ranked_gains(ranking, gain, ties)
+    actual = dcg(gains, offsets, cutoffs=cutoffs, discount=discount, longest=longest)
+    ideal = ideal_dcg(
+        labels, offsets, cutoffs=cutoffs, gain=gain, discount=discount, longest=longest, num_grades=ranking.num_grades
+    )
+    values = [ratio(a, b, empty) for a, b in zip(actual, ideal, strict=True)]
+    if short == "zero":
+        lengths = offsets.diff()
+        values = [v if k is None else torch.where(lengths < k, 0.0, v) for k, v in zip(cutoffs, values, strict=True)]
+    return values
+
+
+def ranked_gains(ranking: Ranking, gain: Gain, ties: str) -> Tensor:
+    """Gains in rank order, `(N,)`; with `ties="average"` an entry has the mean gain of the entries tied with it."""
+    gains = gain_of(ranking.labels, gain)
+    if ties != "average":
+        return gains
+    first, after = runs(ranking.scores, ranking.offsets)
+    return torch.zeros_like(gains).index_add(0, first, gains)[first] / (after - first)
+
+
+def mean_ndcg(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    *,
+    gain: Gain = "exp2",
+    discount: Discount = "log2p1",
+    ties: str = "stable",
+    empty: float = math.nan,
+    max_length: int | None = None,
+    num_grades: int | None = None,
+) -> Tensor:
+    """LETOR's MeanNDCG, `(Q,)`: the mean of NDCG@r over r = 1..n.
+
+    The numbers of the LETOR tools need `discount="letor", empty=0`.
+
+    >>> mean_ndcg(torch.tensor([2.0, 1.0]), torch.tensor([0, 1]), torch.tensor([0, 2]), discount="letor")
+    tensor([0.5000])
+    """
+    ranking = rank_with_ties(scores, labels, offsets, ties, max_length=max_length, num_grades=num_grades)
+    return finish(mean_ndcg_of(ranking, gain=gain, discount=discount, ties=ties, empty=empty), scores)
+
+
+def mean_ndcg_of(ranking: Ranking, *, gain: Gain, discount: Discount, ties: str, empty: float) -> Tensor:
+    offsets, longest = ranking.offsets, ranking.longest
+    best = gain_of(ranking.labels, gain)
+    best = best[sort_within(best, offsets, max_length=longest)]
+    weight = discount_of(ranking.position + 1, discount)
+    actual = segment_cumsum(ranked_gains(ranking, gain, ties) * weight, offsets, max_length=longest)
+    ideal = segment_cumsum(best * weight, offsets, max_length=longest)
+    # a list with a relevant entry has one at the top of its ideal order, so either all cut-offs are defined or none
+    at_rank = ratio(actual, ideal, empty)
+    return ratio(segment_sum(at_rank, offsets), wide(offsets.diff()), empty)
+
+
+def err(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    *,
+    max_label: float,
+    k: int | None = None,
+    empty: float = math.nan,
+    max_length: int | None = None,
+) -> Tensor:
+    """Expected reciprocal rank, `(Q,)` (Chapelle et al. 2009).
+
+    sum_i 1/i R_i prod_{j<i} (1 - R_j) with R = (2^y - 1) / 2^max_label.
+
+    `max_label` belongs to the data set (4 for web data, 2 for OHSUMED and MQ200x), never to the batch. A list without
+    positive label has the value `empty`.
+
+    >>> err(torch.tensor([2.0, 1.0]), torch.tensor([1, 0]), torch.tensor([0, 2]), max_label=1)
+    tensor([0.5000])
+    """
+    ranking = rank(scores, labels, offsets, max_length=max_length)
+    return finish(err_of(ranking, k, max_label=max_label, empty=empty), scores)
+
+
+def err_of(ranking: Ranking, k: int | None, *, max_label: float, empty: float) -> Tensor:
+    check_cutoff(k)
+    labels, offsets = ranking.labels, ranking.offsets
+    if labels.device.type == "cpu" and (labels > max_label).any().tolist():
+        raise ValueError(
+            f"label {labels.max().tolist()} is above max_label={max_label}: give the top label of the data"
+        )
+    satisfied = gain_of(labels, "exp2") / 2.0**max_label
+    # log(1 - R) is finite: R < 1 up to the top label. The running sum is that of the entries before this one.
+    missed = torch.log1p(-satisfied)
+    before = segment_cumsum(missed, offsets, max_length=ranking.longest) - missed
+    terms = satisfied * torch.exp(before) / (ranking.position + 1)
+    if k is not None:
+        terms = torch.where(ranking.position < k, terms, 0)
+    relevant = segment_sum((labels > 0).long(), offsets) > 0
+    return torch.where(relevant, segment_sum(terms, offsets), empty)
+
+
+# ---------------------------------------------------------------------------------------------- binary relevance
+
+
+def _binary(scores, labels, offsets, threshold, max_length, k) -> tuple[Ranking, Hits]:
+    check_cutoff(k)
+    ranking = rank(scores, labels, offsets, max_length=max_length)
+    return ranking, hits(ranking, threshold)
+
+
+def average_precision(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    *,
+    k: int | None = None,
+    threshold: float = 1,
+    empty: float = math.nan,
+    max_length: int | None = None,
+) -> Tensor:
+    """Average precision, `(Q,)`: precision at each relevant entry of the top k, summed, over ALL relevant entries.
+
+    >>> average_precision(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]))
+    tensor([0.8333])
+    """
+    ranking, found = _binary(scores, labels, offsets, threshold, max_length, k)
+    return finish(average_precision_of(ranking, found, k, empty=empty), scores)
+
+
+def average_precision_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
+    rank_ = ranking.position + 1
+    counted = found.relevant if k is None else found.relevant & (rank_ <= k)
+    precisions = torch.where(counted, wide(found.so_far) / rank_, 0)
+    return ratio(segment_sum(precisions, ranking.offsets), wide(found.total), empty)
+
+
+def precision(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    *,
+    k: int | None = None,
+    threshold: float = 1,
+    empty: float = math.nan,
+    max_length: int | None = None,
+) -> Tensor:
+    """Relevant entries in the top k over k, `(Q,)`, also where the list is shorter; without k over the list length.
+
+    >>> precision(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]), k=5)
+    tensor([0.4000])
+    """
+    ranking, found = _binary(scores, labels, offsets, threshold, max_length, k)
+    return finish(precision_of(ranking, found, k, empty=empty), scores)
+
+
+def precision_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
+    lengths = ranking.offsets.diff()
+    value = wide(hits_in_top(ranking, found, k)) / (lengths.clamp(min=1) if k is None else k)
+    return torch.where(found.total > 0, value, empty)
+
+
+def hits_in_top(ranking: Ranking, found: Hits, k: int | None) -> Tensor:
+    """Relevant entries in the top k, `(Q,)`."""
+    if k is None:
+        return found.total
+    lengths = ranking.offsets.diff()
+    last = ranking.offsets[:-1] + lengths.clamp(max=k) - 1
+    return torch.where(lengths > 0, torch.nn.functional.pad(found.so_far, (0, 1))[last], 0)
+
+
+def recall(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    *,
+    k: int | None = None,
+    threshold: float = 1,
+    empty: float = math.nan,
+    max_length: int | None = None,
+) -> Tensor:
+    """Share of the relevant entries that are in the top k, `(Q,)`.
+
+    >>> recall(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]), k=2)
+    tensor([0.5000])
+    """
+    ranking, found = _binary(scores, labels, offsets, threshold, max_length, k)
+    return finish(recall_of(ranking, found, k, empty=empty), scores)
+
+
+def recall_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
+    return ratio(wide(hits_in_top(ranking, found, k)), wide(found.total), empty)
+
+
+def reciprocal_rank(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    *,
+    k: int | None = None,
+    threshold: float = 1,
+    empty: float = math.nan,
+    max_length: int | None = None,
+) -> Tensor:
+    """1 / rank of the first relevant entry, `(Q,)`; 0 if that rank is beyond k.
+
+    >>> reciprocal_rank(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 3]))
+    tensor([0.5000])
+    """
+    ranking, found = _binary(scores, labels, offsets, threshold, max_length, k)
+    return finish(reciprocal_rank_of(ranking, found, k, empty=empty), scores)
+
+
+def reciprocal_rank_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
+    before = segment_sum((found.so_far == 0).long(), ranking.offsets)  # entries ahead of the first relevant one
+    value = 1 / wide(before + 1)
+    value = value if k is None else torch.where(before < k, value, 0)
+    return torch.where(found.total > 0, value, empty)
+
+
+# ---------------------------------------------------------------------------------------------- pairs
+
+
+def auc(
+    scores: Tensor, labels: Tensor, offsets: Tensor, *, threshold: float = 1, max_length: int | None = None
+) -> Tensor:
+    """Share of (relevant, other) pairs in the right order, `(Q,)`, tied pairs one half; nan where one class is missing.
+
+    >>> auc(torch.tensor([3.0, 2.0, 2.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]))
+    tensor([0.7500])
+    """
+    check(scores, labels, offsets)
+    relevant = (labels >= threshold).long()
+    return finish(1 - _pair_errors(scores, relevant, offsets, 0.5, max_length, num_grades=2), scores)
+
+
+def all_pairs_error(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    *,
+    ties: str = "half",
+    max_length: int | None = None,
+    num_grades: int | None = None,
+) -> Tensor:
+    """Share of the pairs with different labels that are in the wrong order, `(Q,)`; nan where there is no such pair.
+
+    Pairs with equal scores count `ties`: "half", "correct" (0) or "error" (1). O(n log n) for any labels.
+
+    >>> all_pairs_error(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 2, 0]), torch.tensor([0, 3]))
+    tensor([0.3333])
+    """
+    weights = {"half": 0.5, "correct": 0.0, "error": 1.0}
+    if ties not in weights:
+        raise ValueError(f"ties must be one of {list(weights)}, got {ties!r}")
+    check(scores, labels, offsets)
+    return finish(_pair_errors(scores, labels, offsets, weights[ties], max_length, num_grades), scores)
+
+
+def _pair_errors(scores, labels, offsets, tie_weight, max_length, num_grades) -> Tensor:
+    longest = longest_list(offsets, len(scores), max_length)
+    levels = labels.long() if num_grades else levels_within(labels, offsets, max_length=longest)
+    # among equal scores the higher label first, so that a tied pair is no ascent
+    ranking = rank(scores, levels, offsets, tiebreak=-levels, max_length=longest)
+    wrong, total = ascents(ranking.labels, offsets, num_levels=num_grades or longest)
+    same_score, after_score = runs(ranking.scores, offsets)
+    _, after_both = runs(same_score * (num_grades or longest) + ranking.labels, offsets)
+    tied = segment_sum(after_score - after_both, offsets)  # later entries with the same score and a smaller label
+    return ratio(wide(wrong) + tie_weight * wide(tied), wide(total), math.nan)
+
+
+def domination_error(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    *,
+    ties: str = "correct",
+    max_length: int | None = None,
+    num_grades: int | None = None,
+) -> Tensor:
+    """Share of the entries above the lowest label of their list that score below some entry of smaller label, `(Q,)`.
+
+    Dekel, Manning & Singer 2003; Stevens 2010, eq. 1. nan where all labels are equal. As printed a tie is no error
+    (`ties="correct"`), which makes a constant scorer perfect; `ties="error"` counts it. O(n log n) for any labels.
+
+    >>> domination_error(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 2, 0]), torch.tensor([0, 3]))
+    tensor([0.5000])
+    """
+    if ties not in ("correct", "error"):
+        raise ValueError(f'ties must be "correct" or "error", got {ties!r}')
+    check(scores, labels, offsets)
+    longest = longest_list(offsets, len(scores), max_length)
+    levels = labels.long() if num_grades else levels_within(labels, offsets, max_length=longest)
+    ranking = rank(scores, levels, offsets, max_length=longest)
+    first, after = runs(ranking.scores, offsets)
+    # Smallest label among all entries up to here. Lists do not mix in one running minimum: list q counts down from
+    # -q * num_levels, below everything of the lists before it.
+    num_levels = max(num_grades or longest, 1)
+    shift = (ranking.ids + 1) * num_levels
+    lowest = torch.nn.functional.pad((ranking.labels - shift).cummin(0).values, (1, 0), value=0)
+    lowest_above = lowest[first if ties == "correct" else after]
+    # at the first entry of a list this is still a value of the list before it, which is larger: no error
+    beaten = lowest_above < ranking.labels - shift
+    dominating = ranking.labels > segment_min(ranking.labels, offsets)[ranking.ids]
+    errors = segment_sum((beaten & dominating).long(), offsets)
+    return finish(ratio(wide(errors), wide(segment_sum(dominating.long(), offsets)), math.nan), scores)

@@ -1,0 +1,129 @@
+"""Lists in rank order: the one sort that all measures share, and the checks at their door."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchrank.functional.ragged import (
+    list_ids,
+    longest_list,
+    positions_within,
+    segment_cumsum,
+    segment_sum,
+    sort_within,
+)
+
+
+class Ranking(NamedTuple):
+    """Scores and labels in rank order, list by list: what every measure is computed from."""
+
+    scores: Tensor  # (N,)
+    labels: Tensor  # (N,)
+    offsets: Tensor  # (Q+1,)
+    longest: int  # upper bound of the list lengths
+    num_grades: int  # labels are 0..num_grades-1; 0 = unknown
+
+    @property
+    def position(self) -> Tensor:
+        return positions_within(self.offsets, len(self.labels))
+
+    @property
+    def ids(self) -> Tensor:
+        return list_ids(self.offsets, len(self.labels))
+
+
+def rank(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    *,
+    tiebreak: Tensor | None = None,
+    max_length: int | None = None,
+    num_grades: int | None = None,
+) -> Ranking:
+    """The entries sorted by descending score, list by list; among equal scores smaller `tiebreak` first, then stable.
+
+    >>> rank(torch.tensor([1.0, 2.0]), torch.tensor([0, 3]), torch.tensor([0, 2])).labels.tolist()
+    [3, 0]
+    """
+    check(scores, labels, offsets)
+    longest = longest_list(offsets, len(scores), max_length)
+    scores = scores.detach()
+    if tiebreak is None:
+        order = sort_within(scores, offsets, max_length=longest)
+    else:
+        first = sort_within(tiebreak, offsets, descending=False, max_length=longest)
+        order = first[sort_within(scores[first], offsets, max_length=longest)]
+    return Ranking(scores[order], labels[order], offsets, longest, num_grades or 0)
+
+
+def check(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
+    """Refuses input that no measure can be computed from. Values are looked at on CPU only, where that is free."""
+    check_lists(scores, labels, offsets)
+    if scores.device.type == "cpu":
+        for name, values in (("scores", scores), ("labels", labels)):
+            if values.is_floating_point() and torch.isnan(values).any().tolist():
+                count = torch.isnan(values).sum().tolist()
+                raise ValueError(
+                    f"{count} of {len(values)} {name} are NaN: no ranking is defined. Did training diverge?"
+                )
+
+
+def check_lists(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
+    if scores.ndim != 1 or scores.shape != labels.shape or offsets.ndim != 1 or len(offsets) == 0:
+        raise ValueError(
+            f"expected scores (N,), labels (N,), offsets (Q+1,), got {tuple(scores.shape)}, {tuple(labels.shape)}, "
+            f"{tuple(offsets.shape)}. For padded (B, L) tensors use unpad(values, mask)."
+        )
+    if offsets.device.type != "cpu":
+        return
+    first, last = offsets[0].tolist(), offsets[-1].tolist()
+    if first != 0 or last != len(scores) or (offsets.diff() < 0).any().tolist():
+        raise ValueError(f"offsets must rise from 0 to N = {len(scores)}, got {first} to {last}")
+
+
+def check_cutoff(k: int | None) -> None:
+    if k is not None and (k < 1 or k != int(k)):
+        raise ValueError(f"cut-off k must be a positive integer or None (the whole list), got {k}")
+
+
+def result_dtype(scores: Tensor) -> torch.dtype:
+    """dtype of a value per list: that of the scores, float32 for half precision, torch's default for integers."""
+    if not scores.is_floating_point():
+        return torch.get_default_dtype()
+    return torch.float32 if scores.dtype in (torch.float16, torch.bfloat16) else scores.dtype
+
+
+def finish(values: Tensor, scores: Tensor) -> Tensor:
+    """`values` in the dtype of the result; nan if scores are NaN on a device where `check` does not look."""
+    if scores.device.type != "cpu" and scores.is_floating_point():
+        values = torch.where(torch.isnan(scores).any(), math.nan, values)
+    return values.to(result_dtype(scores))
+
+
+def rank_with_ties(scores: Tensor, labels: Tensor, offsets: Tensor, ties: str, **sizes: int | None) -> Ranking:
+    if ties not in ("stable", "average", "worst"):
+        raise ValueError(f'ties must be "stable", "average" or "worst", got {ties!r}')
+    return rank(scores, labels, offsets, tiebreak=labels if ties == "worst" else None, **sizes)
+
+
+class Hits(NamedTuple):
+    """Relevant entries in rank order."""
+
+    relevant: Tensor  # (N,) bool
+    so_far: Tensor  # (N,) relevant entries of the list up to and with this one
+    total: Tensor  # (Q,)
+
+
+def hits(ranking: Ranking, threshold: float) -> Hits:
+    relevant = ranking.labels >= threshold
+    so_far = segment_cumsum(relevant.long(), ranking.offsets)
+    return Hits(relevant, so_far, segment_sum(relevant.long(), ranking.offsets))
+
+
+def ratio(numerator: Tensor, denominator: Tensor, empty: float) -> Tensor:
+    """numerator / denominator, `empty` where the denominator is not positive."""
+    defined = denominator > 0
+    return torch.where(defined, numerator / torch.where(defined, denominator, 1), empty)
