@@ -74,16 +74,16 @@ def _read_csv(path: Path, label: str) -> Points:
     column = _class_column(path, cells, label)
     numeric = [_is_number(cell) for place, cell in enumerate(cells) if place != column]
     header = label not in ("first", "last") or not any(numeric)
-    table = table.slice(int(header)).select(polars.all().str.strip_chars())
-    classes = table[table.columns[column]]
-    values = table.drop(classes.name)
+    table = table.select(polars.all().str.strip_chars()).with_row_index("line", offset=1).slice(int(header))
+    table = table.filter(~polars.all_horizontal(polars.exclude("line").is_null()))  # blank lines
+    line, classes = table["line"], table[table.columns[column + 1]]
+    values = table.drop("line", classes.name)
     numbers = values.select(polars.all().cast(polars.Float64, strict=False))
-    missing = np.column_stack([numbers.select(polars.all().is_null()).to_numpy(), classes.is_null().to_numpy()])
-    if missing.any():
-        row, place = (int(number) for number in np.argwhere(missing)[0])
-        found = f"feature {place + 1} is {values[row, place]!r}, a number was expected"
-        what = found if place < values.width else "the class is missing"
-        raise ValueError(f"{path}, line {row + 1 + header}: {what}")
+    for row, place in np.argwhere(numbers.select(polars.all().is_null()).to_numpy())[:1].tolist():
+        found = values[row, place]
+        raise ValueError(f"{path}, line {line[row]}: feature {place + 1} is {found!r}, a number was expected")
+    for row in np.flatnonzero(classes.is_null().to_numpy())[:1].tolist():
+        raise ValueError(f"{path}, line {line[row]}: the class is missing")
     return numbers.to_numpy(), classes.to_numpy().astype(str)
 
 

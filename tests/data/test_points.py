@@ -1,0 +1,262 @@
+"""Points as queries: splits, batches made on demand, the readers, and the real UCI sets."""
+
+import os
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from torchrank.data.points import load_points, stratified
+from torchrank.data.sampler import BudgetSampler
+from torchrank.data.tables import read_table
+from torchrank.data.transforms import make_transform
+
+DATA = os.environ.get("TORCHRANK_DATA")
+needs_data = pytest.mark.skipif(DATA is None, reason="TORCHRANK_DATA is not set")
+
+
+@pytest.fixture
+def points(tmp_path):
+    """An npz file of 60 points in three classes of 30, 20 and 10."""
+    rng = np.random.default_rng(0)
+    y = rng.permutation(np.repeat(["a", "b", "c"], [30, 20, 10]))
+    x = rng.normal(size=(60, 4)).astype(np.float32)
+    np.savez(tmp_path / "points.npz", x=x, y=y)
+    return tmp_path, x, y
+
+
+def plain_lists(sets, split, x, y):
+    """(index, labels) per query, typed plainly: all training points but the query itself, 1 for the same class."""
+    train = [int(i) for i in sets["train"].query_ids]
+    for q in (int(i) for i in sets[split].query_ids):
+        rows = [place for place, i in enumerate(train) if i != q]
+        yield q, rows, [float(y[train[place]] == y[q]) for place in rows]
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_batches_are_the_plain_lists(points, split):
+    root, x, y = points
+    sets = load_points("points.npz", root=root)
+    part = sets[split]
+    plain = list(plain_lists(sets, split, x, y))
+    for positions in (
+        torch.arange(len(part)),
+        torch.tensor([3, 0]),
+        slice(1, 4),
+        slice(None),
+        2,
+        torch.tensor([], dtype=int),
+    ):
+        batch = part[positions]
+        chosen = [positions] if isinstance(positions, int) else np.arange(len(part))[positions].tolist()
+        assert batch.query.tolist() == chosen and batch.num_lists == len(chosen)
+        for place, q in enumerate(chosen):
+            first, last = batch.offsets[place : place + 2].tolist()
+            assert batch.index[first:last].tolist() == plain[q][1]
+            assert batch.labels[first:last].tolist() == plain[q][2]
+            assert np.array_equal(batch.queries[place], x[plain[q][0]])
+            assert part.lengths[q] == last - first
+            relevant = sum(plain[q][2])
+            assert part.pairs[q] == relevant * (last - first - relevant)
+        assert batch.num_pairs == part.pairs[chosen].sum() and batch.num_grades == 2
+        assert batch.max_length == part.lengths[chosen].max(initial=0)
+        assert batch.x is part.x
+    assert part.offsets.tolist() == np.concatenate(([0], np.cumsum(part.lengths))).tolist()
+    assert len(part.labels) == len(part.index) == part.lengths.sum()
+
+
+def test_splits_are_disjoint_stratified_seeded_and_numbered_by_fold(points):
+    root, _, y = points
+    sets = load_points("points.npz", root=root, seed=3)
+    ids = {name: {int(i) for i in part.query_ids} for name, part in sets.items()}
+    assert {name: len(part) for name, part in ids.items()} == {"train": 39, "val": 9, "test": 12}
+    assert len(ids["train"] | ids["val"] | ids["test"]) == 60
+    assert np.unique(y[list(ids["test"])], return_counts=True)[1].tolist() == [6, 4, 2]
+    again, other, fold = (load_points("points.npz", root=root, seed=s, fold=f) for s, f in ((3, 1), (4, 1), (3, 2)))
+    assert list(again["test"].query_ids) == list(sets["test"].query_ids)
+    assert list(other["test"].query_ids) != list(sets["test"].query_ids) != list(fold["test"].query_ids)
+
+
+def test_a_share_of_zero_leaves_the_set_out(points):
+    assert set(load_points("points.npz", root=points[0], val_fraction=0)) == {"train", "test"}
+    assert set(load_points("points.npz", root=points[0], val_fraction=0, test_fraction=0)) == {"train"}
+
+
+def test_stratified_takes_each_share_up_or_down():
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        classes = rng.integers(0, 6, size=rng.integers(1, 200))
+        fraction = rng.random()
+        taken = stratified(classes, fraction, rng)
+        assert len(taken) == len(np.unique(taken)) == int(fraction * len(classes))
+        shares = np.bincount(classes, minlength=6) * len(taken) / len(classes)
+        assert (np.abs(np.bincount(classes[taken], minlength=6) - shares) < 1).all()
+
+
+def test_the_published_sizes_come_out():
+    """Sizes of the 80/20 splits in McFee & Lanckriet 2010: WDBC 456/113, Wine 143/35."""
+    for name, train, test in (("wdbc", 456, 113), ("wine", 143, 35)):
+        sets = load_points(name, val_fraction=0)
+        assert (len(sets["train"]), len(sets["test"])) == (train, test)
+    assert load_points("wine")["train"].relevance.class_names == ("class_0", "class_1", "class_2")
+
+
+def test_subset_and_device_keep_the_lists(points):
+    root = points[0]
+    part = load_points("points.npz", root=root)["val"]
+    chosen = part.subset(np.array([4, 1]))
+    assert list(chosen.query_ids) == [part.query_ids[4], part.query_ids[1]]
+    whole = part[torch.tensor([4, 1])]
+    for name in ("labels", "index", "offsets", "queries"):
+        assert torch.equal(getattr(chosen[:], name), getattr(whole, name))
+    assert chosen[:].num_pairs == whole.num_pairs and chosen.x is part.x
+    transform = make_transform("standard", 4).fit(part.x, torch.tensor([0, len(part.x)]))
+    moved = part.to("cpu", transform)
+    mean, std = part.x.double().mean(0), part.x.double().std(0, correction=0)
+    assert torch.allclose(moved.queries.double(), (part.queries.double() - mean) / std, atol=1e-5)
+    assert torch.allclose(moved.x.double(), (part.x.double() - mean) / std, atol=1e-5)
+    assert torch.equal(moved[2:5].labels, part[2:5].labels)
+    train = load_points("points.npz", root=root)["train"].to("cpu", transform)
+    assert train.queries is train.x
+
+
+def test_a_sampler_covers_all_queries_once(points):
+    part = load_points("points.npz", root=points[0])["train"]
+    batches = list(BudgetSampler(part.lengths, budget=200, shuffle=True, seed=1))
+    assert sorted(torch.cat(batches).tolist()) == list(range(len(part)))
+    assert max(len(part[positions].labels) for positions in batches) <= 200
+
+
+def test_per_query_transforms_refuse_a_shared_corpus(points):
+    part = load_points("points.npz", root=points[0])["val"]
+    transform = make_transform("query_minmax", 4).fit(part.x, torch.tensor([0, len(part.x)]))
+    with pytest.raises(ValueError, match="share"):
+        part.to("cpu", transform)
+
+
+def test_memory_stays_that_of_the_batch(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "many.npz", x=rng.normal(size=(6000, 3)), y=rng.integers(0, 26, size=6000))
+    tracemalloc.start()  # sees numpy; the tensors of a batch are counted below
+    part = load_points("many.npz", root=tmp_path, test_fraction=0, val_fraction=0)["train"]
+    assert part.lengths.sum() == 6000 * 5999 and tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
+    held = [value for value in vars(part).values() if isinstance(value, torch.Tensor)]
+    assert sum(value.numel() * value.element_size() for value in held) < 1e6
+    batch = part[:10]
+    assert len(batch.labels) == 10 * 5999 and part.device.type == "cpu" and "6000" in repr(part)
+
+
+CSV = {
+    "first": "red,1,2\nblue,3,4\nred,5,6.5\n",
+    "last": "1,2,red\r\n3,4,blue\r\n5,6.5,red\r\n",
+    "kind": "a,kind,b\n1,red,2\n3,blue,4\n5,red,6.5\n",
+}
+
+
+@pytest.mark.parametrize("label", CSV)
+def test_csv_columns(tmp_path, label):
+    (tmp_path / "points.csv").write_text(CSV[label], newline="")
+    x, classes = read_table(tmp_path / "points.csv", label=label)
+    assert x.tolist() == [[1, 2], [3, 4], [5, 6.5]] and classes.tolist() == ["red", "blue", "red"]
+
+
+def test_csv_headers_separators_and_blank_lines(tmp_path):
+    for name, text in {
+        "header.csv": "a,b,kind\n1,2,7\n3,4,8\n",
+        "tabs.tsv": "1\t2\t7\n3\t4\t8\n",
+        "spaced.csv": "1, 2, 7\n\n3, 4, 8\n\n",
+        "semicolons.csv": "1;2;7\n3;4;8",
+    }.items():
+        (tmp_path / name).write_text(text)
+        x, classes = read_table(tmp_path / name)
+        assert x.tolist() == [[1, 2], [3, 4]] and classes.tolist() == ["7", "8"], name
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1,2,red\n\n3,?,blue\n", r"line 3: feature 2 is '\?'"),
+        ("?,2,red\n3,4,blue\n", r"line 1: feature 1 is '\?'"),
+        ("a,b,kind\n1,x,red\n", r"line 2: feature 2 is 'x'"),
+        ("1,2,red\n3,4\n", "line 2: the class is missing"),
+        ("1,2,red\n3,4,blue,5\n", "equally long"),
+        ("1,nan,red\n2,3,blue\n", "feature 2 of point 1 is nan"),
+        ("", "points.csv"),
+    ],
+)
+def test_bad_csv_is_located(tmp_path, text, message):
+    (tmp_path / "points.csv").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_table(tmp_path / "points.csv")
+
+
+def test_bad_arrays_and_options(tmp_path, points):
+    np.savez(tmp_path / "other.npz", features=np.eye(2))
+    np.savez(tmp_path / "short.npz", x=np.eye(3), y=[0, 1])
+    np.savez(tmp_path / "real.npz", x=np.eye(2), y=[0.5, 1])
+    np.savez(tmp_path / "inf.npz", x=[[1, np.inf]], y=[1])
+    np.savez(tmp_path / "wide.npz", x=np.eye(5), y=np.arange(5))
+    for name, message in {
+        "other": "found features",
+        "short": r"\(3, 3\) and 2 classes",
+        "real": "class 0.5",
+        "inf": "feature 2 of point 1",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            read_table(tmp_path / f"{name}.npz")
+    for options, message in (
+        ({"source": ["points.npz", "wide.npz"]}, "wide.npz has 5 features.*points.npz has 4"),
+        ({"source": "points.npz", "test_fraction": 1.0}, "data.test_fraction=1.0"),
+        ({"source": "points.npz", "val_fraction": 0.99}, "1 of 60 points"),
+        ({"source": "points.npz", "fold": 0}, "from 1"),
+        ({"source": "wine", "test": "points.npz"}, "its own test part"),
+        ({"source": "isolet", "download": True}, "no stable link"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load_points(root=tmp_path, **options)
+    with pytest.raises(
+        FileNotFoundError, match=r"(?s)Get it from https.*balance.*data.download=true.*data.root=FOLDER"
+    ):
+        load_points("balance", root=tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"no file .*nothing.csv.*one of balance, ionosphere, isolet, wine"):
+        load_points("nothing.csv", root=tmp_path)
+
+
+def test_several_files_and_a_fixed_test_part(tmp_path):
+    from scipy.io import savemat
+
+    rng = np.random.default_rng(0)
+    arrays = [(rng.normal(size=(n, 3)), np.arange(n) % 3 + 1) for n in (12, 9, 6)]
+    for name, (x, y) in zip("abc", arrays, strict=True):
+        savemat(tmp_path / f"{name}.mat", {"fea": x, "gnd": y[:, None].astype(np.uint8)})
+    sets = load_points(["a.mat", "b.mat"], root=tmp_path, test="c.mat")
+    assert [int(i) for i in sets["test"].query_ids] == list(range(21, 27))
+    assert np.allclose(sets["test"].queries, arrays[2][0].astype(np.float32))
+    assert len(sets["train"]) + len(sets["val"]) == 21 and len(sets["val"]) == 4
+    assert sets["train"].relevance.class_names == ("1", "2", "3")
+
+
+@needs_data
+def test_real_sets():
+    """Counts of the data folder's README, and the training sizes of the MLR paper (no validation part)."""
+    root = Path(DATA or "")
+    for name, train, test, features, classes in (
+        ("balance", 500, 125, 4, 3),
+        ("ionosphere", 281, 70, 34, 2),
+        ("isolet", 6238, 1559, 617, 26),
+    ):
+        sets = load_points(name, root=root, val_fraction=0)
+        assert (len(sets["train"]), len(sets["test"])) == (train, test)
+        assert sets["train"].num_features == features and len(sets["train"].relevance.class_names) == classes
+    assert load_points("balance", root=root / "uci/balance-scale")["train"].relevance.class_names == ("B", "L", "R")
+
+
+@needs_data
+def test_isolet_is_light():
+    sets = load_points("isolet", root=DATA)
+    assert len(sets["train"]) + len(sets["val"]) == 6238
+    batch = sets["train"][:8]
+    assert len(batch.labels) == 8 * (len(sets["train"]) - 1) and batch.x is sets["test"].x
