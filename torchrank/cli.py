@@ -49,7 +49,7 @@ def _select(options: argparse.Namespace) -> None:
     document = tabulate(
         options.folder, measures=options.measures, conventions=options.convention, test_measure=options.test_measure
     )
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 160)  # a file or pipe has no edge to break lines at
     for sheet in sheets(document):
         show(sheet, console)
     write(options.folder, document)

@@ -15,8 +15,7 @@ from torchrank.cli import main
 ROOT = Path(__file__).parents[2]
 
 
-def test_select_prints_and_writes_the_table(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+def test_select_prints_and_writes_the_table(tmp_path, capsys):
     write_sweep(tmp_path)
     assert main(["select", str(tmp_path), "--measures", "ndcg@10", "map", "--convention", "letor"]) == 0
     out = capsys.readouterr().out
@@ -28,16 +27,6 @@ def test_select_prints_and_writes_the_table(tmp_path, capsys, monkeypatch):
     assert json.loads((tmp_path / "table.json").read_text())["tables"][0]["measures"] == {"letor": ["ndcg@10", "map"]}
     assert main(["select", str(tmp_path), "--test-measure", "map"]) == 0
     assert "paired tests of map" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("columns", ["20", "80", "300"])
-def test_nothing_is_cut_off_on_a_narrow_screen(tmp_path, capsys, monkeypatch, columns):
-    monkeypatch.setenv("COLUMNS", columns)
-    write_sweep(tmp_path, folds=(1, 2))
-    assert main(["select", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    assert "…" not in out and out.count("model.l2=") == 2
-    assert out.count("(0.") >= 18 and "randomisation" in out
 
 
 @pytest.mark.parametrize("arguments", [["select", "nowhere"], ["select", "."], ["select", ".", "--measures", "x"]])

@@ -1,14 +1,16 @@
 """The numbers of the table, typed again plainly, and the two files it is written to."""
 
+import io
 import json
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy import stats
 
 from tests.report.sweep import TEXT, write_run, write_sweep
 from torchrank.report.results import read_runs
-from torchrank.report.sheets import markdown, sheets
+from torchrank.report.sheets import markdown, sheets, show
 from torchrank.report.table import tabulate, write
 
 
@@ -70,11 +72,24 @@ def test_pages_say_who_loses_and_what_was_counted(tmp_path):
         "### mq2008: settings chosen by val/ndcg@10",
     ]
     assert "| linear - single | +0.0808 | 535 |" in pages[2] and "| single loses |" in pages[2]
-    assert f"Convention default: {TEXT}; 785 queries, 250 without relevant documents." in pages[0]
+    assert f"Convention default: {TEXT}.  \n785 queries, 250 of them without relevant documents." in pages[0]
     assert "≈: ndcg@10 not significantly different from the best" in pages[0]
     row = next(line for line in pages[0].splitlines() if line.startswith("| gbdt"))
     assert row.count("**") == 4 and row.count("≈") == 1  # best in ndcg@5 and map, level in ndcg@10
     assert "| linear | 1 | 0 | model.l2=0.01 | 3 | 0.7096 | 2.0 |" in pages[4] and "| gbdt | 1 | 0 | – |" in pages[4]  # noqa: RUF001
+
+
+@pytest.mark.parametrize("width", [20, 80, 300])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_nothing_is_cut_off_on_a_narrow_screen(tmp_path, width, terminal):
+    write_sweep(tmp_path, folds=(1, 2))
+    file = io.StringIO()
+    console = Console(file=file, width=width, force_terminal=terminal, color_system=None)
+    for sheet in sheets(tabulate(tmp_path)):
+        show(sheet, console)
+    out = file.getvalue()
+    assert "…" not in out and out.count("model.l2=") == 2 and "randomisation" in out
+    assert out.count("(0.") >= 18 and ("**" in out) != terminal
 
 
 def test_missing_folds_are_said_plainly_and_never_best(tmp_path):
@@ -98,7 +113,8 @@ def test_missing_folds_are_said_plainly_and_never_best(tmp_path):
     for part in (
         "| b (1 of 2 folds) |", "Bold: best of the methods with all folds.", "b: no result on fold 2.",
         "c: only 2 of the 4 pairs of 2 folds and 2 seeds.", "c: chosen from 1 settings in one fold and 2 in another.",
-        "1 runs have no results and take no part", "b2", "Convention default, b: ",
+        "Runs without results, which take no part: 1\n\nb2", f"Convention default: {TEXT}.",
+        "a, c: 4 queries, 0 of them without relevant documents; b: 2 queries, 0 of them",
     ):  # fmt: skip
         assert part in text, part
 
@@ -117,7 +133,7 @@ def test_a_measure_that_one_method_lacks_is_a_gap(tmp_path):
     write_run(tmp_path / "b", "b", value=0.5, queries={"default/ndcg@10": [0.4], "trec/map": [0.2]})
     pages = [markdown(sheet) for sheet in sheets(tabulate(tmp_path))]
     assert "| b | 0.4000 (0.4000) ≈ | – | 2.0 |" in pages[0]  # noqa: RUF001
-    assert "Convention trec, a: not measured" in pages[1]
+    assert f"Convention trec: a: not measured; b: {TEXT}." in pages[1]
 
 
 def test_files_are_written_whole_and_strict(tmp_path):
@@ -140,6 +156,13 @@ def test_methods_chosen_by_different_measures(tmp_path):
     document = tabulate(tmp_path, test_measure="map")
     assert document["tables"][0]["comparisons"]["default"][0]["t"] == 1.0
     assert "settings chosen by each method's validation measure" in sheets(document)[-1].title
+
+
+def test_results_that_contradict_their_queries_are_refused(tmp_path):
+    path = write_run(tmp_path / "a", "a", value=0.5, queries={"default/ndcg@10": [0.5, 0.6]}) / "results.json"
+    path.write_text(path.read_text().replace("0.55", "0.56"))
+    with pytest.raises(ValueError, match=r"a: default/ndcg@10 is 0\.56.* mean 0\.55"):
+        tabulate(tmp_path)
 
 
 def test_unknown_names_and_empty_folders(tmp_path):

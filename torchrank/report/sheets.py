@@ -24,7 +24,7 @@ class Sheet:
 
 
 def sheets(document: dict[str, Any]) -> list[Sheet]:
-    """Each data set's measures by convention, its paired tests and its chosen settings; then the runs that are missing."""
+    """Each data set's measures by convention, its paired tests and its chosen settings; then the unfinished runs."""
     pages = []
     for table in document["tables"]:
         pages += [_measures(table, convention) for convention in table["measures"]]
@@ -32,7 +32,7 @@ def sheets(document: dict[str, Any]) -> list[Sheet]:
         pages.append(_chosen(table))
     if document["unfinished"]:
         names = document["unfinished"]
-        pages.append(Sheet(f"{len(names)} runs have no results and take no part", below=names))
+        pages.append(Sheet(f"Runs without results, which take no part: {len(names)}", below=names))
     return pages
 
 
@@ -126,15 +126,25 @@ def _method(method: dict, table: dict) -> str:
 
 
 def _counts(table: dict, convention: str) -> list[str]:
-    """The convention and its queries: one line when all methods agree, one per method when they do not."""
-    lines: dict[str, list[str]] = {}
-    for method in table["methods"]:
-        part = method["test"][convention]
-        counts = part and f"{part['text']}; {part['lists']} queries, {part['empty']} without relevant documents."
-        lines.setdefault(counts or "not measured", []).append(method["name"])
-    if len(lines) == 1:
-        return [f"Convention {convention}: {text}" for text in lines]
-    return [f"Convention {convention}, {', '.join(names)}: {text}" for text, names in lines.items()]
+    """The convention in words, and how many queries it saw."""
+    parts = {method["name"]: method["test"][convention] for method in table["methods"]}
+    texts = {name: part["text"] if part else "not measured" for name, part in parts.items()}
+    counts = {
+        name: f"{part['lists']} queries, {part['empty']} of them without relevant documents"
+        for name, part in parts.items()
+        if part
+    }
+    return [f"Convention {convention}: {_agreed(texts)}.", f"{_agreed(counts)}."]
+
+
+def _agreed(texts: dict[str, str]) -> str:
+    """The text that all methods share; where they do not, each text with its methods."""
+    methods: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        methods.setdefault(text, []).append(name)
+    if len(methods) == 1:
+        return next(iter(methods))
+    return "; ".join(f"{', '.join(names)}: {text}" for text, names in methods.items())
 
 
 def _legend(table: dict) -> str:

@@ -150,12 +150,18 @@ def _measure(method: Method, convention: str, name: str) -> dict[str, Any] | Non
     replicates = list(means.values())
     if over == "seeds":
         replicates = [measured(choice.run, convention, name) for choice in method.choices]
-    pooled = np.concatenate([values for _, values in method.per_query(convention, name).values()])
+    queries = {fold: values for fold, (_, values) in method.per_query(convention, name).items()}
+    for fold, values in queries.items():
+        if not abs(np.nanmean(values) - means[fold]) < 1e-4:
+            raise ValueError(
+                f"{method.folds[fold][0].folder}: {convention}/{name} is {means[fold]:.6f} in results.json, but the "
+                f"per-query values have the mean {np.nanmean(values):.6f}. Run it again."
+            )
     return {
         "mean": float(np.mean(list(means.values()))),
         "deviation": float(np.std(replicates, ddof=1)) if len(replicates) > 1 else math.nan,
         "deviation_over": over,
-        "pooled": float(np.nanmean(pooled)),
+        "pooled": float(np.nanmean(np.concatenate(list(queries.values())))),
         "folds": list(means.values()),
     }
 
