@@ -137,17 +137,21 @@ class RankingSet(Dataset):
     def subset(self, positions: Tensor | np.ndarray) -> RankingSet:
         """A new set of these lists, in this order, with their ids; a shared corpus stays shared."""
         host = self._host(positions)
-        place, entries, offsets = self._places(host)
+        _, entries, offsets = self._places(host)
+        return self.pick(host, entries, offsets, pairs=self.pairs[host])
+
+    def pick(self, lists: np.ndarray, entries: Tensor, offsets: Tensor, pairs: np.ndarray | None = None) -> RankingSet:
+        """A new set of `lists` (Q',) with these of their entries (N',), cut by new `offsets` (Q' + 1,)."""
         return RankingSet(
             self.x if self.index is not None else self.x[entries],
             self.labels[entries],
             offsets,
             index=None if self.index is None else self.index[entries],
-            queries=None if self.queries is None else self.queries[place],
-            query_ids=_take(self.query_ids, host),
+            queries=None if self.queries is None else self.queries[torch.from_numpy(lists).to(self.device)],
+            query_ids=_take(self.query_ids, lists),
             document_ids=_take(self.document_ids, entries.cpu().numpy()),
             name=self.name,
-            pairs=self.pairs[host],
+            pairs=pairs,
             num_grades=self.num_grades,
         )
 

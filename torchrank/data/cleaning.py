@@ -1,0 +1,140 @@
+"""Deletes documents that no ranker can tell apart although their labels differ, as the LocalRank paper does.
+
+Cleaning test data raises every measure, so evaluation does not clean unless it is asked to.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from torchrank.data.chunks import ELEMENTS
+from torchrank.data.lists import RankingSet
+from torchrank.data.sparse import SparseRows
+
+
+class CleanReport(NamedTuple):
+    """What `clean` removed: contradictory documents, then whole queries."""
+
+    documents_removed: int  # with the features of another document of their list and a different label in that group
+    queries_without_relevant: int
+    queries_all_same: int  # all remaining documents have one label
+
+    @property
+    def queries_removed(self) -> int:
+        return self.queries_without_relevant + self.queries_all_same
+
+
+def clean(lists: RankingSet, *, drop_all_same: bool = False) -> tuple[RankingSet, CleanReport]:
+    """Delete groups of equal rows with different labels in a list, then queries without a relevant document (y >= 1).
+
+    Equal means all features equal as stored (-0.0 equals 0.0). Equal rows with one label are all kept. `drop_all_same`
+    also drops queries that give no pair. Banerjee et al., "Efficient and accurate local learning for ranking", 2009.
+
+    >>> x, labels = torch.tensor([[1.], [1.], [2.], [3.]]), torch.tensor([0., 1., 1., 0.])
+    >>> cleaned, report = clean(RankingSet(x, labels, torch.tensor([0, 3, 4])))
+    >>> cleaned.labels, report
+    (tensor([1.]), CleanReport(documents_removed=2, queries_without_relevant=1, queries_all_same=0))
+    """
+    labels, owner = lists.labels.cpu().numpy(), np.repeat(np.arange(len(lists)), lists.lengths)
+    keep = ~contradictory(lists, labels, owner)
+    best = np.full(len(lists), -np.inf)
+    worst = np.full(len(lists), np.inf)
+    np.maximum.at(best, owner[keep], labels[keep])
+    np.minimum.at(worst, owner[keep], labels[keep])
+    irrelevant = best < 1
+    same = (best == worst) & ~irrelevant & drop_all_same
+    report = CleanReport(int((~keep).sum()), int(irrelevant.sum()), int(same.sum()))
+    if report.documents_removed + report.queries_removed == 0:
+        return lists, report
+    stay = ~(irrelevant | same)
+    keep &= stay[owner]
+    lengths = np.bincount(owner[keep], minlength=len(lists))[stay]
+    places = (np.flatnonzero(keep), np.concatenate(([0], np.cumsum(lengths))))
+    entries, offsets = (torch.from_numpy(array).to(lists.device) for array in places)
+    return lists.pick(np.flatnonzero(stay), entries, offsets), report
+
+
+def contradictory(lists: RankingSet, labels: np.ndarray, owner: np.ndarray) -> np.ndarray:
+    """Whether a document's group of equal rows in its list holds more than one label (N,)."""
+    keys = row_keys(lists.x)
+    if lists.index is not None:
+        keys = keys[lists.index.cpu().numpy()]
+    order = np.lexsort((keys, owner))
+    groups = np.cumsum(_changes(owner[order]) | _changes(keys[order]))
+    suspect = _mixed(groups, labels[order])
+    order, groups = order[suspect], groups[suspect]  # the only rows that have to be read again
+    if len(order) == 0:
+        return np.zeros(len(labels), dtype=bool)
+    rows = order if lists.index is None else lists.index.cpu().numpy()[order]
+    groups = verified(groups, lists.x, rows)
+    found = np.zeros(len(labels), dtype=bool)
+    found[order[_mixed(groups, labels[order])]] = True
+    return found
+
+
+def row_keys(x: torch.Tensor | SparseRows) -> np.ndarray:
+    """A 64-bit number per row (n,), equal for equal rows: the bit patterns times random odd numbers, summed.
+
+    Zeros add nothing, so sparse rows get the key of their dense form. NaN is refused.
+    """
+    factors = np.random.default_rng(0).integers(2**63, size=x.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    if isinstance(x, SparseRows):
+        values, starts = x.values.cpu().numpy(), x.row_offsets.cpu().numpy()
+        _refuse_nan(values, lambda place: int(np.searchsorted(starts, place, side="right")) - 1)
+        sums = np.cumsum(_bits(values) * factors[x.columns.cpu().numpy()], dtype=np.uint64)
+        sums = np.concatenate((np.zeros(1, np.uint64), sums))
+        return sums[starts[1:]] - sums[starts[:-1]]  # exact: integers that wrap around
+    keys, step = np.empty(len(x), dtype=np.uint64), max(1, ELEMENTS // x.shape[1])
+    for start in range(0, len(x), step):
+        values = x[start : start + step].cpu().numpy()
+        _refuse_nan(values, lambda place, start=start, width=x.shape[1]: start + place // width)
+        keys[start : start + step] = (_bits(values) * factors).sum(1, dtype=np.uint64)
+    return keys
+
+
+def verified(groups: np.ndarray, x: torch.Tensor | SparseRows, rows: np.ndarray) -> np.ndarray:
+    """The groups (sorted numbers), those that hold different rows split: two rows may have one key by chance."""
+    differs, step = np.zeros(len(groups), dtype=bool), max(1, ELEMENTS // x.shape[1])
+    for start in range(1, len(groups), step):
+        block = _dense(x, rows[start - 1 : start + step])
+        differs[start : start + step] = (block[1:] != block[:-1]).any(1)
+    groups = groups * len(groups)  # room for new numbers
+    for group in np.unique(groups[differs & ~_changes(groups)]):
+        members = np.flatnonzero(groups == group)
+        groups[members] += np.unique(_dense(x, rows[members]) + 0.0, axis=0, return_inverse=True)[1].reshape(-1)
+    return groups
+
+
+def _mixed(groups: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Whether the group of each entry holds more than one label; groups need not stand together."""
+    _, place = np.unique(groups, return_inverse=True)
+    low, high = np.full(len(groups), np.inf), np.full(len(groups), -np.inf)
+    np.minimum.at(low, place, labels)
+    np.maximum.at(high, place, labels)
+    return (low < high)[place]
+
+
+def _changes(values: np.ndarray) -> np.ndarray:
+    """Whether each value differs from the one before it; the first does."""
+    return np.concatenate((np.ones(min(1, len(values)), dtype=bool), values[1:] != values[:-1]))
+
+
+def _bits(values: np.ndarray) -> np.ndarray:
+    """Bit patterns as 64-bit numbers, -0.0 as 0.0; the upper half is folded in, since round numbers end in zeros."""
+    width = values.dtype.itemsize * 8
+    bits = (values + 0.0).view(f"uint{width}").astype(np.uint64)
+    return bits ^ (bits >> np.uint64(width // 2))
+
+
+def _refuse_nan(values: np.ndarray, row) -> None:
+    if np.isnan(values).any():
+        place = int(np.flatnonzero(np.isnan(values))[0])
+        raise ValueError(f"row {row(place)} holds NaN, which equals nothing: fill missing values before cleaning")
+
+
+def _dense(x: torch.Tensor | SparseRows, rows: np.ndarray) -> np.ndarray:
+    picked = x[torch.from_numpy(rows).to(x.device)]
+    return (picked.dense() if isinstance(picked, SparseRows) else picked).cpu().numpy()
