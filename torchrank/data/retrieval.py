@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 from typing import NamedTuple
+from zipfile import is_zipfile
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torchrank.data.corpus import CorpusSet, Judged
 from torchrank.data.lists import RankingSet
 
 SPLITS = ("train", "val", "test")
+NAMED = (("query_ids", "queries"), ("corpus_ids", "corpus"))  # arrays of names, and of what they name
 
 
 class Pairs(NamedTuple):
@@ -80,6 +82,8 @@ def _open(path: Path, root: str | Path | None) -> dict[str, np.ndarray]:
     """The arrays of the file, corpus and query vectors checked and in float32."""
     if not path.is_file():
         raise FileNotFoundError(f"retrieval: no file {path}. data.file is an npz file below data.root (now {root}).")
+    if not is_zipfile(path):
+        raise ValueError(f"{path} is not an npz file; numpy.savez writes one")
     with np.load(path, allow_pickle=False) as opened:
         arrays = dict(opened)
     for name in ("corpus", "queries"):
@@ -88,14 +92,10 @@ def _open(path: Path, root: str | Path | None) -> dict[str, np.ndarray]:
         arrays[name] = arrays[name].astype(np.float32)
         bad = np.argwhere(~np.isfinite(arrays[name]))
         if len(bad):
-            raise ValueError(
-                f"{path}: {name}, row {bad[0, 0]}, column {bad[0, 1]} is not a finite number; fill it first"
-            )
+            raise ValueError(f"{path}: {name}[{bad[0, 0]}, {bad[0, 1]}] is not a finite number; fill it first")
     corpus, queries = arrays["corpus"].shape, arrays["queries"].shape
     if corpus[1] != queries[1]:
-        raise ValueError(
-            f"{path}: corpus rows have {corpus[1]} numbers, query vectors {queries[1]}; both need the same"
-        )
+        raise ValueError(f"{path}: corpus rows have {corpus[1]} numbers, query vectors {queries[1]}: make them equal")
     for name, count in (("query_ids", queries[0]), ("corpus_ids", corpus[0])):
         if name in arrays and arrays[name].shape != (count,):
             raise ValueError(f"{path}: {name} has shape {arrays[name].shape}, expected ({count},)")
@@ -126,12 +126,8 @@ def _pairs(arrays: dict[str, np.ndarray], name: str, path: Path, text: Path | No
     rows, offsets, num_queries = arrays[name], arrays[f"{name}_offsets"], len(arrays["queries"])
     if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
         raise ValueError(f"{path}: {name} is {rows.dtype} {rows.shape}, expected corpus rows as whole numbers (J,)")
-    if (
-        offsets.shape != (num_queries + 1,)
-        or offsets[0] != 0
-        or offsets[-1] != len(rows)
-        or (np.diff(offsets) < 0).any()
-    ):
+    rising = offsets.shape == (num_queries + 1,) and (np.diff(offsets) >= 0).all()
+    if not rising or offsets[0] != 0 or offsets[-1] != len(rows):
         expected = f"{num_queries + 1} numbers that rise from 0 to {len(rows)}, one more than there are queries"
         raise ValueError(f"{path}: {name}_offsets must be {expected}")
     grades = np.asarray(arrays.get(f"{name}_grades", np.ones(len(rows))), dtype=np.float32)
@@ -144,7 +140,7 @@ def _read_text(path: Path, arrays: dict[str, np.ndarray]) -> Pairs:
     """Lines "query document [grade]"; blank lines are skipped."""
     if not path.is_file():
         raise FileNotFoundError(f'retrieval: no file {path}; it holds lines "query document [grade]"')
-    ids = [arrays.get(name, np.arange(len(arrays[part]))) for name, part in _NAMED]
+    ids = [arrays.get(name, np.arange(len(arrays[part]))) for name, part in NAMED]
     places = [{str(name): place for place, name in enumerate(names.tolist())} for names in ids]
     triples = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
@@ -156,17 +152,12 @@ def _read_text(path: Path, arrays: dict[str, np.ndarray]) -> Pairs:
     return Pairs(query[order].astype(np.int64), row[order].astype(np.int64), grade[order].astype(np.float32), str(path))
 
 
-_NAMED = (("query_ids", "queries"), ("corpus_ids", "corpus"))
-
-
 def _triple(cells: list[str], places: list[dict[str, int]], where: str) -> tuple[int, int, float]:
     if len(cells) not in (2, 3):
         raise ValueError(f'{where}: {len(cells)} words, expected "query document [grade]"')
-    for cell, known, (ids, part) in zip(cells, places, _NAMED, strict=False):
+    for cell, known, (ids, part) in zip(cells, places, NAMED, strict=False):
         if cell not in known:
-            raise ValueError(
-                f"{where}: {cell!r} is not among the {len(known)} {part} ({ids}, or numbers from 0 without)"
-            )
+            raise ValueError(f"{where}: {cell!r} is none of the {len(known)} {part} (by {ids}, or numbers from 0)")
     try:
         grade = float(cells[2]) if len(cells) == 3 else 1.0
     except ValueError:
@@ -238,7 +229,7 @@ def _text(ids: np.ndarray | None) -> np.ndarray | None:
 def _given_parts(split: np.ndarray, num_queries: int, path: Path) -> dict[str, np.ndarray]:
     wrong = np.flatnonzero(~np.isin(split, SPLITS))
     if split.shape != (num_queries,) or len(wrong):
-        found = f"{split[wrong[0]]!r} for query {wrong[0]}" if len(wrong) else f"{split.shape} values"
+        found = f"'{split[wrong[0]]}' for query {wrong[0]}" if len(wrong) else f"{split.shape} values"
         raise ValueError(f"{path}: split must say train, val or test for each of {num_queries} queries, found {found}")
     if "train" not in split:
         raise ValueError(f"{path}: split says train for none of {num_queries} queries")
