@@ -141,6 +141,10 @@ class CorpusSet(RankingSet):
         return self[:].index
 
     @property
+    def is_shared(self) -> bool:
+        return True
+
+    @property
     def device(self) -> torch.device:
         return self.x.device
 

@@ -286,7 +286,8 @@ def _exact_index(token: bytes, form: Form, row: dict[int, float], wrong: Complai
         wrong(f"token {show(token)}: expected an index from 1: indices count from 1, a zero-based file must be shifted")
     if number > form.last_index:
         wrong(
-            f"token {show(token)}: index {number} is larger than the number of features {form.last_index}"
+            f"token {show(token)}: index {number} is larger than the number of features {form.last_index}, "
+            "which is that of the training file unless num_features is set"
             if form.num_features is not None
             else f"token {show(token)}: expected an index of at most {LARGEST_INDEX}"
         )

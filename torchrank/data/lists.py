@@ -75,6 +75,11 @@ class RankingSet(Dataset):
         return isinstance(self.x, SparseRows)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether the lists share the rows of one corpus."""
+        return self.index is not None
+
+    @property
     def has_queries(self) -> bool:
         return self.queries is not None
 
