@@ -1,9 +1,24 @@
 """Ranking data: batches, sets, sparse rows, samplers, transforms and where the data comes from."""
 
 from torchrank.data.batch import Batch, make_batch
+from torchrank.data.cleaning import CleanReport, clean
 from torchrank.data.lists import RankingSet
 from torchrank.data.sampler import BudgetSampler, ranges, shard
 from torchrank.data.sparse import SparseRows
-from torchrank.data.transforms import make_transform
+from torchrank.data.synthetic import synthetic_splits
+from torchrank.data.transforms import Transform, make_transform
 
-__all__ = ["Batch", "BudgetSampler", "RankingSet", "SparseRows", "make_batch", "make_transform", "ranges", "shard"]
+__all__ = [
+    "Batch",
+    "BudgetSampler",
+    "CleanReport",
+    "RankingSet",
+    "SparseRows",
+    "Transform",
+    "clean",
+    "make_batch",
+    "make_transform",
+    "ranges",
+    "shard",
+    "synthetic_splits",
+]

@@ -1,0 +1,100 @@
+"""The three integers of a batch by brute force, and the parts that do not fit together."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from torchrank.data import Batch, SparseRows, make_batch
+from torchrank.data.batch import MAX_GRADES, count_grades, count_pairs
+
+
+def random_lists(random: np.random.Generator, labels):
+    lengths = random.integers(0, 7, random.integers(0, 9))
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    return random.choice(labels, offsets[-1]), offsets
+
+
+def brute_pairs(labels, offsets):
+    lists = [labels[a:b] for a, b in itertools.pairwise(offsets)]
+    return [sum(first > second for first in part for second in part) for part in lists]
+
+
+@pytest.mark.parametrize("labels", [[0.0, 1.0, 2.0, 4.0], [-1.0, 0.5, 0.25, 3.0], [1e6, 3.0, 0.0], [2.0]])
+def test_pairs_by_brute_force(labels):
+    random = np.random.default_rng(0)
+    for _ in range(100):
+        values, offsets = random_lists(random, labels)
+        expected = brute_pairs(values, offsets)
+        assert count_pairs(values, offsets, count_grades(values)).tolist() == expected
+        assert count_pairs(values, offsets, 0).tolist() == expected
+
+
+def test_grades():
+    assert count_grades(np.array([0, 1, 4], dtype=np.float32)) == 5
+    assert count_grades(np.array([3.0])) == 4
+    assert count_grades(np.array([0.0, 1.5])) == 0
+    assert count_grades(np.array([-1.0, 1.0])) == 0
+    assert count_grades(np.array([0.0, MAX_GRADES])) == 0
+    assert count_grades(np.array([])) == 0
+    for bad in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="entry 1"):
+            count_grades(np.array([0.0, bad]))
+
+
+def test_batch_counts_what_its_lists_hold():
+    random = np.random.default_rng(1)
+    for _ in range(30):
+        labels, offsets = random_lists(random, [0.0, 1.0, 2.0])
+        x = torch.randn(len(labels), 3)
+        batch = make_batch(x, torch.from_numpy(labels), torch.from_numpy(offsets))
+        assert batch.max_length == max(np.diff(offsets), default=0)
+        assert batch.num_pairs == sum(brute_pairs(labels, offsets))
+        assert batch.num_lists == len(offsets) - 1 and batch.query.tolist() == list(range(len(offsets) - 1))
+
+
+def test_flat_copies_the_shared_rows():
+    x, index = torch.randn(4, 2), torch.tensor([3, 0, 3])
+    labels, offsets = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0, 2, 3])
+    for corpus in (x, SparseRows.from_dense(x)):
+        batch = make_batch(corpus, labels, offsets, index=index, queries=torch.randn(2, 2))
+        flat = batch.flat()
+        rows = flat.x.dense() if isinstance(flat.x, SparseRows) else flat.x
+        assert torch.equal(rows, x[index]) and flat.index is None and flat.queries is batch.queries
+        assert flat.flat() is flat
+
+
+def test_to_moves_every_part():
+    batch = make_batch(SparseRows.from_dense(torch.eye(3)), torch.zeros(3), torch.tensor([0, 3]), index=torch.arange(3))
+    moved = batch.to("meta")
+    assert isinstance(moved, Batch) and moved.x.device.type == moved.device.type == moved.index.device.type == "meta"
+    assert moved.queries is None and moved.max_length == 3
+
+
+def test_empty_batch():
+    batch = make_batch(torch.zeros(0, 5), torch.zeros(0), torch.tensor([0]))
+    assert (batch.num_lists, batch.max_length, batch.num_pairs) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"offsets": torch.tensor([0, 4])}, "offsets end at 4 but there are 3 labels"),
+        ({"offsets": torch.tensor([0, 2, 1, 3])}, "never fall"),
+        ({"offsets": torch.tensor([1, 3])}, "start at 0"),
+        ({"offsets": torch.tensor([], dtype=torch.int64)}, "start at 0"),
+        ({"offsets": torch.tensor([0.0, 3.0])}, "int64 offsets"),
+        ({"x": torch.zeros(3)}, r"expected x \(n, D\)"),
+        ({"x": torch.zeros(5, 2)}, "5 rows for 3 labels"),
+        ({"index": torch.tensor([0, 1])}, "index has 2 rows for 3 labels"),
+        ({"index": torch.tensor([0, 1, 3])}, r"0\.\.3 but the corpus has 3 rows"),
+        ({"index": torch.tensor([0, -1, 2])}, r"-1\.\.2"),
+        ({"queries": torch.zeros(2, 2)}, r"\(2, 2\) for lists and features \(1, 2\)"),
+        ({"query": torch.arange(2)}, "2 positions for 1 lists"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(change, message):
+    parts = {"x": torch.zeros(3, 2), "labels": torch.zeros(3), "offsets": torch.tensor([0, 3])} | change
+    with pytest.raises(ValueError, match=message):
+        make_batch(**parts)
