@@ -1,5 +1,6 @@
 """Pure tensor functions on flat lists; imports torch only."""
 
+from torchrank.functional.conventions import CONVENTIONS, describe, evaluate
 from torchrank.functional.losses import LOSSES, lambdarank_loss, listnet_loss, ranknet_loss
 from torchrank.functional.metrics import (
     all_pairs_error,
@@ -16,12 +17,15 @@ from torchrank.functional.metrics import (
 from torchrank.functional.ragged import pad, unpad
 
 __all__ = [
+    "CONVENTIONS",
     "LOSSES",
     "all_pairs_error",
     "auc",
     "average_precision",
+    "describe",
     "domination_error",
     "err",
+    "evaluate",
     "lambdarank_loss",
     "listnet_loss",
     "mean_ndcg",

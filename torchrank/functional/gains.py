@@ -86,39 +86,21 @@ def first_entries(values: Tensor, offsets: Tensor, width: int) -> Tensor:
     return torch.nn.functional.pad(values, (0, 1))[slot]
 
 
-def ideal_dcg(
-    labels: Tensor,
-    offsets: Tensor,
-    *,
-    cutoffs: list[int | None],
-    gain: Gain,
-    discount: Discount,
-    longest: int,
-    num_grades: int | None,
-) -> list[Tensor]:
-    """Largest possible DCG of each list at each cut-off, `(Q,)` each.
+def ideal_gains(labels: Tensor, offsets: Tensor, *, gain: Gain, longest: int, num_grades: int | None) -> Tensor:
+    """Gains of each list in the best order, `(N,)`.
 
-    With grades 0..K-1 the ideal order is known from the counts of the grades, without a sort: grade g fills the ranks
-    from (entries above g) + 1 to (entries above or at g).
+    Grades 0..K-1 are counted, not sorted; a callable gain may order them differently from the labels.
 
-    >>> ideal_dcg(torch.tensor([0, 1]), torch.tensor([0, 2]), cutoffs=[1], gain="exp2", discount="letor", longest=2,
-    ...           num_grades=2)
-    [tensor([1.], dtype=torch.float64)]
+    >>> ideal_gains(torch.tensor([0, 1, 0, 2]), torch.tensor([0, 2, 4]), gain="exp2", longest=2, num_grades=3).tolist()
+    [1.0, 0.0, 3.0, 0.0]
     """
     if not num_grades:
         gains = gain_of(labels, gain)
-        by_gain = (
-            labels if isinstance(gain, str) else gains
-        )  # the named gains grow with the label; float32 sorts faster
-        gains = gains[sort_within(by_gain, offsets, max_length=longest)]
-        return dcg(gains, offsets, cutoffs=cutoffs, discount=discount, longest=longest)
+        by = labels if isinstance(gain, str) else gains  # the named gains grow with the label, and float32 sorts faster
+        return gains[sort_within(by, offsets, max_length=longest)]
     lists = len(offsets) - 1
     grade = list_ids(offsets, len(labels)) * num_grades + labels.long()
     counts = torch.zeros(lists * num_grades, dtype=torch.int64, device=labels.device)
     counts = counts.index_add(0, grade, torch.ones_like(grade)).view(lists, num_grades)
     gains, best = gain_of(torch.arange(num_grades, device=labels.device), gain).sort(descending=True)
-    filled = torch.nn.functional.pad(counts[:, best].cumsum(1), (1, 0))
-    table = torch.nn.functional.pad(
-        discount_of(torch.arange(1, longest + 1, device=labels.device), discount).cumsum(0), (1, 0)
-    )
-    return [(table[filled.clamp(max=longest if k is None else k)].diff(dim=1) * gains).sum(1) for k in cutoffs]
+    return gains.repeat(lists).repeat_interleave(counts[:, best].flatten(), output_size=len(labels))

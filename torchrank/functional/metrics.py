@@ -11,11 +11,10 @@ import math
 import torch
 from torch import Tensor
 
-from torchrank.functional.gains import Discount, Gain, dcg, discount_of, gain_of, ideal_dcg, wide
+from torchrank.functional.gains import Discount, Gain, dcg, discount_of, gain_of, ideal_gains, wide
 from torchrank.functional.ragged import (
     ascents,
     levels_within,
-    longest_list,
     runs,
     segment_cumsum,
     segment_min,
@@ -25,7 +24,6 @@ from torchrank.functional.ragged import (
 from torchrank.functional.ranking import (
     Hits,
     Ranking,
-    check,
     check_cutoff,
     finish,
     hits,
@@ -80,12 +78,9 @@ def ndcg_at(
         raise ValueError(f'short must be "pad" or "zero", got {short!r}')
     for k in cutoffs:
         check_cutoff(k)
-    labels, offsets, longest = ranking.labels, ranking.offsets, ranking.longest
-    gains = ranked_gains(ranking, gain, ties)
-    actual = dcg(gains, offsets, cutoffs=cutoffs, discount=discount, longest=longest)
-    ideal = ideal_dcg(
-        labels, offsets, cutoffs=cutoffs, gain=gain, discount=discount, longest=longest, num_grades=ranking.num_grades
-    )
+    offsets, options = ranking.offsets, {"cutoffs": cutoffs, "discount": discount, "longest": ranking.longest}
+    actual = dcg(ranked_gains(ranking, gain, ties), offsets, **options)
+    ideal = dcg(best_gains(ranking, gain), offsets, **options)
     values = [ratio(a, b, empty) for a, b in zip(actual, ideal, strict=True)]
     if short == "zero":
         lengths = offsets.diff()
@@ -100,6 +95,12 @@ def ranked_gains(ranking: Ranking, gain: Gain, ties: str) -> Tensor:
         return gains
     first, after = runs(ranking.scores, ranking.offsets)
     return torch.zeros_like(gains).index_add(0, first, gains)[first] / (after - first)
+
+
+def best_gains(ranking: Ranking, gain: Gain) -> Tensor:
+    return ideal_gains(
+        ranking.labels, ranking.offsets, gain=gain, longest=ranking.longest, num_grades=ranking.num_grades
+    )
 
 
 def mean_ndcg(
@@ -127,11 +128,9 @@ def mean_ndcg(
 
 def mean_ndcg_of(ranking: Ranking, *, gain: Gain, discount: Discount, ties: str, empty: float) -> Tensor:
     offsets, longest = ranking.offsets, ranking.longest
-    best = gain_of(ranking.labels, gain)
-    best = best[sort_within(best, offsets, max_length=longest)]
     weight = discount_of(ranking.position + 1, discount)
     actual = segment_cumsum(ranked_gains(ranking, gain, ties) * weight, offsets, max_length=longest)
-    ideal = segment_cumsum(best * weight, offsets, max_length=longest)
+    ideal = segment_cumsum(best_gains(ranking, gain) * weight, offsets, max_length=longest)
     # a list with a relevant entry has one at the top of its ideal order, so either all cut-offs are defined or none
     at_rank = ratio(actual, ideal, empty)
     return ratio(segment_sum(at_rank, offsets), wide(offsets.diff()), empty)
@@ -291,9 +290,8 @@ def reciprocal_rank(
 
 
 def reciprocal_rank_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
-    before = segment_sum((found.so_far == 0).long(), ranking.offsets)  # entries ahead of the first relevant one
-    value = 1 / wide(before + 1)
-    value = value if k is None else torch.where(before < k, value, 0)
+    value = 1 / wide(found.first)
+    value = value if k is None else torch.where(found.first <= k, value, 0)
     return torch.where(found.total > 0, value, empty)
 
 
@@ -308,9 +306,11 @@ def auc(
     >>> auc(torch.tensor([3.0, 2.0, 2.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]))
     tensor([0.7500])
     """
-    check(scores, labels, offsets)
-    relevant = (labels >= threshold).long()
-    return finish(1 - _pair_errors(scores, relevant, offsets, 0.5, max_length, num_grades=2), scores)
+    return finish(auc_of(rank(scores, labels, offsets, max_length=max_length), threshold), scores)
+
+
+def auc_of(ranking: Ranking, threshold: float) -> Tensor:
+    return 1 - all_pairs_error_of(ranking._replace(labels=(ranking.labels >= threshold).long(), num_grades=2))
 
 
 def all_pairs_error(
@@ -329,23 +329,31 @@ def all_pairs_error(
     >>> all_pairs_error(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 2, 0]), torch.tensor([0, 3]))
     tensor([0.3333])
     """
+    ranking = rank(scores, labels, offsets, max_length=max_length, num_grades=num_grades)
+    return finish(all_pairs_error_of(ranking, ties), scores)
+
+
+def all_pairs_error_of(ranking: Ranking, ties: str = "half") -> Tensor:
     weights = {"half": 0.5, "correct": 0.0, "error": 1.0}
     if ties not in weights:
         raise ValueError(f"ties must be one of {list(weights)}, got {ties!r}")
-    check(scores, labels, offsets)
-    return finish(_pair_errors(scores, labels, offsets, weights[ties], max_length, num_grades), scores)
+    offsets = ranking.offsets
+    levels, num_levels = label_levels(ranking)
+    first, after = runs(ranking.scores, offsets)
+    # among equal scores the higher label first: then a tied pair is no ascent
+    group = first * num_levels - levels
+    order = sort_within(group, offsets, descending=False, max_length=ranking.longest)
+    wrong, total = ascents(levels[order], offsets, num_levels=num_levels)
+    _, after_same = runs(group[order], offsets)
+    tied = segment_sum(after - after_same, offsets)  # entries behind this one with its score and a smaller label
+    return ratio(wide(wrong) + weights[ties] * wide(tied), wide(total), math.nan)
 
 
-def _pair_errors(scores, labels, offsets, tie_weight, max_length, num_grades) -> Tensor:
-    longest = longest_list(offsets, len(scores), max_length)
-    levels = labels.long() if num_grades else levels_within(labels, offsets, max_length=longest)
-    # among equal scores the higher label first, so that a tied pair is no ascent
-    ranking = rank(scores, levels, offsets, tiebreak=-levels, max_length=longest)
-    wrong, total = ascents(ranking.labels, offsets, num_levels=num_grades or longest)
-    same_score, after_score = runs(ranking.scores, offsets)
-    _, after_both = runs(same_score * (num_grades or longest) + ranking.labels, offsets)
-    tied = segment_sum(after_score - after_both, offsets)  # later entries with the same score and a smaller label
-    return ratio(wide(wrong) + tie_weight * wide(tied), wide(total), math.nan)
+def label_levels(ranking: Ranking) -> tuple[Tensor, int]:
+    """Labels as integers from 0 in their order inside the list, `(N,)`, and a bound above them."""
+    if ranking.num_grades:
+        return ranking.labels.long(), ranking.num_grades
+    return levels_within(ranking.labels, ranking.offsets, max_length=ranking.longest), max(ranking.longest, 1)
 
 
 def domination_error(
@@ -365,21 +373,21 @@ def domination_error(
     >>> domination_error(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 2, 0]), torch.tensor([0, 3]))
     tensor([0.5000])
     """
+    ranking = rank(scores, labels, offsets, max_length=max_length, num_grades=num_grades)
+    return finish(domination_error_of(ranking, ties), scores)
+
+
+def domination_error_of(ranking: Ranking, ties: str = "correct") -> Tensor:
     if ties not in ("correct", "error"):
         raise ValueError(f'ties must be "correct" or "error", got {ties!r}')
-    check(scores, labels, offsets)
-    longest = longest_list(offsets, len(scores), max_length)
-    levels = labels.long() if num_grades else levels_within(labels, offsets, max_length=longest)
-    ranking = rank(scores, levels, offsets, max_length=longest)
+    offsets, ids = ranking.offsets, ranking.ids
+    levels, num_levels = label_levels(ranking)
     first, after = runs(ranking.scores, offsets)
-    # Smallest label among all entries up to here. Lists do not mix in one running minimum: list q counts down from
-    # -q * num_levels, below everything of the lists before it.
-    num_levels = max(num_grades or longest, 1)
-    shift = (ranking.ids + 1) * num_levels
-    lowest = torch.nn.functional.pad((ranking.labels - shift).cummin(0).values, (1, 0), value=0)
-    lowest_above = lowest[first if ties == "correct" else after]
-    # at the first entry of a list this is still a value of the list before it, which is larger: no error
-    beaten = lowest_above < ranking.labels - shift
-    dominating = ranking.labels > segment_min(ranking.labels, offsets)[ranking.ids]
+    # Smallest label so far, by one running minimum over all lists: each list lies below all lists before it, so what
+    # the first entries of a list still see of those is larger than their own label, which is no error.
+    lowered = levels - (ids + 1) * num_levels
+    lowest = torch.nn.functional.pad(lowered.cummin(0).values, (1, 0))
+    beaten = lowest[first if ties == "correct" else after] < lowered
+    dominating = levels > segment_min(levels, offsets)[ids]
     errors = segment_sum((beaten & dominating).long(), offsets)
-    return finish(ratio(wide(errors), wide(segment_sum(dominating.long(), offsets)), math.nan), scores)
+    return ratio(wide(errors), wide(segment_sum(dominating.long(), offsets)), math.nan)

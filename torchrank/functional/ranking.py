@@ -10,8 +10,6 @@ from torchrank.functional.ragged import (
     list_ids,
     longest_list,
     positions_within,
-    segment_cumsum,
-    segment_sum,
     sort_within,
 )
 
@@ -114,13 +112,18 @@ class Hits(NamedTuple):
 
     relevant: Tensor  # (N,) bool
     so_far: Tensor  # (N,) relevant entries of the list up to and with this one
-    total: Tensor  # (Q,)
+    total: Tensor  # (Q,) relevant entries of the list
+    first: Tensor  # (Q,) rank of the first relevant entry, where there is one
 
 
 def hits(ranking: Ranking, threshold: float) -> Hits:
-    relevant = ranking.labels >= threshold
-    so_far = segment_cumsum(relevant.long(), ranking.offsets)
-    return Hits(relevant, so_far, segment_sum(relevant.long(), ranking.offsets))
+    """Everything the measures of binary relevance need, from one running count over all lists."""
+    offsets, relevant = ranking.offsets, ranking.labels >= threshold
+    count = torch.nn.functional.pad(relevant.cumsum(0), (1, 0))  # (N+1,) relevant entries before this one
+    before = count[offsets[:-1]]
+    so_far = count[1:] - before.repeat_interleave(offsets.diff(), output_size=len(relevant))
+    first = torch.searchsorted(count, before + 1) - offsets[:-1]  # the count first exceeds `before` one further on
+    return Hits(relevant, so_far, count[offsets[1:]] - before, first)
 
 
 def ratio(numerator: Tensor, denominator: Tensor, empty: float) -> Tensor:

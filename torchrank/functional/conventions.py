@@ -1,0 +1,213 @@
+"""Named conventions of measures, each reproducing another tool to 1e-9, and `evaluate`: many measures from one sort."""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchrank.functional import metrics
+from torchrank.functional.gains import wide
+from torchrank.functional.ranking import Hits, Ranking, hits, rank
+
+FAMILIES = {  # measure: may it have a cut-off, may it stand without one
+    "ndcg": (True, True),
+    "mean_ndcg": (False, True),
+    "map": (True, True),
+    "p": (True, False),
+    "recall": (True, False),
+    "mrr": (True, True),
+    "err": (True, True),
+    "auc": (False, True),
+    "domination_error": (False, True),
+    "all_pairs_error": (False, True),
+}
+
+
+class Convention(NamedTuple):
+    """What a tool means by its measures. The defaults are the library's own."""
+
+    measures: tuple[str, ...] = tuple(FAMILIES)
+    gain: str = "exp2"
+    discount: str = "log2p1"
+    ties: str = "stable"  # "stable", "average", or "ids": by document id descending, so that `tiebreak` is needed
+    threshold: float = 1  # relevant: label >= threshold
+    empty: float = math.nan  # value of a query without relevant documents
+    short: str = "pad"  # NDCG@k of a list shorter than k: "pad" or "zero"
+    map_divisor: str = "relevant"  # MAP@k divides by all relevant documents, or by "cut": min(relevant, k)
+    minus: bool = False  # `ndcg@k-` and `map@k-` exist: queries without relevant documents count 0
+    float32: bool = False  # scores are rounded to float32 first
+
+
+CONVENTIONS = {
+    "default": Convention(),
+    "letor": Convention(("ndcg", "mean_ndcg", "map", "p"), discount="letor", empty=0, short="zero"),
+    # LightGBM: label > 0.5 in float32, hence the next number above 0.5
+    "lightgbm": Convention(("ndcg", "map"), threshold=0.5 + 2**-24, empty=1, map_divisor="cut"),
+    "xgboost": Convention(("ndcg", "map"), threshold=0.5 + 2**-24, empty=1, map_divisor="cut", minus=True),
+    "trec": Convention(("ndcg", "map", "p", "recall", "mrr"), gain="linear", ties="ids", empty=0, float32=True),
+    "sklearn": Convention(("ndcg",), gain="linear", ties="average", empty=0),
+}
+
+GAIN_TEXT = {"exp2": "2^y-1", "linear": "y"}
+DISCOUNT_TEXT = {"log2p1": "1/log2(1+rank)", "letor": "1, 1, 1/log2(rank)"}
+TIES_TEXT = {"stable": "stable", "average": "averaged", "ids": "by document id descending after rounding to float32"}
+
+
+class Measure(NamedTuple):
+    family: str
+    k: int | None
+    minus: bool
+
+
+def describe(convention: str = "default", *, threshold: float | None = None) -> str:
+    """One line for the reader of a table: what the numbers of this convention mean.
+
+    >>> describe()
+    'gain 2^y-1, discount 1/log2(1+rank), ties stable, relevant y>=1, queries without relevant documents left out'
+    """
+    rules = convention_of(convention, threshold)
+    relevant = "y>0.5" if rules.threshold == 0.5 + 2**-24 else f"y>={rules.threshold:g}"
+    empty = "left out" if math.isnan(rules.empty) else f"count {rules.empty:g}"
+    parts = [
+        f"gain {GAIN_TEXT[rules.gain]}",
+        f"discount {DISCOUNT_TEXT[rules.discount]}",
+        f"ties {TIES_TEXT[rules.ties]}",
+        *([f"relevant {relevant}"] if set(rules.measures) - {"ndcg", "mean_ndcg"} else []),
+        f"queries without relevant documents {empty}",
+        *(["NDCG@k of lists shorter than k counts 0"] if rules.short == "zero" else []),
+        *(["MAP@k over min(relevant, k)"] if rules.map_divisor == "cut" else []),
+    ]
+    return ", ".join(parts)
+
+
+def convention_of(name: str, threshold: float | None = None) -> Convention:
+    if name not in CONVENTIONS:
+        raise ValueError(f"unknown convention {name!r}: choose one of {list(CONVENTIONS)}")
+    rules = CONVENTIONS[name]
+    return rules if threshold is None else rules._replace(threshold=threshold)
+
+
+def parse_measure(text: str, convention: str = "default") -> Measure:
+    """Family and cut-off of a measure name; refuses what the convention does not define.
+
+    >>> parse_measure("ndcg@10")
+    Measure(family='ndcg', k=10, minus=False)
+    """
+    rules = convention_of(convention)
+    match = re.fullmatch(r"([a-z_]+)(?:@([1-9][0-9]*))?(-?)", text)
+    family, k, minus = match.groups() if match else ("", None, "")
+    known = ", ".join(name + ("@k" if cut else "") + (f", {name}" if cut and whole else "")
+                      for name, (cut, whole) in FAMILIES.items())  # fmt: skip
+    if family not in FAMILIES or not FAMILIES[family][0 if k else 1]:
+        raise ValueError(f"unknown measure {text!r}. Known measures: {known}")
+    if family not in rules.measures or (convention == "trec" and family == "mrr" and k):
+        raise ValueError(
+            f"convention {convention!r} does not define {text!r}: it has {', '.join(rules.measures)}. "
+            'Use convention="default" for this measure.'
+        )
+    if minus and not rules.minus:
+        raise ValueError(f"{text!r} is XGBoost's name for queries without relevant documents counting 0: "
+                         f'it exists in convention="xgboost", not in {convention!r}')  # fmt: skip
+    return Measure(family, int(k) if k else None, bool(minus))
+
+
+def defines(convention: str, measure: str) -> bool:
+    """Whether the convention defines this (known) measure.
+
+    >>> defines("sklearn", "ndcg@5"), defines("sklearn", "map")
+    (True, False)
+    """
+    return parse_measure(measure).family in convention_of(convention).measures
+
+
+def evaluate(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    *,
+    measures: Sequence[str] = ("ndcg@1", "ndcg@5", "ndcg@10", "map", "mrr"),
+    convention: str = "default",
+    threshold: float | None = None,
+    max_label: float | None = None,
+    tiebreak: Tensor | None = None,
+    max_length: int | None = None,
+    num_grades: int | None = None,
+) -> dict[str, Tensor]:
+    """All `measures` of each list in one convention, `{name: (Q,)}`, from one sort; float64 whatever the scores are.
+
+    `threshold` replaces the convention's (MSLR in the LETOR convention: 2), `max_label` is needed by `err`, `tiebreak
+    (N,)` puts smaller numbers first among equal scores and is needed by `trec`.
+
+    >>> evaluate(torch.tensor([2.0, 1.0]), torch.tensor([0, 1]), torch.tensor([0, 2]), measures=["map", "p@5"])
+    {'map': tensor([0.5000], dtype=torch.float64), 'p@5': tensor([0.2000], dtype=torch.float64)}
+    """
+    rules = convention_of(convention, threshold)
+    wanted = {name: parse_measure(name, convention) for name in measures}
+    if rules.ties == "ids" and tiebreak is None:
+        raise ValueError(
+            f"convention {convention!r} orders equal scores by document id, and there are no ids: give tiebreak (N,), "
+            "the place of each document in the descending order of ids (RankingSet.tiebreak()), or another convention"
+        )
+    if max_label is None and any(measure.family == "err" for measure in wanted.values()):
+        raise ValueError("err needs max_label, the top label of the data set (4 for web data, 2 for MQ2007/MQ2008)")
+    scores = scores.float() if rules.float32 else scores
+    ranking = rank(scores, labels, offsets, tiebreak=tiebreak, max_length=max_length, num_grades=num_grades)
+    values = _ndcgs(ranking, rules, wanted)
+    found = hits(ranking, rules.threshold)
+    for name in wanted.keys() - values.keys():
+        values[name] = _value(ranking, found, rules, wanted[name], max_label)
+    if scores.device.type != "cpu":
+        invalid = torch.isnan(scores).any()
+        values = {name: torch.where(invalid, math.nan, value) for name, value in values.items()}
+    return {name: values[name] for name in wanted}
+
+
+def _ndcgs(ranking: Ranking, rules: Convention, wanted: dict[str, Measure]) -> dict[str, Tensor]:
+    """NDCG at all cut-offs together."""
+    values = {}
+    for minus in (False, True):
+        names = [name for name, measure in wanted.items() if measure.family == "ndcg" and measure.minus == minus]
+        if names:
+            found = metrics.ndcg_at(
+                ranking,
+                [wanted[name].k for name in names],
+                gain=rules.gain,
+                discount=rules.discount,
+                ties=rules.ties,
+                empty=0.0 if minus else rules.empty,
+                short=rules.short,
+            )
+            values |= dict(zip(names, found, strict=True))
+    return values
+
+
+def _value(ranking: Ranking, found: Hits, rules: Convention, measure: Measure, max_label: float | None) -> Tensor:
+    empty, k = 0.0 if measure.minus else rules.empty, measure.k
+    match measure.family:
+        case "mean_ndcg":
+            return metrics.mean_ndcg_of(
+                ranking, gain=rules.gain, discount=rules.discount, ties=rules.ties, empty=rules.empty
+            )
+        case "map" if rules.map_divisor == "cut" and k is not None:
+            value = metrics.average_precision_of(ranking, found, k, empty=empty)
+            return torch.where(found.total > k, value * (wide(found.total) / k), value)
+        case "map":
+            return metrics.average_precision_of(ranking, found, k, empty=empty)
+        case "p":
+            return metrics.precision_of(ranking, found, k, empty=empty)
+        case "recall":
+            return metrics.recall_of(ranking, found, k, empty=empty)
+        case "mrr":
+            return metrics.reciprocal_rank_of(ranking, found, k, empty=empty)
+        case "err":
+            return metrics.err_of(ranking, k, max_label=max_label, empty=empty)
+        case "auc":
+            return metrics.auc_of(ranking, rules.threshold)
+        case "domination_error":
+            return metrics.domination_error_of(ranking)
+        case "all_pairs_error":
+            return metrics.all_pairs_error_of(ranking)
+    raise AssertionError(measure)
