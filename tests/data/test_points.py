@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchrank.data.corpus import CorpusSet, Judged
 from torchrank.data.points import load_points, stratified
 from torchrank.data.sampler import BudgetSampler
 from torchrank.data.tables import read_table
@@ -127,6 +129,30 @@ def test_a_sampler_covers_all_queries_once(points):
     batches = list(BudgetSampler(part.lengths, budget=200, shuffle=True, seed=1))
     assert sorted(torch.cat(batches).tolist()) == list(range(len(part)))
     assert max(len(part[positions].labels) for positions in batches) <= 200
+
+
+class CountSyncs(TorchDispatchMode):
+    """Counts the operations that wait for the device."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.__name__.split(".")[0] in ("_local_scalar_dense", "nonzero", "masked_select", "unique"):
+            self.found.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_making_a_batch_does_not_synchronise(points):
+    classes = load_points("points.npz", root=points[0])["train"]
+    judged = Judged.make(np.array([1, 2, 0]), np.array([1.0, 2, 1]), np.array([2, 0, 1]))
+    lists = CorpusSet(torch.eye(4), torch.eye(4)[:3], judged, own=torch.tensor([0, 4, 1]))
+    with CountSyncs() as count:
+        for part in (classes, lists):
+            part[torch.tensor([2, 0])]
+            part[0:2]
+    assert count.found == []
 
 
 def test_per_query_transforms_refuse_a_shared_corpus(points):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch, count_grades, count_pairs
 from torchrank.data.lists import Ids, RankingSet
 from torchrank.data.sparse import SparseRows
+from torchrank.data.transforms import Transform
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +54,9 @@ class Judged:
     def make(cls, rows: np.ndarray, grades: np.ndarray, counts: np.ndarray) -> Judged:
         offsets = np.concatenate(([0], np.cumsum(counts)))
         grades = grades.astype(np.float32)
-        tensors = (torch.from_numpy(array) for array in (rows.astype(np.int64), grades, offsets))
-        return cls(*tensors, counts=counts, num_grades=count_grades(np.append(grades, np.float32(0))))
+        num_grades = count_grades(np.append(grades, np.float32(0)))
+        rows_, grades_, offsets_ = map(torch.from_numpy, (rows.astype(np.int64), grades, offsets))
+        return cls(rows_, grades_, offsets_, counts, num_grades)
 
     def pairs(self, lengths: np.ndarray, num_rows: int) -> np.ndarray:
         among = count_pairs(self.grades.numpy(), self.offsets.numpy(), self.num_grades)
@@ -106,6 +108,8 @@ class CorpusSet(RankingSet):
     (tensor([0, 2, 0, 1]), tensor([0., 0., 1., 0.]), tensor([0, 2, 4]))
     """
 
+    queries: Tensor
+
     def __init__(
         self,
         x: Tensor | SparseRows,
@@ -131,12 +135,12 @@ class CorpusSet(RankingSet):
         self.num_grades = relevance.num_grades
 
     @property
-    def labels(self) -> Tensor:
+    def labels(self) -> Tensor:  # type: ignore[override]
         """(N,) labels of all entries, made anew at each call."""
         return self[:].labels
 
     @property
-    def index(self) -> Tensor:
+    def index(self) -> Tensor | None:  # type: ignore[override]
         """(N,) corpus rows of all entries, made anew at each call."""
         return self[:].index
 
@@ -151,7 +155,7 @@ class CorpusSet(RankingSet):
     def __repr__(self) -> str:
         return f"CorpusSet('{self.name}': {len(self)} queries, {len(self.x)} rows, D={self.num_features})"
 
-    def __getitem__(self, positions: int | slice | Tensor | np.ndarray | Sequence[int]) -> Batch:
+    def __getitem__(self, positions: int | slice | Tensor | np.ndarray) -> Batch:
         """The lists at these positions, their entries in the order of the corpus. No synchronisation."""
         if isinstance(positions, int | np.integer):
             positions = np.array([range(len(self))[positions]])
@@ -184,7 +188,7 @@ class CorpusSet(RankingSet):
             pairs=self.pairs[host],
         )
 
-    def to(self, device: torch.device | str, transform: nn.Module | None = None) -> CorpusSet:
+    def to(self, device: torch.device | str, transform: Transform | None = None) -> CorpusSet:
         """The set on a device in float32, corpus and query vectors sent through a fitted transform."""
         x = _moved(self.x, device, transform, self.name)
         return CorpusSet(
@@ -206,7 +210,7 @@ class CorpusSet(RankingSet):
         return torch.from_numpy(codes.max(initial=0) - codes).to(self.device)[self.index]
 
 
-def _moved(rows: Tensor | SparseRows, device, transform: nn.Module | None, name: str) -> Tensor | SparseRows:
+def _moved(rows: Any, device: torch.device | str, transform: Transform | None, name: str) -> Any:
     """Rows through RankingSet's own transform in chunks: a set of no lists over a shared corpus."""
     none, offsets = torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
     return RankingSet(rows, none.float(), offsets, index=none, name=name, num_grades=0).to(device, transform).x

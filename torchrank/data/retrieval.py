@@ -61,17 +61,16 @@ def load_retrieval(
     path = base / file
     arrays = _open(path, root)
     own = _own_rows(arrays, path)
-    judged = _pairs(arrays, "relevant", path, relevant and base / relevant)
-    _check(judged, own, arrays)
-    judged = Pairs(*(part[judged.grade > 0] for part in judged[:3]), judged.where)
+    judged = _pairs(arrays, own, "relevant", path, None if relevant is None else base / relevant)
     if candidates is None and "candidates" not in arrays:
-        whole = _whole_corpus(arrays, judged, own)
+        whole: RankingSet = _whole_corpus(arrays, judged, own)
     else:
-        chosen = _pairs(arrays, "candidates", path, candidates and base / candidates)
-        _check(chosen, own, arrays)
+        chosen = _pairs(arrays, own, "candidates", path, None if candidates is None else base / candidates)
         whole = _listed(arrays, judged, chosen)
-    parts = _given_parts(arrays["split"], len(whole), path) if "split" in arrays else None
-    parts = parts or _random_parts(len(whole), np.random.default_rng((seed, fold)), test_fraction, val_fraction)
+    if "split" in arrays:
+        parts = _given_parts(arrays["split"], len(whole), path)
+    else:
+        parts = _random_parts(len(whole), np.random.default_rng((seed, fold)), test_fraction, val_fraction)
     sets = {name: whole.subset(rows) for name, rows in parts.items() if len(rows)}
     for name, part in sets.items():
         part.name = name
@@ -117,10 +116,14 @@ def _own_rows(arrays: dict[str, np.ndarray], path: Path) -> np.ndarray:
     return np.where(own < 0, num_rows, own).astype(np.int64)
 
 
-def _pairs(arrays: dict[str, np.ndarray], name: str, path: Path, text: Path | None) -> Pairs:
-    """Lists from the text file if there is one, otherwise from the arrays `name` and `name_offsets`."""
-    if text:
-        return _read_text(text, arrays)
+def _pairs(arrays: dict[str, np.ndarray], own: np.ndarray, name: str, path: Path, text: Path | None) -> Pairs:
+    """Checked lists from the text file if there is one, otherwise from the arrays `name` and `name_offsets`."""
+    pairs = _read_arrays(arrays, name, path) if text is None else _read_text(text, arrays)
+    _check(pairs, own, arrays)
+    return pairs
+
+
+def _read_arrays(arrays: dict[str, np.ndarray], name: str, path: Path) -> Pairs:
     if name not in arrays or f"{name}_offsets" not in arrays:
         raise ValueError(f"{path}: needs the arrays {name} and {name}_offsets, or data.{name}=<text file>")
     rows, offsets, num_queries = arrays[name], arrays[f"{name}_offsets"], len(arrays["queries"])
@@ -186,11 +189,12 @@ def _check(pairs: Pairs, own: np.ndarray, arrays: dict[str, np.ndarray]) -> None
 
 
 def _whole_corpus(arrays: dict[str, np.ndarray], judged: Pairs, own: np.ndarray) -> CorpusSet:
-    counts = np.bincount(judged.query, minlength=len(own))
+    above = judged.grade > 0  # rows that are not listed have grade 0 anyway
+    counts = np.bincount(judged.query[above], minlength=len(own))
     return CorpusSet(
         torch.from_numpy(arrays["corpus"]),
         torch.from_numpy(arrays["queries"]),
-        Judged.make(judged.row, judged.grade, counts),
+        Judged.make(judged.row[above], judged.grade[above], counts),
         own=torch.from_numpy(own),
         query_ids=_text(arrays.get("query_ids", np.arange(len(own)))),
         corpus_ids=_text(arrays.get("corpus_ids")),
@@ -202,9 +206,11 @@ def _listed(arrays: dict[str, np.ndarray], judged: Pairs, chosen: Pairs) -> Rank
     num_queries, num_rows = len(arrays["queries"]), len(arrays["corpus"])
     keys, wanted = chosen.query * num_rows + chosen.row, judged.query * num_rows + judged.row
     order = np.argsort(wanted)
-    found = np.isin(wanted, keys)
-    if not found.all():
-        text = f"{(~found).sum()} of {len(found)} relevant documents are not among the candidates of their query"
+    lost = ~np.isin(wanted, keys) & (judged.grade > 0)
+    if lost.any():
+        text = (
+            f"{lost.sum()} of {(judged.grade > 0).sum()} relevant documents are not among the candidates of their query"
+        )
         warnings.warn(f"{judged.where}: {text}; they are not ranked and do not count", stacklevel=3)
     labels = np.zeros(len(keys), dtype=np.float32)
     relevant = np.isin(keys, wanted)
