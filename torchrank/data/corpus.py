@@ -126,7 +126,7 @@ class CorpusSet(RankingSet):
         if queries.dim() != 2 or queries.shape[1] != x.shape[1]:
             raise ValueError(f"query vectors {tuple(queries.shape)} do not fit a corpus {tuple(x.shape)} in '{name}'")
         self.x, self.queries, self.relevance = x, queries, relevance
-        self.own = torch.full((len(queries),), len(x)) if own is None else own
+        self.own = torch.full((len(queries),), len(x), device=x.device) if own is None else own
         self.query_ids, self.document_ids, self.corpus_ids, self.name = query_ids, None, corpus_ids, name
         self.lengths = len(x) - (self.own < len(x)).cpu().numpy().astype(np.int64)
         self._bounds = np.concatenate(([0], np.cumsum(self.lengths)))
