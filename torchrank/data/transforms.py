@@ -21,13 +21,14 @@ class Transform(nn.Module):
     `sparse_refusal`. The number of outputs of a transform that decides it by the data is 0 until it is fitted.
     """
 
+    learns = False  # one that learns nothing is ready from the start
     per_query = False
     sparse_refusal = ""
 
     def __init__(self, num_features: int):
         super().__init__()
         self.num_features, self.num_outputs = num_features, num_features
-        self.fitted = type(self).learn is Transform.learn  # nothing to learn: ready from the start
+        self.fitted = not self.learns
 
     def fit(
         self, x: Rows, offsets: Tensor | None = None, *, device: torch.device | str = "cpu", seed: int = 0
@@ -96,6 +97,7 @@ class Identity(Transform):
 class Standard(Transform):
     """Subtract the training mean, divide by the training deviation (1 for a constant column), clip to [-8, 8]."""
 
+    learns = True
     sparse_refusal = "subtracting means would fill every zero. Use transform=l2, or data.sparse=false"
     clip = 8.0
 
@@ -131,6 +133,8 @@ class QueryMinMax(Transform):
 class ColumnNorm(Transform):
     """Divide each column by its 2-norm over the training rows (by 1 if that is 0)."""
 
+    learns = True
+
     def __init__(self, num_features: int):
         super().__init__(num_features)
         self.register_buffer("norm", torch.ones(num_features, dtype=torch.float64))
@@ -157,6 +161,7 @@ class Quantile(Transform):
     score of the end is taken, so every output is finite. From a seeded subsample of at most 10,000 rows.
     """
 
+    learns = True
     sparse_refusal = "a normal score of zero is not zero. Use transform=log1p, or data.sparse=false"
     points = 1001
 
@@ -189,6 +194,7 @@ class PCA(Transform):
     different units.
     """
 
+    learns = True
     sparse_refusal = "centred rows have no zeros. Use data.sparse=false"
 
     def __init__(self, num_features: int, variance: float = 0.95):

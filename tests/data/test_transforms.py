@@ -1,0 +1,291 @@
+"""Transforms against numpy and scikit-learn, on awkward columns, in chunks, through state dicts and on meta."""
+
+import itertools
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+import torch
+from sklearn.preprocessing import StandardScaler
+
+from torchrank.data import RankingSet, SparseRows, make_transform
+from torchrank.data.transforms import TRANSFORMS
+
+OFFSETS = torch.tensor([0, 40, 40, 41, 150, 200])
+ALL = torch.tensor([0, 200])
+
+
+def awkward_rows(huge: float = 1e30) -> torch.Tensor:
+    """200 rows: normal, huge, constant, mostly zero, offset by a million, two values, constant zero."""
+    random = np.random.default_rng(0)
+    x = random.standard_normal((200, 7))
+    x[:, 1] *= huge
+    x[:, 2] = 7.3
+    x[:, 3] = np.maximum(x[:, 3] - 1, 0)
+    x[:, 4] += 1e6
+    x[:, 5] = x[:, 5] > 0
+    x[:, 6] = 0.0
+    return torch.from_numpy(x)
+
+
+def fitted(option, x=None, offsets=OFFSETS):
+    x = awkward_rows() if x is None else x
+    return make_transform(option, x.shape[1]).fit(x, offsets)
+
+
+def test_standard_is_scikit_learns_scaler_clipped():
+    x = awkward_rows()
+    x[0, 0], x[1, 3] = 100.0, -1e4
+    expected = StandardScaler().fit_transform(x.numpy()).clip(-8, 8)
+    result = fitted("standard", x)(x, OFFSETS)
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-9, atol=1e-9)
+    assert result[0, 0] == 8 and result[1, 3] == -8
+    assert (result[:, 2] == 0).all() and (result[:, 6] == 0).all()
+
+
+def test_standard_keeps_its_digits_beside_a_large_mean():
+    x = torch.tensor([[1e9], [1e9 + 1], [1e9 + 2]], dtype=torch.float64)
+    expected = np.array([-1, 0, 1]) * np.sqrt(1.5)
+    np.testing.assert_allclose(fitted("standard", x, None)(x, ALL)[:, 0].numpy(), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_constant_column_is_exactly_zero_whatever_the_constant():
+    x = torch.full((9_999, 1), 0.1, dtype=torch.float32)  # its float64 mean by summation is not 0.1
+    assert (fitted("standard", x, None)(x, ALL) == 0).all()
+    assert fitted("standard", x, None)(x + 1, ALL).max() <= 8  # divided by 1, not by a rounding error
+    assert fitted("standard", x, None).deviation.item() == 1
+
+
+def test_query_minmax_list_by_list():
+    x = awkward_rows()
+    result = fitted("query_minmax", x)(x, OFFSETS).numpy()
+    for start, stop in itertools.pairwise(OFFSETS.tolist()):
+        part = x[start:stop].numpy()
+        if len(part):
+            low, spread = part.min(0), np.ptp(part, 0)
+            expected = np.where(spread > 0, (part - low) / np.where(spread > 0, spread, 1), 0)
+            np.testing.assert_allclose(result[start:stop], expected, rtol=1e-12)
+    assert (result[40:41] == 0).all()
+
+
+def test_query_minmax_of_the_largest_numbers_is_finite():
+    x = torch.tensor([[-3e38], [0.0], [3e38]])
+    assert make_transform("query_minmax", 1)(x, torch.tensor([0, 3]))[:, 0].tolist() == [0, 0.5, 1]
+
+
+def test_l2_divides_by_the_column_norm_of_the_training_rows():
+    x, other = awkward_rows(), torch.randn(5, 7, dtype=torch.float64)
+    norm = np.linalg.norm(x.numpy(), axis=0)
+    expected = other.numpy() / np.where(norm > 0, norm, 1)
+    np.testing.assert_allclose(fitted("l2", x)(other, ALL).numpy(), expected, rtol=1e-12)
+
+
+def test_log1p():
+    x = awkward_rows()
+    expected = np.sign(x.numpy()) * np.log1p(np.abs(x.numpy()))
+    np.testing.assert_allclose(fitted("log1p", x)(x, OFFSETS).numpy(), expected, rtol=1e-12)
+
+
+def normal_scores(train: np.ndarray) -> np.ndarray:
+    """Mid-rank of each training value, as the value of the normal distribution with that share below it."""
+    shares = [(np.mean(train < value) + np.mean(train <= value)) / 2 for value in train]
+    return np.array([NormalDist().inv_cdf(share) for share in shares])
+
+
+def test_quantile_gives_training_values_their_normal_scores():
+    x = awkward_rows()
+    result = fitted("quantile", x)(x, OFFSETS).numpy()
+    for column in range(7):
+        np.testing.assert_allclose(result[:, column], normal_scores(x[:, column].numpy()), rtol=1e-9, atol=1e-9)
+
+
+def test_quantile_of_new_values_is_monotone_finite_and_linear_between_training_values():
+    transform = fitted("quantile", torch.tensor([[0.0], [0.0], [1.0], [3.0]]), None)
+    new = torch.tensor([[-1e38], [0.0], [0.25], [1.0], [2.0], [3.0], [3e38]])
+    result = transform(new, ALL)[:, 0].double().numpy()
+    zero, one, three = (NormalDist().inv_cdf(share) for share in (1 / 4, 5 / 8, 7 / 8))
+    expected = [zero, zero, 0.75 * zero + 0.25 * one, one, (one + three) / 2, three, three]
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
+def test_quantile_of_many_rows_is_close_to_the_exact_one_and_seeded():
+    x = torch.randn(30_000, 2, generator=torch.Generator().manual_seed(0)).exp()
+    x[:9_000, 1] = 0
+    one, other = (make_transform("quantile", 2).fit(x, None, seed=seed) for seed in (1, 2))
+    assert torch.equal(one.nodes, make_transform("quantile", 2).fit(x, None, seed=1).nodes)
+    assert not torch.equal(one.nodes, other.nodes)
+    result = one(x, ALL)
+    assert len(result[:9_000, 1].unique()) == 1
+    shares = torch.special.ndtr(result[:, 0].double())
+    exact = (x[:, 0].argsort().argsort() + 0.5) / len(x)
+    assert (shares - exact).abs().max() < 0.03
+
+
+@pytest.mark.parametrize("variance", [0.3, 0.8, 0.95, 1.0])
+def test_pca_is_the_svd_of_the_centred_rows(variance):
+    random = np.random.default_rng(1)
+    x = random.standard_normal((80, 6)) @ random.standard_normal((6, 6)) + 100
+    centred = x - x.mean(0)
+    _, singular, vectors = np.linalg.svd(centred, full_matrices=False)
+    shares = np.cumsum(singular**2) / np.sum(singular**2)
+    kept = int(np.flatnonzero(shares >= variance - 1e-9)[0]) + 1
+    transform = fitted({"name": "pca", "variance": variance}, torch.from_numpy(x), None)
+    assert transform.num_outputs == kept
+    result = transform(torch.from_numpy(x), ALL).numpy()
+    np.testing.assert_allclose(np.abs(result), np.abs(centred @ vectors[:kept].T), rtol=1e-8, atol=1e-8)
+    largest = np.abs(transform.components.numpy()).argmax(0)
+    assert (transform.components.numpy()[largest, range(kept)] > 0).all()
+
+
+def test_pca_of_rows_without_variance_keeps_one_component():
+    x = torch.full((4, 3), 2.0)
+    assert fitted("pca", x, None)(x, ALL).tolist() == [[0.0]] * 4
+
+
+def test_quadratic_has_all_products_once():
+    x = torch.randn(5, 4, dtype=torch.float64)
+    transform = make_transform("quadratic", 4)
+    pairs = list(itertools.combinations(range(4), 2))
+    columns = [x[:, i] for i in range(4)] + [x[:, i] * x[:, j] for i, j in pairs] + [x[:, i] ** 2 for i in range(4)]
+    assert transform.num_outputs == len(columns) == 14
+    assert torch.equal(transform(x, ALL), torch.stack(columns, 1))
+    with pytest.raises(ValueError, match="overflows float32"):
+        make_transform("quadratic", 1).fit(torch.tensor([[1e20]]))
+
+
+def test_chain_fits_each_step_on_what_comes_before():
+    x = awkward_rows(huge=1e3)
+    chain = fitted(["query_minmax", "standard", {"name": "pca", "variance": 0.9}], x)
+    assert chain.per_query
+    step = fitted("query_minmax", x)(x, OFFSETS)
+    step = fitted("standard", step)(step, OFFSETS)
+    expected = fitted({"name": "pca", "variance": 0.9}, step)(step, OFFSETS)
+    np.testing.assert_allclose(chain(x, OFFSETS).numpy(), expected.numpy(), atol=1e-10)
+    assert chain.num_outputs == expected.shape[1]
+
+
+OPTIONS = [name for name in TRANSFORMS if name != "quadratic"] + [["standard", "quadratic"], ["log1p", "pca"]]
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=str)
+def test_fit_does_not_depend_on_the_chunks(option, monkeypatch):
+    x = awkward_rows(huge=1e5)
+    whole = fitted(option, x)
+    monkeypatch.setattr("torchrank.data.chunks.ELEMENTS", 100)
+    parts = fitted(option, x)
+    assert whole.num_outputs == parts.num_outputs
+    np.testing.assert_allclose(whole(x, OFFSETS).numpy(), parts(x, OFFSETS).numpy(), rtol=1e-9, atol=1e-8)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_transform_is_finite_on_awkward_rows_and_keeps_the_dtype(option, dtype):
+    x = awkward_rows().to(dtype)
+    result = fitted(option, x)(x, OFFSETS)
+    assert result.isfinite().all() and result.dtype == dtype
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=str)
+def test_state_dict_round_trip(option, tmp_path):
+    x = awkward_rows(huge=1e3)
+    transform = fitted(option, x)
+    torch.save({"shapes": transform.resized(), "state": transform.state_dict()}, tmp_path / "state.pt")
+    saved = torch.load(tmp_path / "state.pt", weights_only=True)
+    other = make_transform(option, 7)
+    other.allocate(saved["shapes"])
+    other.load_state_dict(saved["state"])
+    assert torch.equal(other(x, OFFSETS), transform(x, OFFSETS)) and other.num_outputs == transform.num_outputs
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=str)
+def test_forward_runs_on_meta_so_it_never_synchronises(option):
+    transform = fitted(option).to("meta")
+    result = transform(torch.empty(200, 7, device="meta"), OFFSETS.to("meta"))
+    assert result.shape == (200, transform.num_outputs) and result.device.type == "meta"
+
+
+@pytest.mark.parametrize("option", ["none", "l2", "log1p", ["log1p", "l2"]], ids=str)
+def test_sparse_rows_stay_sparse_and_agree_with_dense_ones(option, monkeypatch):
+    monkeypatch.setattr("torchrank.data.chunks.ELEMENTS", 100)
+    x = awkward_rows(huge=10).relu()
+    rows = SparseRows.from_dense(x)
+    dense, sparse = fitted(option, x), fitted(option, rows)
+    result = sparse(rows, OFFSETS)
+    assert isinstance(result, SparseRows)
+    np.testing.assert_allclose(result.dense().numpy(), dense(x, OFFSETS).numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("option", ["standard", "query_minmax", "quantile", "pca", "quadratic", ["l2", "pca"]], ids=str)
+def test_the_others_refuse_sparse_rows_with_the_reason(option):
+    rows = SparseRows.from_dense(torch.eye(4))
+    with pytest.raises(ValueError, match=r"cannot take sparse rows: .*data\.sparse=false"):
+        make_transform(option, 4).fit(rows)
+
+
+@pytest.mark.parametrize("option", list(TRANSFORMS))
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_nan_and_infinity_are_refused_with_their_place(option, bad, monkeypatch):
+    monkeypatch.setattr("torchrank.data.chunks.ELEMENTS", 100)
+    x = awkward_rows(huge=1.0)
+    x[123, 3] = bad
+    with pytest.raises(ValueError, match=rf"feature 3 .* of row 123 is {bad}"):
+        fitted(option, x)
+
+
+def test_nan_in_sparse_rows_is_refused_with_its_place():
+    x = torch.eye(4)
+    x[2, 2] = torch.nan
+    with pytest.raises(ValueError, match=r"feature 2 .* of row 2 is nan"):
+        make_transform("l2", 4).fit(SparseRows.from_dense(x))
+
+
+def test_unfitted_transforms_are_refused_and_those_without_state_are_ready():
+    x = torch.randn(3, 4)
+    for name in ("standard", "l2", "quantile", "pca"):
+        with pytest.raises(ValueError, match="before it was fitted"):
+            make_transform(name, 4)(x, ALL)
+        with pytest.raises(ValueError, match="before it was fitted"):
+            make_transform(["log1p", name], 4)(x, ALL)
+    for name in ("none", "log1p", "query_minmax", "quadratic"):
+        make_transform(name, 4)(x, torch.tensor([0, 3]))
+
+
+def test_none_returns_the_rows_themselves():
+    x = torch.randn(3, 4)
+    assert make_transform(None, 4)(x, ALL) is x
+
+
+def test_a_shared_corpus_is_fitted_row_by_row():
+    x = torch.randn(6, 2)
+    lists = RankingSet(x, torch.zeros(9), torch.tensor([0, 9]), index=torch.arange(9) % 6)
+    assert torch.equal(make_transform("standard", 2).fit(lists.x).mean, x.double().mean(0))
+    with pytest.raises(ValueError, match="offsets end at 9 but there are 6 rows"):
+        make_transform("standard", 2).fit(lists.x, lists.offsets)
+
+
+def test_lists_without_entries_do_not_disturb():
+    x, offsets = torch.randn(4, 2), torch.tensor([0, 0, 0, 4, 4, 4])
+    for option in ("standard", "query_minmax", "quantile", "pca", "quadratic"):
+        assert make_transform(option, 2).fit(x, offsets)(x, offsets).isfinite().all()
+    assert make_transform("query_minmax", 2)(x[:0], torch.tensor([0])).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("standart", "unknown transform 'standart': choose one of none, standard"),
+        ({"variance": 0.9}, "unknown transform None"),
+        ({"name": "pca", "variance": 1.5}, r"got variance=1\.5"),
+        (["pca", "standard"], "pca must be the last"),
+    ],
+)
+def test_bad_options_are_refused(option, message):
+    with pytest.raises(ValueError, match=message):
+        make_transform(option, 4)
+
+
+def test_rows_of_another_width_are_refused():
+    with pytest.raises(ValueError, match=r"rows of 7 features, got \(3, 4\)"):
+        fitted("standard")(torch.zeros(3, 4), ALL)
+    with pytest.raises(ValueError, match="0 rows"):
+        make_transform("standard", 4).fit(torch.zeros(0, 4))
