@@ -76,6 +76,17 @@ def test_default_measures_and_their_order():
     assert list(evaluate(*batch, measures=("mrr", "ndcg@7"))) == ["mrr", "ndcg@7"]
 
 
+def test_tiebreak_orders_equal_scores_by_the_smaller_number():
+    scores, labels, offsets = reference.random_batch(49)
+    tiebreak = np.random.default_rng(49).permutation(len(scores))
+    moved = np.concatenate([block.start + np.argsort(tiebreak[block]) for block in reference.blocks(offsets)])
+    expected = [default_values(scores[moved[b]].tolist(), labels[moved[b]].tolist()) for b in reference.blocks(offsets)]
+    measures = tuple(expected[0])
+    batch = tensors(scores, labels, offsets)
+    actual = evaluate(*batch, measures=measures, max_label=4, tiebreak=torch.tensor(tiebreak))
+    assert_equal(actual, expected, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "trec"])
 def test_the_counts_of_the_batch_change_nothing(name):
     batch = tensors(*reference.random_batch(42))

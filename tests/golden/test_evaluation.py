@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+
 from torchrank.rankers.evaluation import RankingMetrics
 
 from . import reference
@@ -89,6 +90,20 @@ def test_letor_counts_lists_without_relevant_entries_as_zero():
     assert means["default"] == {"ndcg@2": 1.0, "map": 1.0}
     assert means["letor"] == {"ndcg@2": 0.5, "map": 0.5}
     assert means["lightgbm"] == {"ndcg@2": 1.0, "map": 1.0}
+
+
+@pytest.mark.parametrize("name", ["default", "letor", "lightgbm"])
+@pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
+def test_lists_and_empty_lists_are_counted(cuts, name):
+    """Whatever a convention makes of them: all lists without a relevant entry, those without any entry among them."""
+    batch = reference.random_batch(55)
+    metric = RankingMetrics(["ndcg@5", "map"], name)
+    for scores, labels, offsets, _ in pieces(*batch, cuts):
+        metric.update(scores, labels, offsets)
+    metric.compute()
+    empty = sum(not np.any(batch[1][block] >= 1) for block in reference.blocks(batch[2]))
+    assert 0 < empty < 60
+    assert (metric.lists, metric.empty) == (60, empty)
 
 
 def test_threshold_and_max_label_reach_the_measures():

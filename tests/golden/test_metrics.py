@@ -170,6 +170,58 @@ def test_infinite_scores_are_ordered(name, options):
     same(infinite, finite)
 
 
+@pytest.mark.parametrize(("name", "options"), EVERY, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scores_one_bit_apart_are_not_tied(dtype, name, options):
+    """Neighbouring floats near 1, near 0 (denormal), near the largest number, and lists of very different scales."""
+    limits = torch.finfo(dtype)
+    chains = [torch.tensor(start, dtype=dtype) for start in (1.0, -1.0, 0.0, limits.max / 2, -limits.max / 2)]
+    rng, upwards, scores = np.random.default_rng(12), torch.tensor(math.inf, dtype=dtype), []
+    for chain in chains:
+        steps = [chain]
+        for _ in range(5):
+            steps.append(torch.nextafter(steps[-1], upwards))
+        scores.append(torch.stack(steps)[torch.from_numpy(rng.permutation(6))])
+    labels = rng.integers(0, 5, 30).astype(np.float64)
+    batch = torch.cat(scores).double().numpy(), labels, np.arange(0, 31, 6)
+    compare(name, batch, dtype=dtype, atol=2e-6 if dtype == torch.float32 else 1e-12, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("name", "options"), EVERY, ids=str)
+def test_half_precision_scores(name, options, dtype):
+    """The order is that of the rounded scores; the labels are small integers, which half precision holds."""
+    scores, labels, offsets = reference.random_batch(seed=13, lists=30, longest=6)
+    rounded = torch.tensor(np.clip(scores, -9, 9)).to(dtype)
+    value = getattr(F, name)(rounded, torch.tensor(labels), torch.tensor(offsets), **options)
+    expected = reference.per_list(getattr(reference, name), rounded.double().numpy(), labels, offsets, **options)
+    np.testing.assert_allclose(value.double().numpy(), expected, rtol=0, atol=torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("ndcg", {}), ("ndcg", {"k": 10}), ("average_precision", {}), ("err", {"max_label": 4, "k": 20})],
+    ids=str,
+)
+def test_long_lists(name, options):
+    """Up to 1251 entries (the longest list of MSLR) beside short ones, with tied blocks."""
+    rng = np.random.default_rng(14)
+    offsets = np.cumsum([0, 3, 1251, 1, 0, 700, 40])
+    scores, labels = (
+        rng.integers(-300, 300, offsets[-1]) / 64,
+        rng.choice(5, offsets[-1], p=[0.5, 0.3, 0.13, 0.05, 0.02]),
+    )
+    compare(name, (scores, labels.astype(np.float64), offsets), **options)
+
+
+@pytest.mark.parametrize(("name", "options"), PAIRWISE, ids=str)
+def test_pairs_in_longer_lists(name, options):
+    rng = np.random.default_rng(15)
+    offsets = np.cumsum([0, 2, 300, 1, 170])
+    batch = rng.integers(-90, 90, offsets[-1]) / 64, rng.integers(0, 5, offsets[-1]).astype(np.float64), offsets
+    compare(name, batch, **options)
+
+
 # --- by hand ---
 
 # Ranked labels 0, 2, 1, 0, 3. The scores are out of order on purpose.
@@ -215,6 +267,16 @@ def test_ndcg_of_forty_tied_entries():
     ideal = sum(15 * d for d in discounts[:8]) + sum(7 * d for d in discounts[8:])
     expected = mean_gain * sum(discounts) / ideal
     assert one("ndcg", [0.25] * 40, labels, k=10, ties="average") == pytest.approx(expected, abs=1e-13)
+
+
+@pytest.mark.parametrize("num_grades", [None, 5])
+def test_a_perfect_ranking_is_exactly_one(num_grades):
+    rng = np.random.default_rng(16)
+    offsets = np.cumsum(np.append(0, rng.integers(1, 30, 500)))
+    labels = rng.integers(0, 5, offsets[-1]).astype(np.float64)
+    for k in (None, 1, 10):
+        value = F.ndcg(*tensors(labels, labels, offsets), k=k, num_grades=num_grades)
+        assert torch.all((value == 1) | value.isnan())
 
 
 def test_mean_ndcg_by_hand():
