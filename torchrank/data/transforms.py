@@ -19,6 +19,11 @@ class Transform(nn.Module):
 
     `offsets` only matters to a transform that is `per_query`. Sparse rows stay sparse, or are refused with
     `sparse_refusal`. The number of outputs of a transform that decides it by the data is 0 until it is fitted.
+
+    >>> x = torch.tensor([[1., 5.], [3., 5.]])
+    >>> make_transform("standard", 2).fit(x)(x, torch.tensor([0, 2]))
+    tensor([[-1.,  0.],
+            [ 1.,  0.]])
     """
 
     learns = False  # one that learns nothing is ready from the start
@@ -37,9 +42,10 @@ class Transform(nn.Module):
         self._check(x)
         if len(x) == 0:
             raise ValueError("a transform cannot be fitted on 0 rows")
-        self.learn(Chunks(x, offsets, device, self.num_features), seed)
+        home = next((buffer.device for buffer in self.buffers()), device)
+        self.to(device).learn(Chunks(x, offsets, device, self.num_features), seed)
         self.fitted = True
-        return self
+        return self.to(home)
 
     def forward(self, x: Rows, offsets: Tensor) -> Rows:
         self._check(x)
@@ -76,9 +82,9 @@ class Transform(nn.Module):
         self.fitted = bool(state)
 
     def store(self, **buffers: Tensor) -> None:
-        """Replace buffers, where the old ones lie."""
+        """Replace buffers, also by others of another shape."""
         for name, value in buffers.items():
-            self.register_buffer(name, value.to(self.get_buffer(name).device))
+            self.register_buffer(name, value)
 
     def _check(self, x: Rows) -> None:
         if len(x.shape) != 2 or x.shape[1] != self.num_features:
@@ -224,7 +230,7 @@ class PCA(Transform):
         return {"components": list(self.components.shape)}
 
     def allocate(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        self.store(components=torch.zeros(*shapes["components"], dtype=torch.float64))
+        self.store(components=self.components.new_zeros(*shapes["components"]))
         self.num_outputs = self.components.shape[1]
 
 
