@@ -28,7 +28,7 @@ def write_results(folder: Path, config: DictConfig, ranker: Any, data: Any, seco
         "schema": SCHEMA,
         "name": config.name,
         "ranker": type(ranker).__name__,
-        "data": data.name,
+        "data": data.title,
         "fold": data.fold,
         "seed": config.seed,
         "config": OmegaConf.to_container(config, resolve=True),
@@ -69,7 +69,7 @@ def settings(config: DictConfig) -> dict[str, Any]:
     from hydra.core.hydra_config import HydraConfig
 
     keys = [override.lstrip("+").partition("=")[0] for override in HydraConfig.get().overrides.task]
-    chosen = [key for key in keys if key not in NOT_SETTINGS and not key.startswith("trainer.")]
+    chosen = [key for key in keys if key not in NOT_SETTINGS]
     return {key: OmegaConf.to_container(OmegaConf.create({"v": OmegaConf.select(config, key)}))["v"] for key in chosen}
 
 

@@ -28,12 +28,13 @@ def data(batch_documents: int = 40, **options) -> RankingDataModule:
 
 
 def trainer(folder: Path, max_epochs: int = 5, **options) -> Trainer:
-    checkpoint = ModelCheckpoint(folder, "best", "val/ndcg@10", mode="max", save_last=True, enable_version_counter=False)
+    best = ModelCheckpoint(folder, "best", monitor="val/ndcg@10", mode="max", enable_version_counter=False)
+    last = ModelCheckpoint(folder, "last", save_on_train_epoch_end=True, enable_version_counter=False)
     settings = {
         "accelerator": "cpu",
         "devices": 1,
         "max_epochs": max_epochs,
-        "callbacks": [checkpoint, *options.pop("callbacks", [])],
+        "callbacks": [best, last, *options.pop("callbacks", [])],
         "logger": False,
         "enable_progress_bar": False,
         "enable_model_summary": False,

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from torchrank.data.batch import Batch
-from torchrank.data.catalogue import CATALOGUE, load_splits
+from torchrank.data.catalogue import CATALOGUE, find_entry, load_splits
 from torchrank.data.cleaning import clean
 from torchrank.data.lists import RankingSet
 from torchrank.data.points import load_points
@@ -20,7 +20,7 @@ from torchrank.data.sampler import BudgetSampler, ranges, shard
 from torchrank.data.synthetic import synthetic_splits
 from torchrank.data.transforms import Transform
 
-SOURCES = {"synthetic": synthetic_splits, "points": load_points, "retrieval": load_retrieval}
+LOADERS = {"points": load_points, "retrieval": load_retrieval}
 MEASURES = ("ndcg@1", "ndcg@5", "ndcg@10", "map", "mrr")
 
 
@@ -28,6 +28,7 @@ class RankingDataModule(LightningDataModule):
     """Train, val and test lists of a data set of the catalogue (`name`, with the options of its reader), or your own:
     `RankingDataModule.from_sets(train=RankingSet(x, labels, offsets), val=..., test=...)`.
 
+    `seed` draws the data where it is drawn (synthetic lists, held-out queries), `order_seed` the order of the batches.
     `batch_documents` is the budget of one optimizer step over all processes, so a fit does not depend on their number.
     `resident`: whole sets transformed once and kept on the device; "auto" does so when they take less than half of
     its free memory. `clean` deletes contradictory documents and queries without relevant ones (spec of LocalRank).
@@ -39,6 +40,7 @@ class RankingDataModule(LightningDataModule):
         *,
         fold: int = 1,
         seed: int = 0,
+        order_seed: int = 0,
         clean: bool = False,
         batch_documents: int = 20_000,
         resident: bool | str = "auto",
@@ -47,9 +49,10 @@ class RankingDataModule(LightningDataModule):
         **source: Any,
     ):
         super().__init__()
-        if name not in SOURCES and name not in CATALOGUE:
-            raise ValueError(f"unknown data set {name!r}: choose one of {', '.join([*SOURCES, *CATALOGUE])}")
-        self.name, self.fold, self.seed, self.clean, self.source = name, fold, seed, clean, source
+        if name not in ("synthetic", *LOADERS, *CATALOGUE):
+            raise ValueError(f"unknown data set {name!r}: choose synthetic, {', '.join([*LOADERS, *CATALOGUE])}")
+        self.name, self.fold, self.clean, self.source = name, fold, clean, source
+        self.seed, self.order_seed = seed, order_seed
         self.batch_documents, self.resident = batch_documents, resident
         self.measures, self.conventions = list(measures), list(conventions)
         self.sets: dict[str, RankingSet] = {}
@@ -67,10 +70,13 @@ class RankingDataModule(LightningDataModule):
     def setup(self, stage: str | None = None) -> None:
         if self.sets:
             return
-        if self.name in SOURCES:
-            sets = SOURCES[self.name](seed=self.seed, **self.source)
+        options = {"seed": self.seed, **self.source}
+        if self.name == "synthetic":
+            sets = synthetic_splits(**options)
+        elif self.name in LOADERS:
+            sets = LOADERS[self.name](fold=self.fold, **options)
         else:
-            sets = load_splits(self.name, fold=self.fold, seed=self.seed, **self.source)
+            sets = load_splits(self.name, fold=self.fold, **options)
         if self.clean:
             sets = {split: clean(lists)[0] for split, lists in sets.items()}
         self.sets = sets
@@ -80,15 +86,24 @@ class RankingDataModule(LightningDataModule):
         return self.sets["train"].num_features
 
     @property
+    def title(self) -> str:
+        """The name in tables, with the part of a collection: `letor3/td2003`, `points/wine`."""
+        part = self.source.get("subset") or self.source.get("source")
+        return f"{self.name}/{part}" if isinstance(part, str) else self.name
+
+    @property
     def letor_threshold(self) -> int:
         """Grade from which the LETOR tools count a document as relevant: 2 on the MSLR sets, else 1."""
-        return CATALOGUE[self.name].letor_threshold if self.name in CATALOGUE else 1
+        return find_entry(self.name, self.source.get("subset")).letor_threshold if self.name in CATALOGUE else 1
 
     @property
     def max_label(self) -> float:
         """Highest grade of the data set (for ERR); of the training lists where the catalogue does not know it."""
-        known = CATALOGUE[self.name].max_label if self.name in CATALOGUE else None
-        return float(self.sets["train"].labels.max()) if known is None else known
+        entry = find_entry(self.name, self.source.get("subset")) if self.name in CATALOGUE else None
+        if entry is not None and entry.max_label is not None:
+            return entry.max_label
+        train = self.sets["train"]
+        return train.num_grades - 1 if train.num_grades else float(train.labels.max())
 
     def attach(self, transform: Transform, device: torch.device) -> None:
         """From now on batches are on `device` and their rows went through `transform`."""
@@ -144,7 +159,7 @@ class RankingDataModule(LightningDataModule):
         rank, world = self._place()
         lengths = self.sets[split].lengths
         sampler = BudgetSampler(
-            lengths, budget=self.batch_documents, shuffle=shuffle, seed=self.seed, rank=rank, world=world
+            lengths, budget=self.batch_documents, shuffle=shuffle, seed=self.order_seed, rank=rank, world=world
         )
         return DataLoader(self.ready(split), sampler=sampler, batch_size=None, collate_fn=lambda batch: batch)
 

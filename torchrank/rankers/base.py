@@ -14,7 +14,7 @@ from torchrank.data.batch import Batch
 from torchrank.data.datamodule import RankingDataModule, transform_batch
 from torchrank.data.sparse import SparseRows
 from torchrank.data.transforms import make_transform
-from torchrank.functional.conventions import describe
+from torchrank.functional.conventions import defines, describe
 from torchrank.functional.ragged import sort_within
 from torchrank.rankers.evaluation import RankingMetrics
 
@@ -155,6 +155,7 @@ class Ranker(LightningModule):
             if not self.transform.fitted and self.trainer.ckpt_path is None:
                 self.transform.fit(lists.x, lists.offsets)
                 self.inputs_sized()
+        data.attach(self.transform, self.device)
         self.metrics = nn.ModuleDict({split: self._new_metrics(split) for split in ("val", "test") if split in data.sets})
 
     def _check_trainer(self) -> None:
@@ -169,12 +170,13 @@ class Ranker(LightningModule):
             )
 
     def _new_metrics(self, split: str) -> nn.ModuleDict:
-        data, lists = self.data, len(self.data.sets[split])
+        """The first convention has to define every measure; the further ones are asked for those that they define."""
+        data = self.data
         return nn.ModuleDict({
             name: RankingMetrics(
-                data.measures,
+                [m for m in data.measures if name == data.conventions[0] or defines(name, m)],
                 name,
-                num_queries=lists,
+                num_queries=len(data.sets[split]),
                 threshold=data.letor_threshold if name == "letor" else None,
                 max_label=data.max_label,
             )
@@ -182,21 +184,10 @@ class Ranker(LightningModule):
         })
 
     def on_fit_start(self) -> None:
-        self.data.attach(self.transform, self.device)
         if self.trainer.ckpt_path is None:
             self.converged.fill_(False)
             with torch.no_grad():
                 self.prepare()
-
-    def on_validation_start(self) -> None:
-        if self.trainer.state.fn != "fit":
-            self.data.attach(self.transform, self.device)
-
-    def on_test_start(self) -> None:
-        self.data.attach(self.transform, self.device)
-
-    def on_predict_start(self) -> None:
-        self.data.attach(self.transform, self.device)
 
     # ---- measuring ----------------------------------------------------------------------------------------------
 
