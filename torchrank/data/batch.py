@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ class Batch(NamedTuple):
     labels: Tensor  # (N,)
     offsets: Tensor  # (Q + 1,)
     query: Tensor  # (Q,) position of each list in the set the batch comes from
-    index: Tensor | None  # (N,) the corpus row of each entry; None: entry i is row i
+    index: Tensor | None  # type: ignore[assignment]  # (N,) corpus row of each entry; None: entry i is row i
     queries: Tensor | None  # (Q, D) query vectors, where the data has them
     max_length: int  # these three are known on the host when the batch is made, so that nothing has to synchronise
     num_pairs: int  # pairs within a list with labels[i] > labels[j], summed over the lists
@@ -41,7 +41,8 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
-        return Batch(*(part.to(device) if isinstance(part, Tensor | SparseRows) else part for part in self))
+        parts: list[Any] = [part.to(device) if isinstance(part, Tensor | SparseRows) else part for part in self]
+        return Batch(*parts)
 
     def flat(self) -> Batch:
         """The same batch with its own row for every entry (a copy of the shared rows), so that `index` is None."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import reduce
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +41,7 @@ class Chunks:
         return Chunks(self.x, self.offsets, self.device, max(self.width, num_outputs), (*self.steps, step))
 
     @torch.no_grad()
-    def __iter__(self) -> Iterator[tuple[Rows, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:  # rows as they are given: dense or sparse
         for first, last in ranges(np.diff(self.bounds), max(1, ELEMENTS // self.width), 0, len(self.bounds) - 1):
             start, stop = int(self.bounds[first]), int(self.bounds[last])
             if start == stop:  # lists without entries
@@ -50,6 +52,16 @@ class Chunks:
             for step in self.steps:
                 rows = step(rows, offsets)
             yield rows, offsets
+
+    def total(self, of_rows: Callable[[Any], Tensor]) -> Tensor:
+        """The sum of a function over all chunks."""
+        return reduce(torch.add, (of_rows(rows) for rows, _ in self))
+
+    def mean(self) -> Tensor:
+        """Mean of each column (D,), exact where the column is constant, so that its variance is exactly 0."""
+        parts = [(rows.sum(0), rows.amin(0), rows.amax(0)) for rows, _ in self]
+        sums, lows, highs = (torch.stack(part) for part in zip(*parts, strict=True))
+        return torch.where(lows.amin(0) == highs.amax(0), lows[0], sums.sum(0) / self.num_rows)
 
     def sample(self, count: int, seed: int) -> Tensor:
         """At most `count` rows, drawn from all rows whatever the chunks are."""
@@ -74,18 +86,6 @@ def check_finite(rows: Rows, start: int) -> None:
     row, feature = place.tolist()
     value = (rows.dense() if isinstance(rows, SparseRows) else rows)[row, feature]
     raise ValueError(f"feature {feature} (counted from 0) of row {start + row} is {value.item()}: clean the data first")
-
-
-def column_mean(chunks: Chunks) -> Tensor:
-    """Mean of each column, exact where the column is constant (so that its variance is exactly 0)."""
-    total = lowest = highest = None
-    for rows, _ in chunks:
-        parts = rows.sum(0), rows.amin(0), rows.amax(0)
-        if total is None:
-            total, lowest, highest = parts
-        else:
-            total, lowest, highest = total + parts[0], lowest.minimum(parts[1]), highest.maximum(parts[2])
-    return torch.where(lowest == highest, lowest, total / chunks.num_rows)
 
 
 def column_squares(rows: Rows) -> Tensor:

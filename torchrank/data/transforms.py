@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from torchrank.data.chunks import Chunks, Rows, column_mean, column_squares
+from torchrank.data.chunks import Chunks, Rows, column_squares
 from torchrank.data.sparse import SparseRows
 from torchrank.functional.ragged import list_ids
 
@@ -106,6 +107,8 @@ class Standard(Transform):
     learns = True
     sparse_refusal = "subtracting means would fill every zero. Use transform=l2, or data.sparse=false"
     clip = 8.0
+    mean: Tensor  # (D,)
+    deviation: Tensor  # (D,)
 
     def __init__(self, num_features: int):
         super().__init__(num_features)
@@ -113,8 +116,8 @@ class Standard(Transform):
         self.register_buffer("deviation", torch.ones(num_features, dtype=torch.float64))
 
     def learn(self, chunks: Chunks, seed: int) -> None:
-        mean = column_mean(chunks)
-        variance = sum(((rows - mean) ** 2).sum(0) for rows, _ in chunks) / chunks.num_rows
+        mean = chunks.mean()
+        variance = chunks.total(lambda rows: ((rows - mean) ** 2).sum(0)) / chunks.num_rows
         self.store(mean=mean, deviation=torch.where(variance > 0, variance.sqrt(), 1.0))
 
     def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
@@ -140,13 +143,14 @@ class ColumnNorm(Transform):
     """Divide each column by its 2-norm over the training rows (by 1 if that is 0)."""
 
     learns = True
+    norm: Tensor  # (D,)
 
     def __init__(self, num_features: int):
         super().__init__(num_features)
         self.register_buffer("norm", torch.ones(num_features, dtype=torch.float64))
 
     def learn(self, chunks: Chunks, seed: int) -> None:
-        squares = sum(column_squares(rows) for rows, _ in chunks)
+        squares = chunks.total(column_squares)
         self.store(norm=torch.where(squares > 0, squares.sqrt(), 1.0))
 
     def change(self, values: Tensor, columns: Tensor | slice) -> Tensor:
@@ -170,6 +174,8 @@ class Quantile(Transform):
     learns = True
     sparse_refusal = "a normal score of zero is not zero. Use transform=log1p, or data.sparse=false"
     points = 1001
+    nodes: Tensor  # (D, points) order statistics of the training values
+    scores: Tensor  # (D, points) their normal scores
 
     def __init__(self, num_features: int):
         super().__init__(num_features)
@@ -202,6 +208,8 @@ class PCA(Transform):
 
     learns = True
     sparse_refusal = "centred rows have no zeros. Use data.sparse=false"
+    mean: Tensor  # (D,)
+    components: Tensor  # (D, num_outputs)
 
     def __init__(self, num_features: int, variance: float = 0.95):
         super().__init__(num_features)
@@ -212,8 +220,8 @@ class PCA(Transform):
         self.register_buffer("components", torch.zeros(num_features, 0, dtype=torch.float64))
 
     def learn(self, chunks: Chunks, seed: int) -> None:
-        mean = column_mean(chunks)
-        scatter = sum((rows - mean).T @ (rows - mean) for rows, _ in chunks)
+        mean = chunks.mean()
+        scatter = chunks.total(lambda rows: (rows - mean).T @ (rows - mean))
         eigenvalues, vectors = torch.linalg.eigh(scatter)
         eigenvalues, vectors = eigenvalues.flip(0).clamp(min=0), vectors.flip(1)
         missing = eigenvalues.sum() - eigenvalues.cumsum(0)  # variance left out by the first 1, 2, ... components
@@ -238,6 +246,7 @@ class Quadratic(Transform):
     """All x_i, then x_i x_j for i < j, then x_i^2: C(D, 2) + 2 D outputs."""
 
     sparse_refusal = "the products are made for all pairs of columns. Use data.sparse=false"
+    pairs: Tensor  # (2, D (D - 1) / 2)
 
     def __init__(self, num_features: int):
         super().__init__(num_features)
@@ -258,6 +267,8 @@ class Quadratic(Transform):
 
 class Chain(Transform):
     """Transforms one after another, each fitted on the output of those before it."""
+
+    steps: Any  # nn.ModuleList of Transform
 
     def __init__(self, steps: Sequence[Transform]):
         super().__init__(steps[0].num_features)
