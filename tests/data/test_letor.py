@@ -89,7 +89,13 @@ def test_compressed(write):
 
 
 def test_comments_are_document_ids(write):
-    text = '1 qid:1 1:1 #docid = GX000-00-0000000 inc = 1 prob = 0.08\n0 qid:1 1:2 # b, "7": x \n0 qid:1 1:3\n2 qid:1 1:4 #é#\n'
+    rows = [
+        "1 qid:1 1:1 #docid = GX000-00-0000000 inc = 1 prob = 0.08",
+        '0 qid:1 1:2 # b, "7": x ',
+        "0 qid:1 1:3",
+        "2 qid:1 1:4 #é#",
+    ]
+    text = "\n".join(rows)
     assert parts(quiet(write(text)))[4] == ["GX000-00-0000000", 'b, "7": x', "", "é#"]
 
 

@@ -1,4 +1,4 @@
-"""Reads LETOR / svmlight files: MSLR-WEB, LETOR 3.0 and 4.0, Yahoo! LTRC, Istella, Yandex IMAT, and libsvm with a side file.
+"""Reads LETOR / svmlight files: MSLR-WEB, LETOR 3 and 4, Yahoo! LTRC, Istella, Yandex, libsvm with a side file.
 
 One row is one document: `label qid:ID index:value ... # comment`. The grammar, so that nobody has to guess:
 tokens are separated by white space, a comment runs from '#' to the line's end, blank lines do not count; numbers are

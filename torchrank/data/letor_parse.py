@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -130,8 +131,13 @@ def _queries(fields: list[list[bytes]], comments: list[bytes] | None, form: Form
 
 
 def _tokens(features: list[bytes], form: Form) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, int] | None:
-    counts = np.array([feature.count(b":") for feature in features], dtype=np.int64)
-    pair = _engine(b"\n".join(filter(None, features)).translate(CSV), int(counts.sum()))
+    text = b"\n".join(features).translate(CSV)
+    commas = np.frombuffer(text, dtype=np.uint8) == ord(",")
+    bounds = accumulate((len(feature) + 1 for feature in features), initial=0)
+    counts = np.array(
+        [np.count_nonzero(commas[a:b]) for a, b in pairwise(bounds)], dtype=np.int64
+    )  # SIMD, unlike count
+    pair = _engine(text.strip(b"\n"), int(counts.sum()))
     if pair is None:
         return None
     columns, doubles, nulls = pair

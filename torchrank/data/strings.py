@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -37,7 +38,7 @@ class Strings(Sequence[str]):
 
     def __iter__(self) -> Iterator[str]:
         data, bounds = self.data.tobytes(), self.offsets.tolist()
-        for start, stop in zip(bounds, bounds[1:], strict=False):
+        for start, stop in pairwise(bounds):
             yield data[start:stop].decode(errors="backslashreplace")
 
     def __eq__(self, other: object) -> bool:

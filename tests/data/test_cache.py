@@ -1,0 +1,308 @@
+"""The cache gives back what the reader gave, notices every change, and survives damage and company."""
+
+import json
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from torchrank.data import cache
+from torchrank.data.cache import cached
+from torchrank.data.letor import DataWarning, read_letor
+
+TEXT = "2 qid:10 1:0.5 2:7 #docid = A inc = 1\n0 qid:10 1:-1 2:0 # é\n1 qid:x 1:1 2:3\n"
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    path = tmp_path / "train.txt"
+    path.write_text(TEXT)
+    settle(path)
+    return path
+
+
+def settle(path: Path) -> None:
+    """As if the file had been written a minute ago."""
+    old = time.time() - 60
+    os.utime(path, (old, old))
+
+
+class Counting:
+    """A reader that counts its calls."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, path, **options):
+        self.calls += 1
+        return read_letor(path, **options)
+
+
+@pytest.fixture
+def read():
+    return Counting()
+
+
+def content(lists):
+    x = lists.x.dense() if lists.is_sparse else lists.x
+    ids = None if lists.document_ids is None else list(lists.document_ids)
+    pairs, grades = lists.pairs.tolist(), lists.num_grades
+    return (
+        x.tolist(),
+        lists.labels.tolist(),
+        lists.offsets.tolist(),
+        list(lists.query_ids),
+        ids,
+        lists.name,
+        pairs,
+        grades,
+    )
+
+
+def folder_of(path: Path) -> Path:
+    (folder,) = [f for f in path.with_name(path.name + ".torchrank").iterdir() if not f.name.startswith(".")]
+    return folder
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("text", [TEXT, "1 qid:a 1:1\n", "1 qid:a\n"])
+def test_gives_back_what_was_read(path, read, sparse, text):
+    path.write_text(text)
+    expected = content(read_letor(path, sparse=sparse))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            lists = cached(path, read, {"sparse": sparse})
+            assert content(lists) == expected and lists.is_sparse == sparse
+            assert content(lists.subset(torch.tensor([0])))[3] == expected[3][:1]
+    assert read.calls == 1
+
+
+def test_is_mapped_and_never_pickled(path, read, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("pickle was used")
+
+    for name in ("dump", "dumps", "load", "loads"):
+        monkeypatch.setattr(pickle, name, refuse)
+    lists = [cached(path, read, {}) for _ in range(2)][1]
+    assert {file.suffix for file in folder_of(path).iterdir()} == {".npy", ".json"}
+    for file in folder_of(path).glob("*.npy"):
+        np.load(file, allow_pickle=False)
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        assert str(folder_of(path) / "x.npy") in maps.read_text()
+    before = (folder_of(path) / "x.npy").read_bytes()
+    lists.x += 1  # a private page: the file stays
+    assert (folder_of(path) / "x.npy").read_bytes() == before
+
+
+def test_options_and_reader_are_part_of_the_key(path, read):
+    assert cached(path, read, {"num_features": 2}).num_features == 2
+    assert cached(path, read, {"num_features": 5}).num_features == 5
+    assert cached(path, read, {"num_features": 2}).num_features == 2
+    cached(path, read_letor, {"num_features": 2})
+    assert read.calls == 2
+
+
+def test_version_is_part_of_the_key(path, read, monkeypatch):
+    cached(path, read, {})
+    monkeypatch.setattr(cache, "VERSION", cache.VERSION + 1)
+    cached(path, read, {})
+    assert read.calls == 2
+
+
+def test_a_changed_file_is_noticed(path, read, caplog):
+    cached(path, read, {})
+    path.write_text(TEXT.replace("2 qid", "1 qid"))  # same size
+    settle(path)
+    assert cached(path, read, {}).labels.tolist() == [1, 0, 1]
+    assert read.calls == 2 and sum("outdated" in r.message for r in caplog.records) == 1
+
+
+def test_a_change_behind_old_times_is_noticed(path, read):
+    cached(path, read, {})
+    status = path.stat()
+    path.write_text(TEXT.replace("2 qid", "1 qid"))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert cached(path, read, {}).labels.tolist() == [1, 0, 1]
+
+
+def test_a_touched_or_copied_file_keeps_its_cache(path, read):
+    cached(path, read, {})
+    os.utime(path)
+    cached(path, read, {})
+    other = path.with_name("copy")
+    other.write_bytes(path.read_bytes())
+    os.replace(other, path)
+    cached(path, read, {})
+    assert read.calls == 1
+
+
+def test_an_unchanged_file_is_not_hashed(path, read, monkeypatch):
+    cached(path, read, {})
+    manifest = json.loads((folder_of(path) / "manifest.json").read_text())
+    del manifest["checksum"]
+    manifest["source"]["checked"] += 10**10  # looked at ten seconds later
+    cache._write_manifest(folder_of(path) / "manifest.json", manifest)
+    monkeypatch.setattr(cache, "_digest", lambda _: pytest.fail("hashed"))
+    cached(path, read, {})
+    assert read.calls == 1
+
+
+def test_the_side_file_is_a_source(path, read):
+    path.write_text("1 1:1\n0 1:2\n2 1:3\n")
+    side = path.with_name("train.txt.query")
+    side.write_text("2\n1\n")
+    assert cached(path, read, {"qid": "file"}).offsets.tolist() == [0, 2, 3]
+    side.write_text("1\n2\n")
+    assert cached(path, read, {"qid": "file"}).offsets.tolist() == [0, 1, 3]
+
+
+def truncate(name):
+    def damage(folder):
+        data = (folder / name).read_bytes()
+        (folder / name).write_bytes(data[: len(data) // 2])
+
+    return damage
+
+
+def flip(name, place):
+    def damage(folder):
+        data = bytearray((folder / name).read_bytes())
+        data[place] ^= 1
+        (folder / name).write_bytes(data)
+
+    return damage
+
+
+def remove(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def reshape(name):
+    return lambda folder: np.save(folder / name, np.load(folder / name)[:-1])
+
+
+def replace_manifest(text):
+    return lambda folder: (folder / "manifest.json").write_text(text)
+
+
+DAMAGES = [
+    *(
+        how
+        for name in ("x.npy", "labels.npy", "offsets.npy", "query_ids.npy", "pairs.npy")
+        for how in (truncate(name), remove(name))
+    ),
+    *(
+        how
+        for name in ("x.npy", "labels.npy", "offsets.npy")
+        for how in (flip(name, -1), flip(name, 30), reshape(name))
+    ),
+    truncate("manifest.json"),
+    remove("manifest.json"),
+    flip("manifest.json", 40),
+    *map(
+        replace_manifest,
+        ("", "[]", "{}", "null", '{"set": 1}', "\x00\xff", '{"checksum": "' + cache._checksum({}) + '"}'),
+    ),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_noticed_and_repaired(path, read, caplog, damage):
+    expected = content(cached(path, read, {}))
+    damage(folder_of(path))
+    with caplog.at_level(logging.INFO):
+        assert content(cached(path, read, {})) == expected
+    assert read.calls == 2 and sum("is built again" in r.message for r in caplog.records) == 1
+    assert content(cached(path, read, {})) == expected and read.calls == 2
+    assert [f.name for f in folder_of(path).parent.iterdir()] == [folder_of(path).name]  # nothing is left lying about
+
+
+def test_warnings_are_given_again(path, read):
+    path.write_text("1 qid:a 1:1\n-1 qid:a 1:2\n")
+    for _ in range(2):
+        with pytest.warns(DataWarning, match="1 of 2 rows have label -1"):
+            cached(path, read, {"unjudged": "drop"})
+    assert read.calls == 1
+
+
+def test_errors_leave_no_cache(path, read):
+    path.write_text("bad\n")
+    with pytest.raises(ValueError, match="line 1"):
+        cached(path, read, {})
+    assert not path.with_name("train.txt.torchrank").exists()
+
+
+def test_cache_dir(path, read, tmp_path):
+    (tmp_path / "other").mkdir()
+    twin = tmp_path / "other" / path.name
+    twin.write_text(TEXT.replace("2 qid", "3 qid"))
+    for _ in range(2):
+        assert cached(path, read, {}, cache_dir=tmp_path / "store").labels[0] == 2
+        assert cached(twin, read, {}, cache_dir=tmp_path / "store").labels[0] == 3
+    assert read.calls == 2 and not path.with_name("train.txt.torchrank").exists()
+
+
+def test_a_folder_that_may_not_be_written(path, read, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    (tmp_path / "data").mkdir()
+    path = path.rename(tmp_path / "data" / "train.txt")
+    path.parent.chmod(0o555)
+    try:
+        for _ in range(2):
+            assert len(cached(path, read, {})) == 2
+    finally:
+        path.parent.chmod(0o755)
+    assert read.calls == 1 and os.listdir(path.parent) == ["train.txt"]
+    assert len(list((tmp_path / "home" / "torchrank").iterdir())) == 1
+
+
+def test_nowhere_to_write(path, read, tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    assert len(cached(path, read, {}, cache_dir=tmp_path / "file" / "store")) == 2
+
+
+def test_a_file_that_changes_while_it_is_read(path):
+    def read(path):
+        lists = read_letor(path)
+        path.write_text("1 qid:a 1:1\n")
+        return lists
+
+    with pytest.raises(ValueError, match="changed while"):
+        cached(path, read, {})
+
+
+def test_processes_that_build_at_once(path):
+    path.write_text("".join(f"{i % 3} qid:{i // 10} 1:{i} 2:{i / 7}\n" for i in range(20_000)))
+    code = (
+        "import sys, time; from torchrank.data.cache import cached; from torchrank.data.letor import read_letor\n"
+        "time.sleep(max(0, float(sys.argv[2]) - time.time()))\n"
+        "lists = cached(sys.argv[1], read_letor, {}); print(float(lists.x.double().sum()), len(lists))"
+    )
+    command = [sys.executable, "-c", code, str(path), str(time.time() + 2)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    answers = {process.communicate(timeout=100)[0] for process in processes}
+    expected = read_letor(path)
+    assert answers == {f"{float(expected.x.double().sum())} {len(expected)}\n"}
+    assert [f.name for f in folder_of(path).parent.iterdir()] == [folder_of(path).name]
+
+
+def test_a_loser_takes_the_winners_cache(path):
+    def read(path):
+        cached(path, winner, {})  # someone else finishes first
+        return read_letor(path)
+
+    winner = Counting()
+    winner.__module__, winner.__qualname__ = read.__module__, read.__qualname__
+    lists = cached(path, read, {})
+    assert content(lists) == content(read_letor(path))
+    assert content(cached(path, read, {})) == content(lists) and winner.calls == 1
