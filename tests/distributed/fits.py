@@ -3,6 +3,7 @@
 usage: python -m torch.distributed.run --nproc-per-node 2 fits.py out.pt
 """
 
+import os
 import sys
 import warnings
 
@@ -41,7 +42,7 @@ def fit(make, epochs: int) -> dict:
     strategy = DDPStrategy(process_group_backend="gloo", broadcast_buffers=False)
     trainer = Trainer(
         accelerator="cpu",
-        devices="auto",
+        devices=int(os.environ["WORLD_SIZE"]),
         strategy=strategy,
         max_epochs=epochs,
         precision="64-true",

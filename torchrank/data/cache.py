@@ -195,13 +195,13 @@ def _write(folder: Path, sources: list[Path], lists: RankingSet, source: dict, n
     _sweep(folder.parent)
     temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
     try:
-        manifest = {"source": source, "notes": notes, "set": save_set(temporary, lists)}
-        _write_manifest(temporary / MANIFEST, manifest)
+        description = save_set(temporary, lists)
+        _write_manifest(temporary / MANIFEST, {"source": source, "notes": notes, "set": description})
         temporary.chmod(0o755)
         for _ in range(ATTEMPTS):
             with suppress(OSError):
                 temporary.rename(folder)
-                return load_set(folder, manifest["set"])
+                return load_set(folder, description)
             with suppress(*BROKEN):  # there is one already: the winner's
                 return _load(folder, sources)[0]
             with suppress(OSError):  # the outdated or damaged one, unless another process just took it away

@@ -114,8 +114,7 @@ class RankingDataModule(LightningDataModule):
         if split not in self._ready:
             lists = self.sets[split]
             resident = self._fits(lists) if self.resident == "auto" else self.resident
-            shared = lists.index is not None
-            if resident or shared:
+            if resident or lists.is_shared:
                 self._ready[split] = lists.to(self._device, self._transform)
             else:
                 self._ready[split] = StreamedSet(lists, self._transform, self._device)

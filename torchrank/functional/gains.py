@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torchrank.functional.ragged import list_ids, segment_sum, sort_within
+from torchrank.functional.ragged import list_ids, positions_within, segment_sum, sort_within
 
 Gain = str | Callable[[Tensor], Tensor]
 Discount = str | Callable[[Tensor], Tensor]
@@ -52,55 +52,48 @@ def _named(choice, table: dict, what: str) -> Callable[[Tensor], Tensor]:
     return table[choice]
 
 
-def dcg(gains: Tensor, offsets: Tensor, *, cutoffs: list[int | None], discount: Discount, longest: int) -> list[Tensor]:
-    """Discounted gain of each list at each cut-off, `(Q,)` each; `gains (N,)` in rank order, None is the whole list.
+def dcg(
+    labels: Tensor, offsets: Tensor, *, cutoffs: list[int | None], gain: Gain, discount: Discount, longest: int
+) -> list[Tensor]:
+    """Discounted gain of each list at each cut-off, `(Q,)` each; `labels (N,)` in rank order, None is the whole list.
 
-    Small cut-offs share one `(Q, k)` block of the first gains of each list and its running sum; this does not touch the
-    entries behind the cut-off, and three cut-offs cost what one does.
+    Small cut-offs share one `(Q, k)` block of the first labels of each list and its running sum: entries behind the
+    cut-off are not touched, and three cut-offs cost what one does.
 
-    >>> dcg(torch.tensor([3.0, 1.0]), torch.tensor([0, 2]), cutoffs=[1, None], discount="letor", longest=2)
+    >>> dcg(torch.tensor([2, 1]), torch.tensor([0, 2]), cutoffs=[1, None], gain="exp2", discount="letor", longest=2)
     [tensor([3.], dtype=torch.float64), tensor([4.], dtype=torch.float64)]
     """
     small = [k for k in cutoffs if k is not None and k <= 64]
     found: dict[int | None, Tensor] = {}
     if small:
         width = max(1, min(max(small), longest))
-        rank = torch.arange(1, width + 1, device=gains.device)
-        running = (first_entries(gains, offsets, width) * discount_of(rank, discount)).cumsum(1)
+        rank = torch.arange(1, width + 1, device=labels.device)
+        slot = offsets[:-1, None] + rank - 1
+        exists = slot < offsets[1:, None]
+        first = torch.nn.functional.pad(labels, (0, 1))[torch.where(exists, slot, len(labels))]  # (Q, width)
+        running = torch.where(exists, gain_of(first, gain) * discount_of(rank, discount), 0).cumsum(1)
         found |= {k: running[:, min(k, width) - 1] for k in small}
     for k in set(cutoffs) - set(small):
-        rank = torch.arange(len(gains), device=gains.device) - offsets[list_ids(offsets, len(gains))] + 1
-        terms = gains * discount_of(rank, discount)
+        rank = positions_within(offsets, len(labels)) + 1
+        terms = gain_of(labels, gain) * discount_of(rank, discount)
         found[k] = segment_sum(terms if k is None else torch.where(rank <= k, terms, 0), offsets)
     return [found[k] for k in cutoffs]
 
 
-def first_entries(values: Tensor, offsets: Tensor, width: int) -> Tensor:
-    """The first `width` entries of each list, `(Q, width)`; 0 where the list is shorter.
-
-    >>> first_entries(torch.tensor([3, 1, 2]), torch.tensor([0, 2, 3]), 2).tolist()
-    [[3, 1], [2, 0]]
-    """
-    slot = offsets[:-1, None] + torch.arange(width, device=offsets.device)
-    slot = torch.where(slot < offsets[1:, None], slot, len(values))
-    return torch.nn.functional.pad(values, (0, 1))[slot]
-
-
-def ideal_gains(labels: Tensor, offsets: Tensor, *, gain: Gain, longest: int, num_grades: int | None) -> Tensor:
-    """Gains of each list in the best order, `(N,)`.
+def ideal_labels(labels: Tensor, offsets: Tensor, *, gain: Gain, longest: int, num_grades: int | None) -> Tensor:
+    """Labels of each list in the order of descending gain, `(N,)`.
 
     Grades 0..K-1 are counted, not sorted; a callable gain may order them differently from the labels.
 
-    >>> ideal_gains(torch.tensor([0, 1, 0, 2]), torch.tensor([0, 2, 4]), gain="exp2", longest=2, num_grades=3).tolist()
-    [1.0, 0.0, 3.0, 0.0]
+    >>> ideal_labels(torch.tensor([0, 1, 0, 2]), torch.tensor([0, 2, 4]), gain="exp2", longest=2, num_grades=3).tolist()
+    [1, 0, 2, 0]
     """
     if not num_grades:
-        gains = gain_of(labels, gain)
-        by = labels if isinstance(gain, str) else gains  # the named gains grow with the label, and float32 sorts faster
-        return gains[sort_within(by, offsets, max_length=longest)]
+        by = labels if isinstance(gain, str) else gain_of(labels, gain)  # the named gains grow with the label
+        return labels[sort_within(by, offsets, max_length=longest)]
     lists = len(offsets) - 1
     grade = list_ids(offsets, len(labels)) * num_grades + labels.long()
     counts = torch.zeros(lists * num_grades, dtype=torch.int64, device=labels.device)
     counts = counts.index_add(0, grade, torch.ones_like(grade)).view(lists, num_grades)
-    gains, best = gain_of(torch.arange(num_grades, device=labels.device), gain).sort(descending=True)
-    return gains.repeat(lists).repeat_interleave(counts[:, best].flatten(), output_size=len(labels))
+    best = gain_of(torch.arange(num_grades, device=labels.device), gain).argsort(descending=True)
+    return best.repeat(lists).repeat_interleave(counts[:, best].flatten(), output_size=len(labels))

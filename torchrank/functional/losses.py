@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from torchrank.functional.gains import dcg, discount_of, gain_of, ideal_gains, wide
+from torchrank.functional.gains import dcg, discount_of, gain_of, ideal_labels, wide
 from torchrank.functional.ragged import (
     list_ids,
     longest_list,
@@ -86,8 +86,8 @@ def lambdarank_loss(
     discounts = discount_of(rank)
     if k is not None:
         discounts = torch.where(rank <= k, discounts, 0)
-    best = ideal_gains(labels, offsets, gain="exp2", longest=longest, num_grades=num_grades)
-    (ideal,) = dcg(best, offsets, cutoffs=[k], discount="log2p1", longest=longest)
+    best = ideal_labels(labels, offsets, gain="exp2", longest=longest, num_grades=num_grades)
+    (ideal,) = dcg(best, offsets, cutoffs=[k], gain="exp2", discount="log2p1", longest=longest)
     gains = gain_of(labels) * ratio(torch.ones_like(ideal), ideal, 0.0)[list_ids(offsets, len(labels))]
     loss = _PairLoss.apply(wide(scores), labels, offsets, (gains, discounts), longest, num_pairs)
     return loss.to(result_dtype(scores))

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from torchrank.functional.gains import Discount, Gain, dcg, discount_of, gain_of, ideal_gains, wide
+from torchrank.functional.gains import Discount, Gain, dcg, discount_of, gain_of, ideal_labels, wide
 from torchrank.functional.ragged import (
     ascents,
     levels_within,
@@ -79,8 +79,11 @@ def ndcg_at(
     for k in cutoffs:
         check_cutoff(k)
     offsets, options = ranking.offsets, {"cutoffs": cutoffs, "discount": discount, "longest": ranking.longest}
-    actual = dcg(ranked_gains(ranking, gain, ties), offsets, **options)
-    ideal = dcg(best_gains(ranking, gain), offsets, **options)
+    if ties == "average":
+        actual = dcg(average_gains(ranking, gain), offsets, gain="linear", **options)
+    else:
+        actual = dcg(ranking.labels, offsets, gain=gain, **options)
+    ideal = dcg(best_labels(ranking, gain), offsets, gain=gain, **options)
     values = [ratio(a, b, empty) for a, b in zip(actual, ideal, strict=True)]
     if short == "zero":
         lengths = offsets.diff()
@@ -88,19 +91,16 @@ def ndcg_at(
     return values
 
 
-def ranked_gains(ranking: Ranking, gain: Gain, ties: str) -> Tensor:
-    """Gains in rank order, `(N,)`; with `ties="average"` an entry has the mean gain of the entries tied with it."""
+def average_gains(ranking: Ranking, gain: Gain) -> Tensor:
+    """Gains in rank order, `(N,)`, each replaced by the mean over the entries of the list with the same score."""
     gains = gain_of(ranking.labels, gain)
-    if ties != "average":
-        return gains
     first, after = runs(ranking.scores, ranking.offsets)
     return torch.zeros_like(gains).index_add(0, first, gains)[first] / (after - first)
 
 
-def best_gains(ranking: Ranking, gain: Gain) -> Tensor:
-    return ideal_gains(
-        ranking.labels, ranking.offsets, gain=gain, longest=ranking.longest, num_grades=ranking.num_grades
-    )
+def best_labels(ranking: Ranking, gain: Gain) -> Tensor:
+    labels, offsets, longest = ranking.labels, ranking.offsets, ranking.longest
+    return ideal_labels(labels, offsets, gain=gain, longest=longest, num_grades=ranking.num_grades)
 
 
 def mean_ndcg(
@@ -129,8 +129,9 @@ def mean_ndcg(
 def mean_ndcg_of(ranking: Ranking, *, gain: Gain, discount: Discount, ties: str, empty: float) -> Tensor:
     offsets, longest = ranking.offsets, ranking.longest
     weight = discount_of(ranking.position + 1, discount)
-    actual = segment_cumsum(ranked_gains(ranking, gain, ties) * weight, offsets, max_length=longest)
-    ideal = segment_cumsum(best_gains(ranking, gain) * weight, offsets, max_length=longest)
+    gains = average_gains(ranking, gain) if ties == "average" else gain_of(ranking.labels, gain)
+    actual = segment_cumsum(gains * weight, offsets, max_length=longest)
+    ideal = segment_cumsum(gain_of(best_labels(ranking, gain), gain) * weight, offsets, max_length=longest)
     # a list with a relevant entry has one at the top of its ideal order, so either all cut-offs are defined or none
     at_rank = ratio(actual, ideal, empty)
     return ratio(segment_sum(at_rank, offsets), wide(offsets.diff()), empty)

@@ -21,10 +21,10 @@ class Ranking(NamedTuple):
     labels: Tensor  # (N,)
     offsets: Tensor  # (Q+1,)
     longest: int  # upper bound of the list lengths
-    num_grades: int  # labels are 0..num_grades-1; 0 = unknown
+    num_grades: int  # labels are 0..num_grades-1; 0 = real-valued or unknown
 
     @property
-    def position(self) -> Tensor:
+    def position(self) -> Tensor:  # from 0
         return positions_within(self.offsets, len(self.labels))
 
     @property
@@ -54,7 +54,20 @@ def rank(
     else:
         first = sort_within(tiebreak, offsets, descending=False, max_length=longest)
         order = first[sort_within(scores[first], offsets, max_length=longest)]
-    return Ranking(scores[order], labels[order], offsets, longest, num_grades or 0)
+    return Ranking(scores[order], labels[order], offsets, longest, count_grades(labels, num_grades))
+
+
+def count_grades(labels: Tensor, num_grades: int | None) -> int:
+    """`num_grades`; if that is None, found from the labels where looking is free (CPU), else 0: real-valued.
+
+    >>> count_grades(torch.tensor([0.0, 2.0]), None), count_grades(torch.tensor([0.5]), None)
+    (3, 0)
+    """
+    if num_grades is not None or labels.device.type != "cpu" or len(labels) == 0:
+        return num_grades or 0
+    lowest, highest = (bound.tolist() for bound in labels.aminmax())
+    whole = not labels.is_floating_point() or (labels == labels.trunc()).all().tolist()
+    return int(highest) + 1 if whole and lowest >= 0 and highest < 32 else 0
 
 
 def check(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:

@@ -72,7 +72,7 @@ class Ranker(LightningModule):
         query: Tensor | None = None,
     ) -> Tensor:
         """Scores (N,) of raw rows. Whole lists: a score may depend on the other documents of its list."""
-        self._check_rows(x, index, queries)
+        self._check_rows(x, index is not None, queries is not None)
         lengths = offsets.diff()
         batch = Batch(
             x=x,
@@ -92,13 +92,13 @@ class Ranker(LightningModule):
         order = sort_within(self(x, offsets, index=index, **given), offsets)
         return order if index is None else index[order]
 
-    def _check_rows(self, x: Tensor | SparseRows, index: Tensor | None, queries: Tensor | None) -> None:
+    def _check_rows(self, x: Tensor | SparseRows, has_corpus: bool, has_queries: bool) -> None:
         if x.shape[-1] != self.num_features:
             raise ValueError(
                 f"{type(self).__name__} was made for {self.num_features} features, these rows have {x.shape[-1]}. "
                 "Read the data with data.num_features set to the training set's number."
             )
-        found = {"sparse": isinstance(x, SparseRows), "corpus": index is not None, "queries": queries is not None}
+        found = {"sparse": isinstance(x, SparseRows), "corpus": has_corpus, "queries": has_queries}
         for kind, there in found.items():
             if there and kind not in self.takes:
                 raise ValueError(f"{type(self).__name__} does not take {KINDS[kind]}.")
@@ -144,7 +144,7 @@ class Ranker(LightningModule):
     def setup(self, stage: str) -> None:
         data = self.data
         lists = data.sets[STAGE_SETS[stage]]
-        self._check_rows(lists.x, lists.index, lists.queries)
+        self._check_rows(lists.x, lists.is_shared, lists.has_queries)
         if self.trainer.world_size > 1 and self.trainer._accelerator_connector.use_distributed_sampler:
             raise ValueError(
                 "Lightning's distributed sampler repeats queries, which makes the measures wrong: pass "
@@ -153,7 +153,7 @@ class Ranker(LightningModule):
         if stage == "fit":
             self._check_trainer()
             if not self.transform.fitted and self.trainer.ckpt_path is None:
-                self.transform.fit(lists.x, lists.offsets)
+                self.transform.fit(lists.x, None if lists.is_shared else lists.offsets)
                 self.inputs_sized()
         data.attach(self.transform, self.device)
         self.metrics = nn.ModuleDict({split: self._new_metrics(split) for split in ("val", "test") if split in data.sets})

@@ -24,12 +24,12 @@ class LinearScorer(nn.Module):
 
 
 class MLPScorer(nn.Module):
-    """Fully connected layers with ReLU between them."""
+    """Fully connected layers with ReLU between them; the last has no bias, whose gradient would be rounding noise."""
 
     def __init__(self, num_inputs: int, hidden: list[int] = (256, 128), dropout: float = 0.0):  # type: ignore[assignment]
         super().__init__()
-        sizes = [num_inputs, *hidden, 1]
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise([num_inputs, *hidden]))
+        self.layers.append(nn.Linear(hidden[-1], 1, bias=False))
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor | SparseRows) -> Tensor:
