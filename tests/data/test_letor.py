@@ -160,7 +160,7 @@ def test_missing_values(write):
     rejects(path, "line 1", "'1:NULL'", "missing=0")
     with pytest.warns(DataWarning, match="2 values NULL were filled with -7"):
         assert read_letor(path, missing=-7).x.tolist() == [[-7, 2], [3, -7]]
-    for wrong in ("1:NULLNULL", "1:NULL5", "1:null", "NULL:1", "1:", "1:NUL"):
+    for wrong in ("1:NULLNULL", "1:NULL5", "1:null", "NULL:1", "1:", "1:NUL", ":NULL", "1:2:NULL"):
         rejects(write(f"1 qid:a 2:NULL\n1 qid:a {wrong} 2:2\n"), "line 2", repr(wrong), missing=0)
     rejects(write("NULL qid:a 1:1"), "line 1", "'NULL'", missing=0)
 
@@ -230,7 +230,7 @@ def test_long_tokens_in_messages_are_cut(write):
 def test_num_features(write):
     path = write("1 qid:a 1:1 3:2\n1 qid:a 4:1\n")
     assert quiet(path, num_features=6).x.shape == (2, 6)
-    rejects(path, "line 2", "'4:1'", "features 3", num_features=3)
+    rejects(path, "line 2", "'4:1'", "features 3", "num_features", num_features=3)
     assert quiet(path, num_features=6, sparse=True).x.shape == (2, 6)
 
 

@@ -12,8 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from torchrank.data import letor
+from torchrank.data.letor_exact import parse_exact
 from torchrank.data.letor_files import read_blocks
-from torchrank.data.letor_parse import Form, parse_exact, parse_fast
+from torchrank.data.letor_form import Form
+from torchrank.data.letor_parse import parse_fast
 
 DIGITS = set(b"0123456789")
 BIG = np.finfo(np.float32).max
@@ -199,6 +201,8 @@ GOOD_ROWS = st.tuples(
     st.integers(1, 3),
     st.dictionaries(st.integers(1, 40), st.floats(width=32, allow_nan=False, allow_infinity=False)),
 ).map(lambda row: f"{row[0]} qid:{row[1]} " + " ".join(f"{i}:{v!r}" for i, v in row[2].items()))
+PIECES = st.sampled_from(["1", "2", "3", ":", ":", " ", " ", "NULL", ".", "-", "+", "e", "\t", "\n1 qid:1 ", "#"])
+SOUP = st.lists(PIECES, max_size=14).map(lambda pieces: ("1 qid:1 " + "".join(pieces)).encode())
 ENDS = st.sampled_from(["\n", "\n", "\r\n", "\n\n"])
 
 
@@ -215,13 +219,18 @@ def damaged(draw) -> bytes:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.one_of(st.binary(max_size=80), joined(ROWS)), OPTIONS)
+@given(st.one_of(st.binary(max_size=80), SOUP, joined(ROWS)), OPTIONS)
 @example(b"\xef\xbb\xbf1 qid:1 1:2", {})
 @example(b"1 qid:1 \xef\xbb\xbf1:2", {})
 @example(b"1 qid:1 1\r:2", {})
 @example(b"1 qid:1 1:2\r3:4", {})
 @example(b"1 qid:1 1:2 \t 3:4\n1 qid:1 1:\n", {})
 @example(b"1 qid:1 1:NULL 2: 3\n", {"missing": 2.5})
+@example(b"1 qid:1 5 NULL:6\n", {"missing": 2.5})
+@example(b"1 qid:1 5 :NULL\n", {"missing": 2.5})
+@example(b"1 qid:1 7:1 5 1:2:NULL\n", {"missing": 2.5})
+@example(b"1 qid:1 5 1:2:3 :4\n", {})
+@example(b"1 qid:1 7:1 5 1:2:3\n", {})
 def test_any_bytes(data, options):
     compare(data, options)
 
@@ -239,7 +248,7 @@ def test_damaged_files(data, options):
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.one_of(joined(ROWS), joined(GOOD_ROWS), damaged()), OPTIONS)
+@given(st.one_of(SOUP, joined(ROWS), joined(GOOD_ROWS), damaged()), OPTIONS)
 def test_the_fast_way_says_what_the_exact_way_says(data, options):
     ways_agree(data, options)
 

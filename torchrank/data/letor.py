@@ -19,7 +19,8 @@ import torch
 from tqdm import tqdm
 
 from torchrank.data.letor_files import Block, read_blocks, read_lengths, side_file
-from torchrank.data.letor_parse import LARGEST, Form, Rows, parse
+from torchrank.data.letor_form import LARGEST, Form, Rows
+from torchrank.data.letor_parse import parse
 from torchrank.data.letor_store import FeatureStore, Growing, reorder
 from torchrank.data.lists import RankingSet
 from torchrank.data.strings import Strings

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchrank.data.letor_parse import Rows
+from torchrank.data.letor_form import Rows
 from torchrank.data.sparse import SparseRows
 
 SPARSE_BELOW = 0.25  # share of present features

@@ -1,0 +1,69 @@
+"""What the two ways of parsing LETOR text share: the options, the rows they return, and the grammar of the pieces."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+LARGEST = float(np.finfo(np.float32).max)
+LARGEST_INDEX = 2**31 - 1
+NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+DOCUMENT = re.compile(rb"docid\s*=\s*(\S+)")
+
+
+@dataclass(frozen=True)
+class Form:
+    """What `read_letor` was told about the file."""
+
+    qid: str = "token"
+    num_features: int | None = None
+    unjudged: str | float = "error"
+    missing: str | float = "error"
+    sentinel: str = "error"
+
+    @property
+    def heads(self) -> int:
+        """Tokens before the features."""
+        return 2 if self.qid == "token" else 1
+
+    @property
+    def last_index(self) -> int:
+        return LARGEST_INDEX if self.num_features is None else self.num_features
+
+
+class Rows(NamedTuple):
+    """Rows of a block; the features of row r are the next `counts[r]` of `columns` and `values`."""
+
+    labels: np.ndarray  # (R,) float32
+    queries: list[bytes] | None  # None: they stand in a side file
+    documents: list[bytes] | None  # None: no comments
+    counts: np.ndarray  # (R,) int64
+    columns: np.ndarray  # (T,) int32, from 0, ascending in each row
+    values: np.ndarray  # (T,) float32
+    filled: int  # NULLs that were replaced
+    clipped: int  # values beyond float32 that were clipped
+
+
+def document_id(comment: bytes) -> bytes:
+    """LETOR's `docid = X inc = ...` gives X, any other comment is the id itself.
+
+    >>> document_id(b"docid = GX000-00-0000000 inc = 1 prob = 0.0246906"), document_id(b" page 7 ")
+    (b'GX000-00-0000000', b'page 7')
+    """
+    found = DOCUMENT.match(comment.strip())
+    return found[1] if found else comment.strip()
+
+
+def show(token: bytes) -> str:
+    """A token as it is quoted in a message: readable, on one line, not longer than 60 characters."""
+    text = ascii(token.decode(errors="backslashreplace"))
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def single(numbers: np.ndarray | list[float]) -> np.ndarray:
+    """float32 as numpy rounds it, infinite where it does not fit."""
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(numbers, dtype=np.float64).astype(np.float32)
