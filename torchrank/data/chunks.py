@@ -13,7 +13,7 @@ from torch import Tensor
 from torchrank.data.sampler import ranges
 from torchrank.data.sparse import SparseRows
 
-ELEMENTS = 2**23  # numbers held in float64 at a time
+ELEMENTS = 2**20  # numbers held in float64 at a time: 8 MB, which allocators reuse and caches like
 
 Rows = Tensor | SparseRows
 Step = Callable[[Rows, Tensor], Rows]
