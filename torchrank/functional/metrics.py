@@ -208,9 +208,10 @@ def average_precision(
 
 
 def average_precision_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
-    rank_ = ranking.position + 1
-    counted = found.relevant if k is None else found.relevant & (rank_ <= k)
-    precisions = torch.where(counted, wide(found.so_far) / rank_, 0)
+    rank_ = ranking.position.add_(1)
+    precisions = wide(found.so_far).div_(rank_).mul_(found.relevant)
+    if k is not None:
+        precisions.mul_(rank_ <= k)
     return ratio(segment_sum(precisions, ranking.offsets), wide(found.total), empty)
 
 

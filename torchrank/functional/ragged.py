@@ -120,19 +120,20 @@ def segment_cumsum(values: Tensor, offsets: Tensor, *, max_length: int | None = 
     return values
 
 
-def _ordered_integers(values: Tensor) -> tuple[Tensor, int]:
-    """int64 numbers in the same order as `values`, and how many bits they have (32 or 64).
+def _ordered_integers(values: Tensor) -> tuple[Tensor, bool]:
+    """int64 numbers in the same order as `values` (a new tensor), and whether they fit into 32 bits.
 
     The bits of an IEEE float read as an integer are in order for positive numbers and in reverse for negative ones.
     -0.0 becomes 0.0 first, because the two are equal as scores.
     """
     if not values.is_floating_point():
-        return values.long(), 64
+        return values.to(torch.int64, copy=True), values.dtype.itemsize <= 4
     if values.dtype == torch.float64:
-        bits = (values + 0.0).view(torch.int64)
-        return bits ^ ((bits >> 63) & 0x7FFF_FFFF_FFFF_FFFF), 64
-    bits = (values.float() + 0.0).view(torch.int32)
-    return (bits ^ ((bits >> 31) & 0x7FFF_FFFF)).long(), 32
+        bits, sign, magnitude = (values + 0.0).view(torch.int64), 63, 0x7FFF_FFFF_FFFF_FFFF
+    else:
+        bits, sign, magnitude = (values.float() + 0.0).view(torch.int32), 31, 0x7FFF_FFFF
+    bits ^= (bits >> sign).bitwise_and_(magnitude)
+    return bits.long(), sign == 31
 
 
 def sort_within(scores: Tensor, offsets: Tensor, *, descending: bool = True, max_length: int | None = None) -> Tensor:
@@ -140,26 +141,30 @@ def sort_within(scores: Tensor, offsets: Tensor, *, descending: bool = True, max
 
     One unstable sort of int64 keys (list, score bits, position). On CPU torch sorts integers with vector instructions:
     11 ms for 680,000 entries, where a stable sort of floats takes 75 ms and would be needed twice, or padded rows.
-    When 32 score bits leave no room beside list and position (float64, integers, very many lists) the scores are first
+    When the score bits leave no room beside list and position (float64, int64, very many lists) the scores are first
     replaced by their rank among all scores, which takes a second sort of the same kind.
 
     >>> sort_within(torch.tensor([1.0, 3.0, 2.0, 2.0]), torch.tensor([0, 2, 4])).tolist()
     [1, 0, 2, 3]
     """
-    num_entries = len(scores)
-    lists, longest = max(len(offsets) - 1, 1), max(longest_list(offsets, num_entries, max_length), 1)
-    keys, bits = _ordered_integers(scores.detach())
-    keys = ~keys if descending else keys  # ~x = -1 - x reverses the order without overflow
-    if bits == 32 and lists * longest <= 2**31:
-        keys, levels = keys + 2**31, 2**32
+    num_entries, lists = len(scores), max(len(offsets) - 1, 1)
+    longest = max(longest_list(offsets, num_entries, max_length), 1)
+    keys, narrow = _ordered_integers(scores.detach())
+    if narrow and lists * longest < 2**31:
+        lowest, levels = -(2**31), 2**32
     else:
         values, order = torch.sort(keys)
-        keys = torch.empty_like(order).scatter(0, order, _count_changes(values))
-        levels = max(num_entries, 1)
-    keys = list_ids(offsets, num_entries) * levels + keys
-    if lists * levels * longest > 2**63:
-        return torch.sort(keys, stable=True).indices
-    return torch.sort(keys * longest + positions_within(offsets, num_entries)).indices
+        keys.scatter_(0, order, _count_changes(values))
+        lowest, levels = 0, max(num_entries, 1)
+    if lists * levels * longest >= 2**63:  # no room for the position
+        ids = list_ids(offsets, num_entries)
+        return torch.sort(ids * levels + (levels - 1 - keys if descending else keys), stable=True).indices
+    # key = (list * levels + level) * longest + position, in place: every tensor of N numbers saved is a millisecond
+    highest = lowest + levels - 1
+    start = torch.arange(len(offsets) - 1, device=offsets.device) * levels + (highest if descending else -lowest)
+    start = (start * longest - offsets[:-1]).repeat_interleave(offsets.diff(), output_size=num_entries)
+    keys.mul_(-longest if descending else longest).add_(start)
+    return torch.sort(keys.add_(torch.arange(num_entries, device=offsets.device))).indices
 
 
 def _count_changes(ordered: Tensor) -> Tensor:

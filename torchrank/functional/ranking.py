@@ -15,16 +15,21 @@ from torchrank.functional.ragged import (
 
 
 class Ranking(NamedTuple):
-    """Scores and labels in rank order, list by list: what every measure is computed from."""
+    """Lists in rank order: what every measure is computed from."""
 
-    scores: Tensor  # (N,)
-    labels: Tensor  # (N,)
+    order: Tensor  # (N,) entries best first, list by list
+    unordered: Tensor  # (N,) scores as they were given
+    labels: Tensor  # (N,) in rank order
     offsets: Tensor  # (Q+1,)
     longest: int  # upper bound of the list lengths
     num_grades: int  # labels are 0..num_grades-1; 0 = real-valued or unknown
 
     @property
-    def position(self) -> Tensor:  # from 0
+    def scores(self) -> Tensor:  # (N,) in rank order; few measures look at them
+        return self.unordered[self.order]
+
+    @property
+    def position(self) -> Tensor:  # (N,) from 0
         return positions_within(self.offsets, len(self.labels))
 
     @property
@@ -54,7 +59,7 @@ def rank(
     else:
         first = sort_within(tiebreak, offsets, descending=False, max_length=longest)
         order = first[sort_within(scores[first], offsets, max_length=longest)]
-    return Ranking(scores[order], labels[order], offsets, longest, count_grades(labels, num_grades))
+    return Ranking(order, scores, labels[order], offsets, longest, count_grades(labels, num_grades))
 
 
 def count_grades(labels: Tensor, num_grades: int | None) -> int:
@@ -132,7 +137,10 @@ class Hits(NamedTuple):
 def hits(ranking: Ranking, threshold: float) -> Hits:
     """Everything the measures of binary relevance need, from one running count over all lists."""
     offsets, relevant = ranking.offsets, ranking.labels >= threshold
-    count = torch.nn.functional.pad(relevant.cumsum(0), (1, 0))  # (N+1,) relevant entries before this one
+    count = torch.zeros(
+        len(relevant) + 1, dtype=torch.int64, device=relevant.device
+    )  # relevant entries before this one
+    torch.cumsum(relevant, 0, out=count[1:])
     before = count[offsets[:-1]]
     so_far = count[1:] - before.repeat_interleave(offsets.diff(), output_size=len(relevant))
     first = torch.searchsorted(count, before + 1) - offsets[:-1]  # the count first exceeds `before` one further on
