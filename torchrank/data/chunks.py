@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from torchrank.data.sampler import ranges
 from torchrank.data.sparse import SparseRows
@@ -42,7 +43,8 @@ class Chunks:
 
     @torch.no_grad()
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:  # rows as they are given: dense or sparse
-        for first, last in ranges(np.diff(self.bounds), max(1, ELEMENTS // self.width), 0, len(self.bounds) - 1):
+        parts = ranges(np.diff(self.bounds), max(1, ELEMENTS // self.width), 0, len(self.bounds) - 1)
+        for first, last in tqdm(parts, desc="rows in chunks", delay=2, leave=False):
             start, stop = int(self.bounds[first]), int(self.bounds[last])
             if start == stop:  # lists without entries
                 continue

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from torchrank.data.chunks import ELEMENTS
 from torchrank.data.lists import RankingSet
@@ -88,7 +89,7 @@ def row_keys(x: torch.Tensor | SparseRows) -> np.ndarray:
         sums = np.concatenate((np.zeros(1, np.uint64), sums))
         return sums[starts[1:]] - sums[starts[:-1]]  # exact: integers that wrap around
     keys, step = np.empty(len(x), dtype=np.uint64), max(1, ELEMENTS // x.shape[1])
-    for start in range(0, len(x), step):
+    for start in tqdm(range(0, len(x), step), desc="compare rows", delay=2, leave=False):
         values = x[start : start + step].cpu().numpy()
         _refuse_nan(values, lambda place, start=start, width=x.shape[1]: start + place // width)
         keys[start : start + step] = (_bits(values) * factors).sum(1, dtype=np.uint64)

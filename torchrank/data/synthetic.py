@@ -14,6 +14,7 @@ from statistics import NormalDist
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from torchrank.data.lists import RankingSet
 from torchrank.data.sampler import ranges
@@ -116,7 +117,7 @@ def draw(
     thresholds = [NormalDist().inv_cdf(share) for share in np.cumsum(GRADES)[:-1]]
     x = np.empty((int(offsets[-1]), world.num_features), dtype=np.float32)
     labels = np.empty(len(x), dtype=np.float32)
-    for first, last in ranges(lengths, CHUNK, 0, num_queries):
+    for first, last in tqdm(ranges(lengths, CHUNK, 0, num_queries), desc=f"make {name}", delay=2, leave=False):
         chunk = slice(int(offsets[first]), int(offsets[last]))
         lists = np.repeat(np.arange(first, last), lengths[first:last])
         random.standard_normal(out=x[chunk], dtype=np.float32)
