@@ -91,7 +91,7 @@ class RankingSet(Dataset):
         return len(self.lengths)
 
     def __repr__(self) -> str:
-        kind = ("sparse" if self.is_sparse else "dense") + (", shared corpus" if self.index is not None else "")
+        kind = ("sparse" if self.is_sparse else "dense") + (", shared corpus" if self.is_shared else "")
         sizes = f"{len(self)} lists, {len(self.labels)} entries, {self.num_features} features"
         return f"RankingSet('{self.name}': {sizes}, {kind})"
 
@@ -103,7 +103,7 @@ class RankingSet(Dataset):
             return self._slice(*positions.indices(len(self)))
         host = self._host(positions)
         place, entries, offsets = self._places(host)
-        x = self.x if self.index is not None else self.x[entries]
+        x = self.x if self.is_shared else self.x[entries]
         index = None if self.index is None else self.index[entries]
         queries = None if self.queries is None else self.queries[place]
         return self._batch(host, x, self.labels[entries], offsets, place, index, queries)
@@ -113,7 +113,7 @@ class RankingSet(Dataset):
             raise ValueError(f"lists can be sliced with step 1 only, got step {step}: use positions")
         stop = max(start, stop)
         entries = slice(int(self._bounds[start]), int(self._bounds[stop]))
-        x = self.x if self.index is not None else self.x[entries]
+        x = self.x if self.is_shared else self.x[entries]
         index = None if self.index is None else self.index[entries]
         queries = None if self.queries is None else self.queries[start:stop]
         offsets = self.offsets[start : stop + 1] - entries.start
@@ -148,7 +148,7 @@ class RankingSet(Dataset):
     def pick(self, lists: np.ndarray, entries: Tensor, offsets: Tensor, pairs: np.ndarray | None = None) -> RankingSet:
         """A new set of `lists` (Q',) with these of their entries (N',), cut by new `offsets` (Q' + 1,)."""
         return RankingSet(
-            self.x if self.index is not None else self.x[entries],
+            self.x if self.is_shared else self.x[entries],
             self.labels[entries],
             offsets,
             index=None if self.index is None else self.index[entries],
@@ -187,8 +187,7 @@ class RankingSet(Dataset):
         self, device: torch.device | str, transform: Transform
     ) -> tuple[Tensor | SparseRows, Tensor | None]:
         """Rows and query vectors after the transform; the rows are written in place, in float32."""
-        shared = self.index is not None
-        if transform.per_query and (shared or self.has_queries):
+        if transform.per_query and (self.is_shared or self.has_queries):
             name = type(transform).__name__
             raise ValueError(f"{name} works list by list, but the lists of '{self.name}' share rows or have a vector")
         queries = self.queries if self.queries is None else transform(self.queries.to(device), self.offsets.to(device))
@@ -196,7 +195,7 @@ class RankingSet(Dataset):
             return transform(self.x.to(device), self.offsets.to(device)).to(dtype=torch.float32), queries
         rows = torch.empty(len(self.x), transform.num_outputs, dtype=torch.float32, device=device)
         start = 0
-        chunks = Chunks(self.x, None if shared else self.offsets, device, self.num_features)
+        chunks = Chunks(self.x, None if self.is_shared else self.offsets, device, self.num_features)
         for part, _ in chunks.through(transform, transform.num_outputs):
             rows[start : start + len(part)] = part
             start += len(part)

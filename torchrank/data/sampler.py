@@ -57,7 +57,11 @@ class BudgetSampler(Sampler):
 
 
 def num_cuts(lengths: np.ndarray, budget: int) -> int:
-    """Batches needed for these lists: total / budget rounded up, but at least one and at most one per list."""
+    """Batches needed for these lists: total / budget rounded up, but at least one and at most one per list.
+
+    >>> num_cuts(np.array([3, 1, 2, 5]), budget=6), num_cuts(np.array([50, 50]), budget=6)
+    (2, 2)
+    """
     return max(1, min(len(lengths), -(-int(lengths.sum()) // budget)))
 
 
