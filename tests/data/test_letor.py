@@ -99,6 +99,10 @@ def test_comments_are_document_ids(write):
     assert parts(quiet(write(text)))[4] == ["GX000-00-0000000", 'b, "7": x', "", "é#"]
 
 
+def test_empty_comments_are_no_ids(write):
+    assert quiet(write("1 qid:1 1:1 #\n0 qid:1 1:2 # \n")).document_ids is None
+
+
 def test_queries_that_are_not_contiguous(write):
     text = "0 qid:a 1:1 #0\n1 qid:b 1:2 #1\n2 qid:a 1:3 #2\n0 qid:c 1:4 #3\n1 qid:b 1:5 #4\n2 qid:a 1:6 #5\n"
     with pytest.warns(DataWarning, match="2 of 3 queries are not contiguous"):

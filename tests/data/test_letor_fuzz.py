@@ -226,6 +226,7 @@ def damaged(draw) -> bytes:
 @example(b"1 qid:1 1:2\r3:4", {})
 @example(b"1 qid:1 1:2 \t 3:4\n1 qid:1 1:\n", {})
 @example(b"1 qid:1 1:NULL 2: 3\n", {"missing": 2.5})
+@example(b"-1.000000001 qid:1 5:1\n", {})
 @example(b"1 qid:1 5 NULL:6\n", {"missing": 2.5})
 @example(b"1 qid:1 5 :NULL\n", {"missing": 2.5})
 @example(b"1 qid:1 7:1 5 1:2:NULL\n", {"missing": 2.5})

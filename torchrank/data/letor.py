@@ -25,8 +25,13 @@ from torchrank.data.letor_store import FeatureStore, Growing, reorder
 from torchrank.data.lists import RankingSet
 from torchrank.data.strings import Strings
 
-THREADS = 2  # one cuts lines while the engine parses another block
-CHOICES = {"qid": ("token", "comment", "file"), "unjudged": ("error", "drop"), "missing": ("error",)}
+THREADS = 2  # one cuts lines while the engine, which has threads of its own, parses another block
+CHOICES = {
+    "qid": ("token", "comment", "file"),
+    "unjudged": ("error", "drop", "a number"),
+    "missing": ("error", "a number"),
+    "sentinel": ("error", "clip"),
+}
 
 
 class DataWarning(UserWarning):
@@ -78,13 +83,11 @@ def read_letor(
 
 
 def _check(form: Form, query_file: str | Path | None) -> None:
-    for name, value in (("qid", form.qid), ("unjudged", form.unjudged), ("missing", form.missing)):
-        number = name != "qid" and not isinstance(value, str) and abs(value) <= LARGEST
-        if value not in CHOICES[name] and not number:
-            also = "" if name == "qid" else " or a finite number"
-            raise ValueError(f"{name}={value!r}: expected {' or '.join(map(repr, CHOICES[name]))}{also}")
-    if form.sentinel not in ("error", "clip"):
-        raise ValueError(f"sentinel={form.sentinel!r}: expected 'error' or 'clip'")
+    for name, choices in CHOICES.items():
+        value = vars(form)[name]
+        number = "a number" in choices and not isinstance(value, str) and abs(value) <= LARGEST
+        if not number and (value not in choices or value == "a number"):
+            raise ValueError(f"{name}={value!r}: expected {' or '.join(choices)}")
     if form.num_features is not None and form.num_features < 1:
         raise ValueError(f"num_features={form.num_features}: expected a number from 1, or None for the largest index")
     if query_file is not None and form.qid != "file":
@@ -178,7 +181,8 @@ class _Gathered:
         return query, [b"%d" % (place + 1) for place in places]
 
     def _documents(self) -> list[bytes] | None:
-        if all(isinstance(block, int) for block in self.documents):
+        """None when no row has a comment with something in it."""
+        if not any(any(block) for block in self.documents if isinstance(block, list)):
             return None
         return [d for block in self.documents for d in ([b""] * block if isinstance(block, int) else block)]
 

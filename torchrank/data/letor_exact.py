@@ -54,8 +54,8 @@ def _complain(place: str) -> Complain:
 
 
 def _exact_label(token: bytes, form: Form, wrong: Complain) -> float:
-    label = float(token) if NUMBER.fullmatch(token) else np.nan
-    if not np.isfinite(single([label])[0]):
+    label = float(single([float(token) if NUMBER.fullmatch(token) else np.nan])[0])
+    if not np.isfinite(label):
         wrong(f"label {show(token)}: expected a finite number as the first token of a row")
     if label == -1 and form.unjudged == "error":
         wrong(

@@ -28,14 +28,15 @@ def parse(block: bytes, form: Form, where: str, first_line: int) -> Rows:
 def parse_fast(block: bytes, form: Form) -> Rows | None:
     """The rows, or None when anything is unusual: then `parse_exact` decides."""
     lines, comments = _without_comments(block)
-    fields = [line.split(None, form.heads) for line in lines]
+    heads = form.heads
+    fields = [line.split(None, heads) for line in lines]
     if not all(fields):  # blank lines
         comments = comments and [comment for comment, field in zip(comments, fields, strict=True) if field]
         fields = [field for field in fields if field]
-    if any(len(field) < form.heads for field in fields):
+    if any(len(field) < heads for field in fields):
         return None
     labels, queries = _labels(fields, form), _queries(fields, comments, form)
-    features = [field[form.heads].rstrip() if len(field) > form.heads else b"" for field in fields]
+    features = [field[heads].rstrip() if len(field) > heads else b"" for field in fields]
     tokens = _tokens(features, form)
     if labels is None or queries is None or tokens is None:
         return None
