@@ -10,6 +10,11 @@ from torchrank.data import Batch, SparseRows, make_batch
 from torchrank.data.batch import MAX_GRADES, count_grades, count_pairs
 
 
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
 def random_lists(random: np.random.Generator, labels):
     lengths = random.integers(0, 7, random.integers(0, 9))
     offsets = np.concatenate(([0], np.cumsum(lengths)))

@@ -194,6 +194,9 @@ def test_empty_sets_and_bad_positions():
     for bad in ([5], [-1, 2]):
         with pytest.raises(IndexError, match="set of 5 lists"):
             lists[torch.tensor(bad)]
+    for bad in (torch.tensor([True, False]), np.array([0.5]), [[0, 1]]):
+        with pytest.raises(IndexError, match="whole numbers"):
+            lists[bad]
     with pytest.raises(IndexError, match="position 5 of a set of 5 lists"):
         lists[5]
     with pytest.raises(ValueError, match="step 1"):

@@ -15,6 +15,11 @@ OFFSETS = torch.tensor([0, 40, 40, 41, 150, 200])
 ALL = torch.tensor([0, 200])
 
 
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
 def awkward_rows(huge: float = 1e30) -> torch.Tensor:
     """200 rows: normal, huge, constant, mostly zero, offset by a million, two values, constant zero."""
     random = np.random.default_rng(0)

@@ -126,7 +126,10 @@ class RankingSet(Dataset):
 
     def _host(self, positions: Tensor | np.ndarray) -> np.ndarray:
         positions = positions.cpu() if isinstance(positions, Tensor) else positions
-        host = np.asarray(positions, dtype=np.int64)
+        host = np.asarray(positions)
+        if host.ndim != 1 or (len(host) and host.dtype.kind not in "iu"):
+            raise IndexError(f"positions must be a row of whole numbers, got {host.dtype} of shape {host.shape}")
+        host = host.astype(np.int64, copy=False)
         if len(host) and (host.min() < 0 or host.max() >= len(self)):
             raise IndexError(f"positions {host.min()}..{host.max()} of a set of {len(self)} lists")
         return host
@@ -161,9 +164,9 @@ class RankingSet(Dataset):
         )
 
     def to(self, device: torch.device | str, transform: Transform | None = None) -> RankingSet:
-        """The set on a device in float32, its rows and query vectors sent through a fitted transform.
+        """The set on a device, its rows and query vectors in float32 and sent through a fitted transform.
 
-        The transform runs in chunks of whole lists on the device; without one, rows already there are not copied.
+        The transform runs on the device in chunks of whole lists; without one, rows already there are not copied.
         """
         if transform is None or isinstance(transform, Identity):
             x, queries = self.x.to(device=device, dtype=torch.float32), self.queries
