@@ -137,10 +137,8 @@ class Hits(NamedTuple):
 def hits(ranking: Ranking, threshold: float) -> Hits:
     """Everything the measures of binary relevance need, from one running count over all lists."""
     offsets, relevant = ranking.offsets, ranking.labels >= threshold
-    count = torch.zeros(
-        len(relevant) + 1, dtype=torch.int64, device=relevant.device
-    )  # relevant entries before this one
-    torch.cumsum(relevant, 0, out=count[1:])
+    count = torch.zeros(len(relevant) + 1, dtype=torch.int64, device=relevant.device)
+    torch.cumsum(relevant, 0, out=count[1:])  # count[i]: relevant entries before entry i, over all lists
     before = count[offsets[:-1]]
     so_far = count[1:] - before.repeat_interleave(offsets.diff(), output_size=len(relevant))
     first = torch.searchsorted(count, before + 1) - offsets[:-1]  # the count first exceeds `before` one further on

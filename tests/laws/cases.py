@@ -1,0 +1,78 @@
+"""One row per function of `torchrank.functional` on lists. A new function gets its row here, and all laws hold for it.
+
+A row says how the function is called and which laws it claims. Unclaimed laws are not weaker tests, they are facts: the
+NDCG of equal scores depends on their order, and a loss has no value for the shift of one score.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+import torchrank.functional as F
+
+
+class Row(NamedTuple):
+    function: Callable
+    options: dict[str, Any]
+    loss: bool = False  # has a gradient; 0 for a list with one distinct label
+    all_tied: float | None = None  # value when all scores of the list TIED are equal
+    single: float = float("nan")  # value of a list with one entry, of label 1
+
+    def __call__(self, scores, labels, offsets, **sizes):
+        return self.function(scores, labels, offsets, **self.options, **sizes)
+
+
+TIED = (0, 2, 0, 1)  # labels of the list whose scores are all equal: its entries keep this order
+LOG3 = float(np.log2(3))
+
+# values by hand for TIED in this order: gains 0 3 0 1, ideal 3 + 1/log2(3)
+DCG = 3 / LOG3 + 1 / float(np.log2(5))
+NDCG = DCG / (3 + 1 / LOG3)
+SOFTMAX_LOSS = float(np.log(4))
+
+ROWS = {
+    "ndcg": Row(F.ndcg, {}, all_tied=NDCG, single=1),
+    "ndcg@2": Row(F.ndcg, {"k": 2}, all_tied=3 / LOG3 / (3 + 1 / LOG3), single=1),
+    "ndcg@100": Row(F.ndcg, {"k": 100}, all_tied=NDCG, single=1),
+    "ndcg, linear": Row(F.ndcg, {"k": 1, "gain": "linear", "discount": "letor"}, all_tied=0, single=1),
+    "ndcg, ties averaged": Row(F.ndcg, {"k": 1, "ties": "average"}, all_tied=1 / 3, single=1),
+    "ndcg, worst ties": Row(F.ndcg, {"k": 2, "ties": "worst"}, all_tied=0, single=1),
+    "ndcg, short": Row(F.ndcg, {"k": 5, "short": "zero", "empty": 0.0}, all_tied=0, single=0),
+    "mean_ndcg": Row(F.mean_ndcg, {"discount": "letor"}, all_tied=(0 + 3 / 4 + 3 / 4 + 3.5 / 4) / 4, single=1),
+    "average_precision": Row(F.average_precision, {}, all_tied=0.5, single=1),
+    "average_precision@3": Row(F.average_precision, {"k": 3}, all_tied=0.25, single=1),
+    "precision": Row(F.precision, {}, all_tied=0.5, single=1),
+    "precision@5": Row(F.precision, {"k": 5}, all_tied=0.4, single=0.2),
+    "recall@2": Row(F.recall, {"k": 2, "threshold": 2}, all_tied=1, single=float("nan")),
+    "reciprocal_rank": Row(F.reciprocal_rank, {}, all_tied=0.5, single=1),
+    "reciprocal_rank@1": Row(F.reciprocal_rank, {"k": 1, "empty": 0.0}, all_tied=0, single=1),
+    "err": Row(F.err, {"max_label": 3}, all_tied=3 / 8 / 2 + 5 / 8 * 1 / 8 / 4, single=1 / 8),
+    "err@2": Row(F.err, {"max_label": 3, "k": 2}, all_tied=3 / 8 / 2, single=1 / 8),
+    "auc": Row(F.auc, {}, all_tied=0.5),
+    "domination_error": Row(F.domination_error, {}, all_tied=0),
+    "domination_error, ties": Row(F.domination_error, {"ties": "error"}, all_tied=1),
+    "all_pairs_error": Row(F.all_pairs_error, {}, all_tied=0.5),
+    "all_pairs_error, ties": Row(F.all_pairs_error, {"ties": "error"}, all_tied=1),
+    "listnet_loss": Row(F.listnet_loss, {}, loss=True, all_tied=SOFTMAX_LOSS, single=0),
+    "ranknet_loss": Row(F.ranknet_loss, {}, loss=True, all_tied=5 * float(np.log(2)), single=0),
+    "lambdarank_loss": Row(F.lambdarank_loss, {}, loss=True, single=0),
+    "lambdarank_loss@2": Row(F.lambdarank_loss, {"k": 2}, loss=True, single=0),
+}
+
+
+def batch(seed: int, *, lists: int = 30, longest: int = 12, dtype: torch.dtype = torch.float64):
+    """Random lists without equal scores, of 0 to `longest` entries, grades 0-3."""
+    draw = np.random.default_rng(seed)
+    offsets = np.concatenate([[0], draw.integers(0, longest + 1, lists).cumsum()])
+    scores = draw.permutation(offsets[-1]) / 7 - 3
+    labels = draw.integers(0, 4, offsets[-1])
+    return torch.tensor(scores, dtype=dtype), torch.tensor(labels), torch.tensor(offsets)
+
+
+def sizes(labels, offsets, *, longest: int = 12):
+    """The three numbers that a Batch carries."""
+    lists = [labels[a:b] for a, b in zip(offsets.tolist(), offsets.tolist()[1:], strict=False)]
+    num_pairs = sum(int((one[:, None] > one).sum()) for one in lists)
+    return {"max_length": longest, "num_grades": 4, "num_pairs": num_pairs}

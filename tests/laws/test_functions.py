@@ -1,0 +1,232 @@
+"""Laws that hold for every function on lists: see the table in cases.py."""
+
+import inspect
+import itertools
+import math
+
+import pytest
+import torch
+from cases import ROWS, TIED, batch, sizes
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import torchrank.functional as F
+
+LOSS_ROWS = {name: row for name, row in ROWS.items() if row.loss}
+every = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
+every_loss = pytest.mark.parametrize("row", LOSS_ROWS.values(), ids=LOSS_ROWS.keys())
+
+
+def same(actual, expected, atol=1e-12):
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=atol, equal_nan=True)
+
+
+def known(row, given):
+    """Those of the batch's three numbers that the function takes."""
+    return {name: value for name, value in given.items() if name in inspect.signature(row.function).parameters}
+
+
+def reorder_lists(values, offsets, order):
+    parts = [values[a:b] for a, b in itertools.pairwise(offsets.tolist())]
+    return torch.cat([parts[q] for q in order])
+
+
+def test_every_function_on_lists_has_a_row():
+    functions = {name: value for name, value in vars(F).items() if name in F.__all__ and callable(value)}
+    first_three = {name: list(inspect.signature(value).parameters)[:3] for name, value in functions.items()}
+    on_lists = {name for name, arguments in first_three.items() if arguments == ["scores", "labels", "offsets"]}
+    assert on_lists - {"evaluate"} == {row.function.__name__ for row in ROWS.values()}
+
+
+@every
+def test_one_value_per_list(row):
+    scores, labels, offsets = batch(0)
+    values = row(scores, labels, offsets)
+    assert values.shape == (30,) and values.dtype == torch.float64
+
+
+@every
+def test_permuting_the_entries_of_lists_changes_nothing(row):
+    scores, labels, offsets = batch(1)
+    generator = torch.Generator().manual_seed(0)
+    order = torch.cat([a + torch.randperm(b - a, generator=generator) for a, b in itertools.pairwise(offsets.tolist())])
+    same(row(scores[order], labels[order], offsets), row(scores, labels, offsets))
+
+
+@every
+def test_permuting_the_lists_permutes_the_values(row):
+    scores, labels, offsets = batch(2)
+    order = torch.randperm(30, generator=torch.Generator().manual_seed(0))
+    moved = torch.nn.functional.pad(offsets.diff()[order].cumsum(0), (1, 0))
+    values = row(reorder_lists(scores, offsets, order), reorder_lists(labels, offsets, order), moved)
+    same(values, row(scores, labels, offsets)[order])
+
+
+@every
+def test_a_batch_is_the_concatenation_of_its_lists(row):
+    scores, labels, offsets = batch(3)
+    scores = scores.round()  # with equal scores too
+    alone = [row(scores[a:b], labels[a:b], torch.tensor([0, b - a])) for a, b in itertools.pairwise(offsets.tolist())]
+    same(row(scores, labels, offsets), torch.cat(alone))
+
+
+@every
+def test_shifting_the_scores_of_a_list_changes_nothing(row):
+    scores, labels, offsets = batch(4)
+    shift = torch.linspace(-64, 64, 30, dtype=torch.float64).round().repeat_interleave(offsets.diff())
+    same(row(scores * 7 + shift * 7, labels, offsets), row(scores * 7, labels, offsets))
+
+
+@every
+def test_all_scores_equal(row):
+    offsets = torch.tensor([0, 4, 4, 8])
+    labels = torch.tensor(TIED + TIED)
+    values = row(torch.full((8,), 0.3, dtype=torch.float64), labels, offsets)
+    same(values[0], values[2])
+    assert values[0].isfinite()
+    if row.all_tied is not None:
+        assert values[0].item() == pytest.approx(row.all_tied, abs=1e-12)
+
+
+@every
+def test_lists_with_one_entry(row):
+    values = row(torch.tensor([5.0, -1.0]), torch.tensor([1, 1]), torch.tensor([0, 1, 2]))
+    assert values.tolist() == pytest.approx([row.single] * 2, nan_ok=True)
+
+
+@every
+@pytest.mark.parametrize("offsets", [[0], [0, 0], [0, 0, 0]], ids=str)
+def test_batches_without_entries(row, offsets):
+    scores = torch.empty(0, requires_grad=row.loss)
+    labels, offsets = torch.empty(0, dtype=torch.int64), torch.tensor(offsets)
+    for given in ({}, {"max_length": 0, "num_grades": 4, "num_pairs": 0}):
+        values = row(scores, labels, offsets, **known(row, given))
+        assert values.shape == (len(offsets) - 1,)
+        if row.loss:
+            assert (values == 0).all() and values.requires_grad
+            values.sum().backward()
+
+
+@every
+@pytest.mark.parametrize("name", ["max_length", "num_grades", "num_pairs"])
+def test_the_numbers_of_the_batch_change_no_value(row, name):
+    scores, labels, offsets = batch(5)
+    given = {name: sizes(labels, offsets)[name]}
+    same(row(scores.round(), labels, offsets, **known(row, given)), row(scores.round(), labels, offsets), atol=0)
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float16, torch.float32, torch.float64])
+def test_the_dtype_of_labels_changes_no_value(row, dtype):
+    scores, labels, offsets = batch(6)
+    same(row(scores, labels.to(dtype), offsets), row(scores, labels, offsets))
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_dtype_of_scores_is_that_of_the_result(row, dtype):
+    scores, labels, offsets = batch(7)
+    low = scores.to(dtype)
+    values = row(low, labels, offsets)
+    assert values.dtype == torch.float32
+    torch.testing.assert_close(
+        values.double(), row(low.double(), labels, offsets), rtol=1e-6, atol=1e-6, equal_nan=True
+    )
+
+
+@every
+def test_runs_on_the_meta_device(row):
+    """A hidden synchronisation or a constant on the CPU raises there."""
+    scores, labels, offsets = batch(8)
+    given = known(row, sizes(labels, offsets))
+    scores, labels, offsets = (part.to("meta") for part in (scores, labels, offsets))
+    scores.requires_grad_(row.loss)
+    values = row(scores, labels, offsets, **given)
+    assert values.device.type == "meta" and values.shape == (30,)
+    if row.loss:
+        values.sum().backward()
+        assert scores.grad.shape == scores.shape
+
+
+class Synchronisations(TorchDispatchMode):
+    """Counts what would wait for a GPU: a number read by the host, an output whose size depends on values."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        name, options = function.name(), options or {}
+        sized_by_values = name == "aten::repeat_interleave.Tensor" and options.get("output_size") is None
+        by_mask = name.startswith("aten::index") and any(
+            part.dtype == torch.bool for part in torch.utils._pytree.tree_leaves(arguments[1]) if torch.is_tensor(part)
+        )
+        waits = name.startswith(("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select"))
+        if waits or sized_by_values or by_mask:
+            self.found.append(name)
+        return function(*arguments, **options)
+
+
+def test_the_counter_counts():
+    with Synchronisations() as counter:
+        torch.ones(2)[torch.tensor([True, False])].sum().item()
+        torch.ones(1).repeat_interleave(torch.tensor([2]))
+    assert len(counter.found) == 3
+
+
+@every
+def test_no_synchronisation_when_the_numbers_are_given(row):
+    scores, labels, offsets = batch(9)
+    scores.requires_grad_(row.loss)
+    given = known(row, sizes(labels, offsets))
+    with Synchronisations() as counter:
+        values = row(scores, labels, offsets, **given)
+        if row.loss:
+            values.sum().backward()
+    assert counter.found == []
+
+
+@every
+def test_at_most_one_synchronisation_otherwise(row):
+    scores, labels, offsets = batch(10)
+    with Synchronisations() as counter:
+        row(scores, labels, offsets)
+    assert len(counter.found) <= 1
+
+
+@every_loss
+def test_gradient(row):
+    scores, labels, offsets = batch(11, lists=6, longest=5)
+    torch.autograd.gradcheck(lambda s: row(s, labels, offsets), scores.requires_grad_())
+
+
+@every_loss
+def test_one_distinct_label_is_a_connected_zero(row):
+    scores = torch.tensor([1e4, -1e4, 3.0, 2.0], requires_grad=True)
+    values = row(scores, torch.tensor([3, 3, 0, 0]), torch.tensor([0, 2, 4]))
+    assert values.tolist() == [0, 0]
+    values.sum().backward()
+    assert scores.grad.tolist() == [0, 0, 0, 0]
+
+
+@every_loss
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_large_scores_give_finite_losses_and_gradients(row, dtype):
+    scores, labels, offsets = batch(12)
+    large = (scores * 1e4 / scores.abs().max()).to(dtype).requires_grad_()
+    values = row(large, labels, offsets)
+    values.sum().backward()
+    assert values.isfinite().all() and large.grad.isfinite().all() and large.grad.dtype == dtype
+    expected = row(large.detach().double(), labels, offsets)
+    torch.testing.assert_close(values.double(), expected, rtol=1e-6, atol=1e-6)
+
+
+@every
+def test_measures_have_no_graph_and_refuse_nan(row):
+    scores, labels, offsets = batch(13)
+    if row.loss:
+        return
+    assert not row(scores.requires_grad_(), labels, offsets).requires_grad
+    broken = scores.detach().clone()
+    broken[3] = math.nan
+    with pytest.raises(ValueError, match="NaN"):
+        row(broken, labels, offsets)
