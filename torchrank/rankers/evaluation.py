@@ -51,6 +51,10 @@ class RankingMetrics(Metric):
     def _sum_state(self, name: str, *shape: int, dtype: torch.dtype = torch.int64) -> None:
         self.add_state(name, torch.zeros(shape, dtype=dtype), dist_reduce_fx="sum")
 
+    def _apply(self, fn, *arguments):
+        """A cast of the ranker (`trainer.precision=bf16-true`) does not touch the sums: they follow to its device."""
+        return super()._apply(lambda state: state.to(fn(state.new_empty(0)).device), *arguments)
+
     def update(
         self,
         scores: Tensor,

@@ -1,0 +1,86 @@
+"""Who may import whom: functional <- solvers <- rankers <- train; data sees functional.ragged, report nobody."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / "torchrank"
+
+# room: what it may import of torchrank besides itself
+ALLOWED = {
+    "functional": [],
+    "solvers": ["functional", "data"],
+    "data": ["functional.ragged"],
+    "rankers": ["functional", "solvers", "data"],
+    "report": [],
+}
+HEAVY = ("pytorch_lightning", "lightning", "hydra", "omegaconf", "torchmetrics", "numpy", "scipy", "polars")
+# third parties that a room must not import: functional has torch only, solvers know no Lightning and no files
+REFUSED = {
+    "functional": HEAVY,
+    "solvers": ("pytorch_lightning", "lightning", "hydra", "omegaconf", "torchmetrics"),
+    "data": ("hydra", "omegaconf"),
+    "rankers": ("hydra", "omegaconf"),
+    "report": ("hydra", "omegaconf", "pytorch_lightning", "lightning"),
+}
+
+
+def imports(path: Path) -> set[str]:
+    """Full names of all modules that a file imports, those inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}:{node.lineno}: imports are absolute"
+            # `from torchrank.functional import ragged` imports the module functional.ragged
+            base = ROOT.parent.joinpath(*node.module.split("."))
+            modules = {f"{node.module}.{alias.name}" for alias in node.names if (base / f"{alias.name}.py").exists()}
+            found |= modules or {node.module}
+    return found
+
+
+def files(room: str) -> list[Path]:
+    return sorted((ROOT / room).rglob("*.py"))
+
+
+@pytest.mark.parametrize("room", ALLOWED)
+def test_rooms_import_along_the_arrows(room):
+    own = f"torchrank.{room}"
+    allowed = [own, *(f"torchrank.{name}" for name in ALLOWED[room])]
+    for path in files(room):
+        for name in imports(path):
+            if name.split(".")[0] == "torchrank":
+                # the package itself holds names only and imports no room
+                fits = name == "torchrank" or any(name == other or name.startswith(other + ".") for other in allowed)
+                assert fits, f"{path.relative_to(ROOT)} imports {name}: {room} may import {ALLOWED[room] or 'nothing'}"
+
+
+@pytest.mark.parametrize("room", REFUSED)
+def test_rooms_keep_third_parties_out(room):
+    for path in files(room):
+        found = {name.split(".")[0] for name in imports(path)} & set(REFUSED[room])
+        assert not found, f"{path.relative_to(ROOT)} imports {sorted(found)}"
+
+
+def test_hydra_is_imported_by_train_alone():
+    at_top = ast.parse((ROOT / "cli.py").read_text()).body
+    names = {alias.name for node in at_top if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in at_top if isinstance(node, ast.ImportFrom)}
+    assert not {name for name in names if name.split(".")[0] in ("hydra", "omegaconf")}, "cli.py imports Hydra lazily"
+
+
+def test_there_is_no_utils_module():
+    assert not [path for path in ROOT.rglob("*.py") if path.stem in ("utils", "helpers", "misc", "common")]
+
+
+@pytest.mark.parametrize("module", ["torchrank", "torchrank.functional", "torchrank.functional.conventions"])
+def test_functions_come_without_lightning(module):
+    code = (
+        f"import sys, {module}; print([m for m in ('pytorch_lightning', 'hydra', 'torchmetrics') if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
