@@ -233,6 +233,10 @@ def damaged(draw) -> bytes:
 @example(b"1 qid:1 5 :NULL\n", {"missing": 2.5})
 @example(b"1 qid:1 7:1 5 1:2:NULL\n", {"missing": 2.5})
 @example(b"1 qid:1 5 1:2:3 :4\n", {})
+@example(b"1 qid:1 1:1 2:2\n0 qid:1 1:3 2:4\n", {})
+@example(b"1 qid:1 1:1 2:2 1:3\n0 qid:1 2:4\n", {})
+@example(b"1 qid:1 1:1 2:2 1:3 2:4\n0 qid:1 1:1 2:2 1:3 2:4\n", {})
+@example(b"1 qid:1 1:1 2:2 1:3\n0 qid:1 1:4\n", {})
 @example(b"1 qid:1 7:1 5 1:2:3\n", {})
 def test_any_bytes(data, options):
     compare(data, options)

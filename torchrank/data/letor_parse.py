@@ -84,12 +84,10 @@ def _tokens(features: list[bytes], form: Form) -> tuple[np.ndarray, np.ndarray, 
     """Counts (R,), columns (T,), values (T,) and how many were filled and clipped."""
     text = b"\n".join([*features, b""]).translate(CSV)
     commas = np.frombuffer(text, dtype=np.uint8) == ord(",")
-    bounds = accumulate((len(feature) + 1 for feature in features), initial=0)
-    counts = np.array([np.count_nonzero(commas[a:b]) for a, b in pairwise(bounds)], dtype=np.int64)
     filled = text.count(b",NULL\n") if form.missing != "error" and b"N" in text else 0
     if filled:
         text = text.replace(b",NULL\n", b",%r\n" % float(form.missing))
-    found = _engine(text.lstrip(b"\n"), int(counts.sum()))
+    found = _engine(text.lstrip(b"\n"), int(np.count_nonzero(commas)))
     if found is None:
         return None
     columns, values = found[0], single(found[1])
@@ -100,8 +98,24 @@ def _tokens(features: list[bytes], form: Form) -> tuple[np.ndarray, np.ndarray, 
         clipped, values = int(np.isinf(values).sum()), np.clip(values, -LARGEST, LARGEST)
     if len(columns) and (columns.min() < 1 or columns.max() > form.last_index):
         return None
+    if width := _full_width(features, columns):
+        return np.full(len(features), width), columns - 1, values, filled, clipped
+    bounds = accumulate((len(feature) + 1 for feature in features), initial=0)
+    counts = np.array([np.count_nonzero(commas[a:b]) for a, b in pairwise(bounds)], dtype=np.int64)
     ordered = _ascending(counts, columns - 1, values)
     return ordered and (counts, *ordered, filled, clipped)
+
+
+def _full_width(features: list[bytes], columns: np.ndarray) -> int:
+    """D when every row has the indices 1..D in order, otherwise 0.
+
+    The indices of all R rows are 1..D, R times over, and every row begins with a 1: as there are R of them, each row
+    has one and so ends with D. This saves counting the tokens of each row.
+    """
+    width, rest = divmod(len(columns), max(len(features), 1))
+    if rest or not width or not all(feature.startswith(b"1:") for feature in features):
+        return 0
+    return width if (columns.reshape(-1, width) == np.arange(1, width + 1, dtype=np.int32)).all() else 0
 
 
 def _engine(text: bytes, count: int) -> tuple[np.ndarray, np.ndarray] | None:
