@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from torchrank.functional import metrics
-from torchrank.functional.gains import wide
 from torchrank.functional.ranking import Hits, Ranking, hits, rank
 
 FAMILIES = {  # measure: may it have a cut-off, may it stand without one
@@ -193,7 +192,7 @@ def _value(ranking: Ranking, found: Hits, rules: Convention, measure: Measure, m
             )
         case "map" if rules.map_divisor == "cut" and k is not None:
             value = metrics.average_precision_of(ranking, found, k, empty=empty)
-            return torch.where(found.total > k, value * (wide(found.total) / k), value)
+            return torch.where(found.total > k, value * found.total / k, value)
         case "map":
             return metrics.average_precision_of(ranking, found, k, empty=empty)
         case "p":

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torchrank.functional.ragged import list_ids, positions_within, segment_sum, sort_within
+from torchrank.functional.ragged import list_ids, positions_within, segment_sum, sort_within, wide
 
 Gain = str | Callable[[Tensor], Tensor]
 Discount = str | Callable[[Tensor], Tensor]
@@ -18,11 +18,6 @@ DISCOUNTS: dict[str, Callable[[Tensor], Tensor]] = {
     "log2p1": lambda ranks: 1 / torch.log2(ranks + 1),
     "letor": lambda ranks: 1 / torch.log2(ranks.clamp(min=2)),  # 1, 1, 1/log2(3), ...: Jarvelin & Kekalainen's form
 }
-
-
-def wide(values: Tensor) -> Tensor:
-    """`values` in the type in which sums are made: float64, or float32 on a device that has no float64 (mps)."""
-    return values.to(torch.float32 if values.device.type == "mps" else torch.float64)
 
 
 def gain_of(labels: Tensor, gain: Gain = "exp2") -> Tensor:
@@ -57,22 +52,19 @@ def dcg(
 ) -> list[Tensor]:
     """Discounted gain of each list at each cut-off, `(Q,)` each; `labels (N,)` in rank order, None is the whole list.
 
-    Small cut-offs share one `(Q, k)` block of the first labels of each list and its running sum: entries behind the
-    cut-off are not touched, and three cut-offs cost what one does.
+    Small cut-offs share one `(Q, k)` block of the first labels of each list: entries behind the cut-off are not
+    touched, and three cut-offs cost what one does.
 
     >>> dcg(torch.tensor([2, 1]), torch.tensor([0, 2]), cutoffs=[1, None], gain="exp2", discount="letor", longest=2)
     [tensor([3.], dtype=torch.float64), tensor([4.], dtype=torch.float64)]
     """
-    small = [k for k in cutoffs if k is not None and k <= 64]
+    small = [k for k in cutoffs if is_small(k)]
     found: dict[int | None, Tensor] = {}
     if small:
-        width = max(1, min(max(small), longest))
-        rank = torch.arange(1, width + 1, device=labels.device)
-        slot = offsets[:-1, None] + rank - 1
-        exists = slot < offsets[1:, None]
-        first = torch.nn.functional.pad(labels, (0, 1))[torch.where(exists, slot, len(labels))]  # (Q, width)
-        running = torch.where(exists, gain_of(first, gain) * discount_of(rank, discount), 0).cumsum(1)
-        found |= {k: running[:, min(k, width) - 1] for k in small}
+        slot = offsets[:-1, None] + torch.arange(block_width(small, longest), device=labels.device)
+        slot = torch.where(slot < offsets[1:, None], slot, len(labels))
+        block = torch.nn.functional.pad(labels, (0, 1))[slot]
+        found |= zip(small, block_dcg(block, offsets, cutoffs=small, gain=gain, discount=discount), strict=True)
     for k in set(cutoffs) - set(small):
         rank = positions_within(offsets, len(labels)) + 1
         terms = gain_of(labels, gain) * discount_of(rank, discount)
@@ -80,10 +72,63 @@ def dcg(
     return [found[k] for k in cutoffs]
 
 
-def ideal_labels(labels: Tensor, offsets: Tensor, *, gain: Gain, longest: int, num_grades: int | None) -> Tensor:
-    """Labels of each list in the order of descending gain, `(N,)`.
+def is_small(k: int | None) -> bool:
+    return k is not None and k <= 64
 
-    Grades 0..K-1 are counted, not sorted; a callable gain may order them differently from the labels.
+
+def block_width(cutoffs: list[int | None], longest: int) -> int:
+    return max(1, min(max(k for k in cutoffs if k is not None), longest))
+
+
+def block_dcg(
+    block: Tensor, offsets: Tensor, *, cutoffs: list[int | None], gain: Gain, discount: Discount
+) -> list[Tensor]:
+    """DCG at cut-offs from the first labels of each list, `(Q, width)`; what stands behind the end of a list is 0."""
+    width = block.shape[1]
+    rank = torch.arange(1, width + 1, device=block.device)
+    terms = gain_of(block, gain) * discount_of(rank, discount)
+    running = torch.where(rank <= offsets.diff()[:, None], terms, 0).cumsum(1)
+    return [running[:, min(k or width, width) - 1] for k in cutoffs]
+
+
+def ideal_dcg(
+    labels: Tensor,
+    offsets: Tensor,
+    *,
+    cutoffs: list[int | None],
+    gain: Gain,
+    discount: Discount,
+    longest: int,
+    num_grades: int | None,
+) -> list[Tensor]:
+    """DCG of each list in its best order at each cut-off, `(Q,)` each.
+
+    >>> ideal_dcg(torch.tensor([0, 1]), torch.tensor([0, 2]), cutoffs=[1], gain="exp2", discount="letor", longest=2,
+    ...           num_grades=2)
+    [tensor([1.], dtype=torch.float64)]
+    """
+    if not num_grades or not all(map(is_small, cutoffs)):
+        best = ideal_labels(labels, offsets, gain=gain, longest=longest, num_grades=num_grades)
+        return dcg(best, offsets, cutoffs=cutoffs, gain=gain, discount=discount, longest=longest)
+    grades, counts = grade_counts(labels, offsets, gain, num_grades)
+    # rank r of the best order holds the first grade up to which there are at least r entries
+    rank = torch.arange(1, block_width(cutoffs, longest) + 1, device=labels.device)
+    place = torch.searchsorted(counts.cumsum(1), rank.expand(len(counts), -1).contiguous())
+    block = grades[place.clamp(max=num_grades - 1)]
+    return block_dcg(block, offsets, cutoffs=cutoffs, gain=gain, discount=discount)
+
+
+def grade_counts(labels: Tensor, offsets: Tensor, gain: Gain, num_grades: int) -> tuple[Tensor, Tensor]:
+    """Grades in the order of descending gain, `(K,)`, and how many entries of each list have them, `(Q, K)`."""
+    grades = gain_of(torch.arange(num_grades, device=labels.device), gain).argsort(descending=True)
+    bins = (list_ids(offsets, len(labels)) * num_grades).add_(labels.long())
+    one = torch.ones(1, dtype=torch.int64, device=labels.device).expand(len(labels))
+    counts = torch.zeros((len(offsets) - 1) * num_grades, dtype=torch.int64, device=labels.device)
+    return grades, counts.index_add(0, bins, one).view(-1, num_grades)[:, grades]
+
+
+def ideal_labels(labels: Tensor, offsets: Tensor, *, gain: Gain, longest: int, num_grades: int | None) -> Tensor:
+    """Labels of each list in the order of descending gain, `(N,)`. Grades 0..K-1 are counted, not sorted.
 
     >>> ideal_labels(torch.tensor([0, 1, 0, 2]), torch.tensor([0, 2, 4]), gain="exp2", longest=2, num_grades=3).tolist()
     [1, 0, 2, 0]
@@ -91,9 +136,5 @@ def ideal_labels(labels: Tensor, offsets: Tensor, *, gain: Gain, longest: int, n
     if not num_grades:
         by = labels if isinstance(gain, str) else gain_of(labels, gain)  # the named gains grow with the label
         return labels[sort_within(by, offsets, max_length=longest)]
-    lists = len(offsets) - 1
-    grade = list_ids(offsets, len(labels)) * num_grades + labels.long()
-    counts = torch.zeros(lists * num_grades, dtype=torch.int64, device=labels.device)
-    counts = counts.index_add(0, grade, torch.ones_like(grade)).view(lists, num_grades)
-    best = gain_of(torch.arange(num_grades, device=labels.device), gain).argsort(descending=True)
-    return best.repeat(lists).repeat_interleave(counts[:, best].flatten(), output_size=len(labels))
+    grades, counts = grade_counts(labels, offsets, gain, num_grades)
+    return grades.repeat(len(counts)).repeat_interleave(counts.flatten(), output_size=len(labels))

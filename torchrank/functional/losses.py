@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from torchrank.functional.gains import dcg, discount_of, gain_of, ideal_labels, wide
+from torchrank.functional.gains import discount_of, gain_of, ideal_dcg
 from torchrank.functional.ragged import (
     list_ids,
     longest_list,
@@ -14,6 +14,7 @@ from torchrank.functional.ragged import (
     segment_min,
     segment_softmax,
     segment_sum,
+    wide,
 )
 from torchrank.functional.ranking import check_cutoff, check_lists, ratio, result_dtype
 
@@ -86,8 +87,9 @@ def lambdarank_loss(
     discounts = discount_of(rank)
     if k is not None:
         discounts = torch.where(rank <= k, discounts, 0)
-    best = ideal_labels(labels, offsets, gain="exp2", longest=longest, num_grades=num_grades)
-    (ideal,) = dcg(best, offsets, cutoffs=[k], gain="exp2", discount="log2p1", longest=longest)
+    (ideal,) = ideal_dcg(
+        labels, offsets, cutoffs=[k], gain="exp2", discount="log2p1", longest=longest, num_grades=num_grades
+    )
     gains = gain_of(labels) * ratio(torch.ones_like(ideal), ideal, 0.0)[list_ids(offsets, len(labels))]
     loss = _PairLoss.apply(wide(scores), labels, offsets, (gains, discounts), longest, num_pairs)
     return loss.to(result_dtype(scores))

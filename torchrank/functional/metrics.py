@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from torchrank.functional.gains import Discount, Gain, dcg, discount_of, gain_of, ideal_labels, wide
+from torchrank.functional.gains import Discount, Gain, dcg, discount_of, gain_of, ideal_dcg, ideal_labels
 from torchrank.functional.ragged import (
     ascents,
     levels_within,
@@ -20,6 +20,7 @@ from torchrank.functional.ragged import (
     segment_min,
     segment_sum,
     sort_within,
+    wide,
 )
 from torchrank.functional.ranking import (
     Hits,
@@ -83,7 +84,7 @@ def ndcg_at(
         actual = dcg(average_gains(ranking, gain), offsets, gain="linear", **options)
     else:
         actual = dcg(ranking.labels, offsets, gain=gain, **options)
-    ideal = dcg(best_labels(ranking, gain), offsets, gain=gain, **options)
+    ideal = ideal_dcg(ranking.labels, offsets, gain=gain, num_grades=ranking.num_grades, **options)
     values = [ratio(a, b, empty) for a, b in zip(actual, ideal, strict=True)]
     if short == "zero":
         lengths = offsets.diff()
@@ -96,11 +97,6 @@ def average_gains(ranking: Ranking, gain: Gain) -> Tensor:
     gains = gain_of(ranking.labels, gain)
     first, after = runs(ranking.scores, ranking.offsets)
     return torch.zeros_like(gains).index_add(0, first, gains)[first] / (after - first)
-
-
-def best_labels(ranking: Ranking, gain: Gain) -> Tensor:
-    labels, offsets, longest = ranking.labels, ranking.offsets, ranking.longest
-    return ideal_labels(labels, offsets, gain=gain, longest=longest, num_grades=ranking.num_grades)
 
 
 def mean_ndcg(
@@ -131,7 +127,8 @@ def mean_ndcg_of(ranking: Ranking, *, gain: Gain, discount: Discount, ties: str,
     weight = discount_of(ranking.position + 1, discount)
     gains = average_gains(ranking, gain) if ties == "average" else gain_of(ranking.labels, gain)
     actual = segment_cumsum(gains * weight, offsets, max_length=longest)
-    ideal = segment_cumsum(gain_of(best_labels(ranking, gain), gain) * weight, offsets, max_length=longest)
+    best = ideal_labels(ranking.labels, offsets, gain=gain, longest=longest, num_grades=ranking.num_grades)
+    ideal = segment_cumsum(gain_of(best, gain) * weight, offsets, max_length=longest)
     # a list with a relevant entry has one at the top of its ideal order, so either all cut-offs are defined or none
     at_rank = ratio(actual, ideal, empty)
     return ratio(segment_sum(at_rank, offsets), wide(offsets.diff()), empty)
@@ -208,11 +205,11 @@ def average_precision(
 
 
 def average_precision_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
-    rank_ = ranking.position.add_(1)
-    precisions = wide(found.so_far).div_(rank_).mul_(found.relevant)
+    rank_ = wide(ranking.position.add_(1))
+    precisions = (found.so_far / rank_).mul_(found.relevant)
     if k is not None:
         precisions.mul_(rank_ <= k)
-    return ratio(segment_sum(precisions, ranking.offsets), wide(found.total), empty)
+    return ratio(segment_sum(precisions, ranking.offsets), found.total, empty)
 
 
 def precision(
@@ -236,7 +233,7 @@ def precision(
 
 def precision_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
     lengths = ranking.offsets.diff()
-    value = wide(hits_in_top(ranking, found, k)) / (lengths.clamp(min=1) if k is None else k)
+    value = hits_in_top(ranking, found, k) / (lengths.clamp(min=1) if k is None else k)
     return torch.where(found.total > 0, value, empty)
 
 
@@ -269,7 +266,7 @@ def recall(
 
 
 def recall_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
-    return ratio(wide(hits_in_top(ranking, found, k)), wide(found.total), empty)
+    return ratio(hits_in_top(ranking, found, k), found.total, empty)
 
 
 def reciprocal_rank(

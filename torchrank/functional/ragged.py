@@ -27,6 +27,11 @@ def positions_within(offsets: Tensor, num_entries: int) -> Tensor:
     return torch.arange(num_entries, device=offsets.device) - starts
 
 
+def wide(values: Tensor) -> Tensor:
+    """`values` in the type in which sums are made: float64, or float32 on a device that has no float64 (mps)."""
+    return values.to(torch.float32 if values.device.type == "mps" else torch.float64)
+
+
 def segment_sum(values: Tensor, offsets: Tensor) -> Tensor:
     """Sum of each list, `(Q, ...)`; 0 for a list without entries. Differentiable.
 

@@ -11,6 +11,7 @@ from torchrank.functional.ragged import (
     longest_list,
     positions_within,
     sort_within,
+    wide,
 )
 
 
@@ -71,8 +72,10 @@ def count_grades(labels: Tensor, num_grades: int | None) -> int:
     if num_grades is not None or labels.device.type != "cpu" or len(labels) == 0:
         return num_grades or 0
     lowest, highest = (bound.tolist() for bound in labels.aminmax())
-    whole = not labels.is_floating_point() or (labels == labels.trunc()).all().tolist()
-    return int(highest) + 1 if whole and lowest >= 0 and highest < 32 else 0
+    if not 0 <= lowest <= highest < 32:
+        return 0
+    whole = not labels.is_floating_point() or (labels == labels.int()).all().tolist()
+    return int(highest) + 1 if whole else 0
 
 
 def check(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
@@ -129,16 +132,17 @@ class Hits(NamedTuple):
     """Relevant entries in rank order."""
 
     relevant: Tensor  # (N,) bool
-    so_far: Tensor  # (N,) relevant entries of the list up to and with this one
-    total: Tensor  # (Q,) relevant entries of the list
+    so_far: Tensor  # (N,) relevant entries of the list up to and with this one, float64
+    total: Tensor  # (Q,) relevant entries of the list, float64
     first: Tensor  # (Q,) rank of the first relevant entry, where there is one
 
 
 def hits(ranking: Ranking, threshold: float) -> Hits:
     """Everything the measures of binary relevance need, from one running count over all lists."""
     offsets, relevant = ranking.offsets, ranking.labels >= threshold
-    count = torch.zeros(len(relevant) + 1, dtype=torch.int64, device=relevant.device)
-    torch.cumsum(relevant, 0, out=count[1:])  # count[i]: relevant entries before entry i, over all lists
+    # count[i]: relevant entries before entry i, over all lists. In float64, exact up to 2^53 and ready for division.
+    count = wide(torch.zeros(len(relevant) + 1, device=relevant.device))
+    torch.cumsum(relevant, 0, dtype=count.dtype, out=count[1:])
     before = count[offsets[:-1]]
     so_far = count[1:] - before.repeat_interleave(offsets.diff(), output_size=len(relevant))
     first = torch.searchsorted(count, before + 1) - offsets[:-1]  # the count first exceeds `before` one further on
