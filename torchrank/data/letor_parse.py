@@ -8,6 +8,7 @@ back. A block that is refused is read again by `letor_exact`, which finds the er
 from __future__ import annotations
 
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -27,29 +28,46 @@ def parse(block: bytes, form: Form, where: str, first_line: int) -> Rows:
 
 def parse_fast(block: bytes, form: Form) -> Rows | None:
     """The rows, or None when anything is unusual: then `parse_exact` decides."""
-    lines, comments = _without_comments(block)
-    heads = form.heads
-    fields = [line.split(None, heads) for line in lines]
-    if not all(fields):  # blank lines
-        comments = comments and [comment for comment, field in zip(comments, fields, strict=True) if field]
-        fields = [field for field in fields if field]
-    if any(len(field) < heads for field in fields):
+    lines = _cut(block, form.heads)
+    if lines is None:
         return None
-    labels, queries = _labels(fields, form), _queries(fields, comments, form)
-    features = [field[heads].rstrip() if len(field) > heads else b"" for field in fields]
-    tokens = _tokens(features, form)
+    labels, queries, tokens = _labels(lines.labels, form), _queries(lines, form), _tokens(lines.features, form)
     if labels is None or queries is None or tokens is None:
         return None
-    documents = [document_id(c) for c in comments] if comments and form.qid != "comment" else None
-    return Rows(labels, queries or None, documents, *tokens)
+    documents = [document_id(c) for c in lines.comments] if b"#" in block and form.qid != "comment" else None
+    return Rows(labels, None if form.qid == "file" else queries, documents, *tokens)
 
 
-def _without_comments(block: bytes) -> tuple[list[bytes], list[bytes] | None]:
-    lines = block.split(b"\n")
-    if b"#" not in block:
-        return lines, None
-    parts = [line.partition(b"#") for line in lines]
-    return [part[0] for part in parts], [part[2] for part in parts]
+class _Lines(NamedTuple):
+    """The parts of the lines that are not blank."""
+
+    labels: list[bytes]
+    seconds: list[bytes]  # the second token, where the query stands, if there are two before the features
+    features: list[bytes]
+    comments: list[bytes]
+
+
+def _cut(block: bytes, heads: int) -> _Lines | None:
+    """Keeps texts only: thousands of small lists would keep the garbage collector busy, a fifth of the whole time."""
+    lines = _Lines([], [], [], [])
+    comment, commented = b"", b"#" in block
+    for line in block.split(b"\n"):
+        if commented:
+            line, _, comment = line.partition(b"#")
+        parts = line.split(None, heads)
+        if len(parts) > heads:
+            lines.features.append(parts[heads].rstrip())
+        elif len(parts) == heads:
+            lines.features.append(b"")
+        elif parts:
+            return None
+        else:
+            continue
+        lines.labels.append(parts[0])
+        lines.comments.append(comment)
+        if heads == 2:
+            lines.seconds.append(parts[1])
+    return lines
 
 
 class _Labels(dict):
@@ -60,24 +78,21 @@ class _Labels(dict):
         return self[token]
 
 
-def _labels(fields: list[list[bytes]], form: Form) -> np.ndarray | None:
+def _labels(tokens: list[bytes], form: Form) -> np.ndarray | None:
     known = _Labels()
-    labels = single([known[field[0]] for field in fields])
+    labels = single([known[token] for token in tokens])
     refused = form.unjudged == "error" and (labels == -1).any()
     return None if refused or not np.isfinite(labels).all() else labels
 
 
-def _queries(fields: list[list[bytes]], comments: list[bytes] | None, form: Form) -> list[bytes] | None:
-    """The query id of each row, none for a side file; None where one is missing."""
-    if form.qid == "file":
-        return []
+def _queries(lines: _Lines, form: Form) -> list[bytes] | None:
+    """The query id of each row, nothing for a side file; None where one is missing."""
     if form.qid == "comment":
-        queries = [comment.strip() for comment in comments or []]
-        return queries if len(queries) == len(fields) and all(queries) else None
-    tokens = [field[1] for field in fields]
-    if not all(token.startswith(b"qid:") and len(token) > 4 for token in set(tokens)):
+        queries = [comment.strip() for comment in lines.comments]
+        return queries if all(queries) else None
+    if not all(token.startswith(b"qid:") and len(token) > 4 for token in set(lines.seconds)):
         return None
-    return [token[4:] for token in tokens]
+    return [token[4:] for token in lines.seconds]
 
 
 def _tokens(features: list[bytes], form: Form) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, int] | None:
