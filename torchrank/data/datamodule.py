@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from pytorch_lightning import LightningDataModule
+from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -21,6 +22,7 @@ from torchrank.data.synthetic import synthetic_splits
 from torchrank.data.transforms import Transform
 
 LOADERS = {"points": load_points, "retrieval": load_retrieval}
+CLEANED: dict[str, tuple[str, ...]] = {"none": (), "train": ("train",), "all": ("train", "val", "test")}
 MEASURES = ("ndcg@1", "ndcg@5", "ndcg@10", "map", "mrr")
 
 
@@ -31,7 +33,8 @@ class RankingDataModule(LightningDataModule):
     `seed` draws the data where it is drawn (synthetic lists, held-out queries), `order_seed` the order of the batches.
     `batch_documents` is the budget of one optimizer step over all processes, so a fit does not depend on their number.
     `resident`: whole sets transformed once and kept on the device; "auto" does so when they take less than half of
-    its free memory. `clean` deletes contradictory documents and queries without relevant ones (spec of LocalRank).
+    its free memory. `clean` deletes contradictory documents and queries without relevant ones of "train" or of "all" sets, which raises
+    every measure, or of "none".
     """
 
     def __init__(
@@ -41,7 +44,7 @@ class RankingDataModule(LightningDataModule):
         fold: int = 1,
         seed: int = 0,
         order_seed: int = 0,
-        clean: bool = False,
+        clean: str = "none",
         batch_documents: int = 20_000,
         resident: bool | str = "auto",
         measures: list[str] | tuple[str, ...] = MEASURES,
@@ -51,6 +54,8 @@ class RankingDataModule(LightningDataModule):
         super().__init__()
         if name not in ("synthetic", *LOADERS, *CATALOGUE):
             raise ValueError(f"unknown data set {name!r}: choose synthetic, {', '.join([*LOADERS, *CATALOGUE])}")
+        if clean not in CLEANED:
+            raise ValueError(f"unknown clean={clean!r}: choose one of {', '.join(CLEANED)}")
         self.name, self.fold, self.clean, self.source = name, fold, clean, source
         self.seed, self.order_seed = seed, order_seed
         self.batch_documents, self.resident = batch_documents, resident
@@ -77,8 +82,10 @@ class RankingDataModule(LightningDataModule):
             sets = LOADERS[self.name](fold=self.fold, **options)
         else:
             sets = load_splits(self.name, fold=self.fold, **options)
-        if self.clean:
-            sets = {split: clean(lists)[0] for split, lists in sets.items()}
+        for split in CLEANED[self.clean]:
+            sets[split], report = clean(sets[split])
+            rank_zero_info(f"{split}: {report.documents_removed} contradictory documents removed, then "
+                           f"{report.queries_removed} queries without a relevant document")  # fmt: skip
         self.sets = sets
 
     @property
@@ -181,10 +188,10 @@ class StreamedSet(Dataset):
 
 def transform_batch(transform: Transform, batch: Batch) -> Batch:
     """The batch with its rows, and its query vectors where it has them, through the transform."""
-    if batch.index is None:
-        return batch._replace(x=transform(batch.x, batch.offsets))
-    if transform.per_query:
+    if batch.index is not None and transform.per_query:
         raise ValueError(f"{transform} works inside each list, but these lists share a corpus: use standard, l2 or none")
-    one_list = torch.tensor([0, len(batch.x)])
-    queries = None if batch.queries is None else transform(batch.queries, one_list)
-    return batch._replace(x=transform(batch.x, one_list), queries=queries)
+    rows = batch.offsets if batch.index is None else torch.tensor([0, len(batch.x)])
+    queries = batch.queries
+    if queries is not None:
+        queries = transform(queries, torch.tensor([0, len(queries)]))
+    return batch._replace(x=transform(batch.x, rows), queries=queries)

@@ -47,6 +47,7 @@ class Ranker(LightningModule):
         self.register_buffer("converged", torch.tensor(False))
         self.measured: dict[str, dict] = {}
         self._sizes: dict[str, list[int]] = {}
+        self._has_inputs = False  # the transform is fitted, or loaded: then it is never fitted again
 
     # ---- what a ranker implements -------------------------------------------------------------------------------
 
@@ -152,9 +153,10 @@ class Ranker(LightningModule):
             )
         if stage == "fit":
             self._check_trainer()
-            if not self.transform.fitted and self.trainer.ckpt_path is None:
+            if not self._has_inputs and self.trainer.ckpt_path is None:
                 self.transform.fit(lists.x, None if lists.is_shared else lists.offsets)
                 self.inputs_sized()
+                self._has_inputs = True
         data.attach(self.transform, self.device)
         self.metrics = nn.ModuleDict({split: self._new_metrics(split) for split in ("val", "test") if split in data.sets})
 
@@ -254,6 +256,7 @@ class Ranker(LightningModule):
         checkpoint["transform_sizes"] = self.transform.resized()
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
+        self._has_inputs = True
         self.transform.allocate(checkpoint["transform_sizes"])
         for name, shape in checkpoint["sizes"].items():
             self.resize(name, tuple(shape))

@@ -11,7 +11,7 @@ from torchrank.rankers.base import RoundOptimizer, round_step, start_rounds
 from torchrank.rankers.neural import NeuralRanker
 from torchrank.solvers.lbfgs import LBFGS, lbfgs_step
 
-MEMORY = 10
+MEMORY = 30
 
 
 class ListNet(NeuralRanker):

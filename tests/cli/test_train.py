@@ -1,0 +1,122 @@
+"""`python train.py` as a user starts it: what it prints, writes, resumes and refuses."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import torchrank
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = ["data.num_queries=40", "data.mean_length=8.0", "data.num_features=20"]
+
+
+def train(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / "train.py"), *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+def results(folder: Path) -> dict:
+    return json.loads((folder / "results.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """One run that the tests look at from several sides."""
+    cwd = tmp_path_factory.mktemp("run")
+    done = train(*SMALL, "model=lambdarank", "trainer.max_epochs=4", "conventions=[default,letor]",
+                 "hydra.run.dir=out", cwd=cwd)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done, cwd
+
+
+def test_it_prints_a_table_with_its_convention(run):
+    assert "convention default" in run[0].stdout and "convention letor" in run[0].stdout
+    assert "gain 2^y-1, discount 1/log2(1+rank), ties stable" in run[0].stdout
+    assert "queries have no relevant document" in run[0].stdout
+
+
+def test_it_writes_its_results(run):
+    found = results(run[1] / "out")
+    assert (found["name"], found["ranker"], found["data"]) == ("lambdarank", "LambdaRank", "synthetic")
+    assert found["config"]["trainer"]["max_epochs"] == 4 and found["settings"]["trainer.max_epochs"] == 4
+    assert found["num_lists"] == {"train": 24, "val": 8, "test": 8}
+    assert found["versions"]["torch"] == torch.__version__ and found["peak_memory_mb"] > 0
+    per_query = np.load(run[1] / "out" / found["per_query"], allow_pickle=False)
+    assert len(per_query["query"]) == 8
+    for name, part in found["test"].items():
+        for measure, value in part["measures"].items():
+            assert np.nanmean(per_query[f"{name}/{measure}"]) == pytest.approx(value, abs=1e-12)
+    assert not [path for path in (run[1] / "out").iterdir() if path.name.startswith(".results")]
+
+
+def test_the_best_epoch_is_tested(run):
+    found = results(run[1] / "out")
+    ranker = torchrank.load(run[1] / "out/checkpoints/best.ckpt")
+    sets = torchrank.data.synthetic.synthetic_splits(40, num_features=20, mean_length=8.0)
+    with torch.no_grad():
+        for split in ("val", "test"):
+            lists = sets[split]
+            values = torchrank.functional.ndcg(ranker(lists.x, lists.offsets).double(), lists.labels, lists.offsets, k=10)
+            assert values.nanmean().item() == pytest.approx(found[split]["default"]["measures"]["ndcg@10"], abs=1e-12)
+
+
+def test_a_checkpoint_is_tested_without_training(run):
+    done = train(*SMALL, "model=lambdarank", "train=false", "ckpt_path=out/checkpoints/best.ckpt",
+                 "conventions=[default,letor]", "hydra.run.dir=again", cwd=run[1])  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert results(run[1] / "again")["test"] == results(run[1] / "out")["test"]
+
+
+def test_a_fit_is_resumed(run):
+    done = train(*SMALL, "model=lambdarank", "ckpt_path=out/checkpoints/last.ckpt", "trainer.max_epochs=6",
+                 "hydra.run.dir=resumed", cwd=run[1])  # fmt: skip
+    whole = train(*SMALL, "model=lambdarank", "trainer.max_epochs=6", "hydra.run.dir=whole", cwd=run[1])
+    assert done.returncode == whole.returncode == 0, done.stderr + whole.stderr
+    one, other = (torchrank.load(run[1] / name / "checkpoints/last.ckpt") for name in ("resumed", "whole"))
+    torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=0, atol=0)
+
+
+def test_two_processes_give_the_results_of_one(run):
+    for name, processes in (("one", "cpu"), ("two", "ddp_cpu")):
+        done = train(*SMALL, "model=listnet", f"trainer={processes}", f"hydra.run.dir={name}", cwd=run[1])
+        assert done.returncode == 0, done.stderr
+    one, two = (results(run[1] / name)["test"]["default"]["measures"] for name in ("one", "two"))
+    assert one == pytest.approx(two, abs=1e-9)
+
+
+def test_a_sweep_is_selected_and_not_repeated(tmp_path):
+    command = ["-m", *SMALL, "model=listnet,singlefeature", "data.seed=0", "hydra.sweep.dir=sweep"]
+    first = train(*command, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    select = subprocess.run(
+        [sys.executable, "-m", "torchrank.cli", "select", "sweep"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert select.returncode == 0, select.stderr
+    assert "listnet" in select.stdout and "singlefeature" in select.stdout
+    assert (tmp_path / "sweep/table.md").exists() and (tmp_path / "sweep/table.json").exists()
+    again = train(*command, cwd=tmp_path)
+    assert again.stdout.count("nothing to do") == 2
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["model.l3=1"], "Key 'l3' is not in struct"),
+    (["model=listnets"], "Could not find 'model/listnets'"),
+    (["data=mq2008", "data.root=nowhere"], "Get the data set from"),
+    (["trainer=gpu"], "trainer=gpu: "),
+    (["-m", "trainer=ddp_cpu", "seed=0,1"], "would start the whole sweep"),
+    (["conventions=[sklearn]"], "does not define"),
+])
+def test_mistakes_are_named(arguments, message, tmp_path):
+    if arguments == ["trainer=gpu"] and torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    done = train(*arguments, cwd=tmp_path)
+    assert done.returncode != 0
+    assert message in done.stderr + done.stdout
+    assert not list(tmp_path.rglob("results.json"))
