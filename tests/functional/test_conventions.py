@@ -43,11 +43,12 @@ def test_evaluate_equals_the_single_functions():
 
 
 def test_one_sort_for_all_cutoffs(monkeypatch):
-    from torchrank.functional import ragged, ranking
-
-    calls = []
-    monkeypatch.setattr(ranking, "sort_within", lambda *a, **o: calls.append(1) or ragged.sort_within(*a, **o))
+    calls, sort = [], torch.sort
+    monkeypatch.setattr(torch, "sort", lambda *a, **o: calls.append(1) or sort(*a, **o))
     evaluate(*BATCH, measures=["ndcg@1", "ndcg@5", "ndcg@10", "map", "mrr", "p@5", "err"], max_label=3)
+    assert len(calls) == 2  # of keys: float64 scores take two, float32 one
+    calls.clear()
+    evaluate(SCORES.float(), LABELS, OFFSETS)
     assert len(calls) == 1
 
 

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -166,7 +166,7 @@ def evaluate(
 
 def _ndcgs(ranking: Ranking, rules: Convention, wanted: dict[str, Measure]) -> dict[str, Tensor]:
     """NDCG at all cut-offs together."""
-    values = {}
+    values: dict[str, Tensor] = {}
     for minus in (False, True):
         names = [name for name, measure in wanted.items() if measure.family == "ndcg" and measure.minus == minus]
         if names:
@@ -202,7 +202,7 @@ def _value(ranking: Ranking, found: Hits, rules: Convention, measure: Measure, m
         case "mrr":
             return metrics.reciprocal_rank_of(ranking, found, k, empty=empty)
         case "err":
-            return metrics.err_of(ranking, k, max_label=max_label, empty=empty)
+            return metrics.err_of(ranking, k, max_label=cast(float, max_label), empty=empty)
         case "auc":
             return metrics.auc_of(ranking, rules.threshold)
         case "domination_error":

@@ -9,6 +9,7 @@ from torchrank.functional.ragged import (
     longest_list,
     partner_blocks,
     ranks,
+    read,
     segment_logsumexp,
     segment_max,
     segment_min,
@@ -108,7 +109,7 @@ class _PairLoss(torch.autograd.Function):
         order, partners, first = partner_blocks(labels, offsets, max_length=max_length)
         starts = partners.cumsum(0) - partners
         if num_pairs is None:
-            num_pairs = int(partners.sum().tolist())
+            num_pairs = read(partners.sum())
         ids = list_ids(offsets, len(scores))
         ordered, factors = scores[order], [factor[order] for factor in factors or ()]
         loss, slopes = scores.new_zeros(len(offsets) - 1), torch.zeros_like(ordered)

@@ -15,6 +15,7 @@ from torchrank.functional.gains import Discount, Gain, dcg, discount_of, gain_of
 from torchrank.functional.ragged import (
     ascents,
     levels_within,
+    read,
     runs,
     segment_cumsum,
     segment_min,
@@ -79,12 +80,12 @@ def ndcg_at(
         raise ValueError(f'short must be "pad" or "zero", got {short!r}')
     for k in cutoffs:
         check_cutoff(k)
-    offsets, options = ranking.offsets, {"cutoffs": cutoffs, "discount": discount, "longest": ranking.longest}
-    if ties == "average":
-        actual = dcg(average_gains(ranking, gain), offsets, gain="linear", **options)
-    else:
-        actual = dcg(ranking.labels, offsets, gain=gain, **options)
-    ideal = ideal_dcg(ranking.labels, offsets, gain=gain, num_grades=ranking.num_grades, **options)
+    labels, offsets, longest = ranking.labels, ranking.offsets, ranking.longest
+    ranked, ranked_gain = (average_gains(ranking, gain), "linear") if ties == "average" else (labels, gain)
+    actual = dcg(ranked, offsets, cutoffs=cutoffs, gain=ranked_gain, discount=discount, longest=longest)
+    ideal = ideal_dcg(
+        labels, offsets, cutoffs=cutoffs, gain=gain, discount=discount, longest=longest, num_grades=ranking.num_grades
+    )
     values = [ratio(a, b, empty) for a, b in zip(actual, ideal, strict=True)]
     if short == "zero":
         lengths = offsets.diff()
@@ -161,10 +162,8 @@ def err(
 def err_of(ranking: Ranking, k: int | None, *, max_label: float, empty: float) -> Tensor:
     check_cutoff(k)
     labels, offsets = ranking.labels, ranking.offsets
-    if labels.device.type == "cpu" and (labels > max_label).any().tolist():
-        raise ValueError(
-            f"label {labels.max().tolist()} is above max_label={max_label}: give the top label of the data"
-        )
+    if labels.device.type == "cpu" and read((labels > max_label).any()):
+        raise ValueError(f"label {read(labels.max())} is above max_label={max_label}: give the top label of the data")
     satisfied = gain_of(labels, "exp2") / 2.0**max_label
     # log(1 - R) is finite: R < 1 up to the top label. The running sum is that of the entries before this one.
     missed = torch.log1p(-satisfied)
@@ -205,7 +204,7 @@ def average_precision(
 
 
 def average_precision_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
-    rank_ = wide(ranking.position.add_(1))
+    rank_ = wide(ranking.position + 1)
     precisions = (found.so_far / rank_).mul_(found.relevant)
     if k is not None:
         precisions.mul_(rank_ <= k)

@@ -4,8 +4,15 @@ Everything here is whole-tensor work: no loop over lists, no host synchronisatio
 (`max_length`, `num_pairs`), and lists of length 0 as well as batches without lists are ordinary input.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
+
+
+def read(values: Tensor) -> Any:
+    """Numbers for the host. Costs nothing on CPU; elsewhere it synchronises, so functions ask for sizes instead."""
+    return values.tolist()
 
 
 def list_ids(offsets: Tensor, num_entries: int) -> Tensor:
@@ -96,7 +103,7 @@ def longest_list(offsets: Tensor, num_entries: int, max_length: int | None) -> i
     """
     if offsets.device.type != "cpu" or len(offsets) < 2:
         return num_entries if max_length is None else max_length
-    longest = int(offsets.diff().max().tolist())
+    longest = read(offsets.diff().max())
     if max_length is not None and longest > max_length:
         raise ValueError(f"max_length is {max_length}, but the longest list has {longest} entries")
     return longest if max_length is None else max_length
@@ -152,24 +159,29 @@ def sort_within(scores: Tensor, offsets: Tensor, *, descending: bool = True, max
     >>> sort_within(torch.tensor([1.0, 3.0, 2.0, 2.0]), torch.tensor([0, 2, 4])).tolist()
     [1, 0, 2, 3]
     """
-    num_entries, lists = len(scores), max(len(offsets) - 1, 1)
-    longest = max(longest_list(offsets, num_entries, max_length), 1)
+    ids, position = list_ids(offsets, len(scores)), positions_within(offsets, len(scores))
+    longest = longest_list(offsets, len(scores), max_length)
+    return sort_keys(scores, ids, position, lists=len(offsets) - 1, longest=longest, descending=descending)
+
+
+def sort_keys(
+    scores: Tensor, ids: Tensor, position: Tensor, *, lists: int, longest: int, descending: bool = True
+) -> Tensor:
+    """`sort_within` for a caller who already has the list and the position of every entry."""
+    lists, longest = max(lists, 1), max(longest, 1)
     keys, narrow = _ordered_integers(scores.detach())
     if narrow and lists * longest < 2**31:
         lowest, levels = -(2**31), 2**32
     else:
         values, order = torch.sort(keys)
         keys.scatter_(0, order, _count_changes(values))
-        lowest, levels = 0, max(num_entries, 1)
-    if lists * levels * longest >= 2**63:  # no room for the position
-        ids = list_ids(offsets, num_entries)
-        return torch.sort(ids * levels + (levels - 1 - keys if descending else keys), stable=True).indices
-    # key = (list * levels + level) * longest + position, in place: every tensor of N numbers saved is a millisecond
-    highest = lowest + levels - 1
-    start = torch.arange(len(offsets) - 1, device=offsets.device) * levels + (highest if descending else -lowest)
-    start = (start * longest - offsets[:-1]).repeat_interleave(offsets.diff(), output_size=num_entries)
-    keys.mul_(-longest if descending else longest).add_(start)
-    return torch.sort(keys.add_(torch.arange(num_entries, device=offsets.device))).indices
+        lowest, levels = 0, max(len(scores), 1)
+    # key = (list * levels + level) * longest + position, in place: every tensor of N numbers costs half a millisecond
+    stable = lists * levels * longest >= 2**63  # no room for the position
+    longest = 1 if stable else longest
+    keys.mul_(-longest if descending else longest).add_(ids, alpha=levels * longest)
+    keys.add_((lowest + levels - 1 if descending else -lowest) * longest)
+    return torch.sort(keys if stable else keys.add_(position), stable=stable).indices
 
 
 def _count_changes(ordered: Tensor) -> Tensor:
@@ -213,7 +225,7 @@ def pairs(
     order, partners, first = partner_blocks(labels, offsets, max_length=max_length)
     starts = partners.cumsum(0)
     if num_pairs is None:
-        num_pairs = int(starts[-1:].sum().tolist())
+        num_pairs = read(partners.sum())
     slot = torch.arange(len(labels), device=labels.device).repeat_interleave(partners, output_size=num_pairs)
     step = torch.arange(num_pairs, device=labels.device) - (starts - partners)[slot]
     return order[slot], order[first[slot] + step]
@@ -286,7 +298,7 @@ def pad(values: Tensor, offsets: Tensor, *, max_length: int | None = None, fill:
     """
     lengths = offsets.diff()
     if max_length is None:
-        max_length = max(lengths.tolist(), default=0)
+        max_length = max(read(lengths), default=0)
     max_length = longest_list(offsets, len(values), max_length)
     slot = list_ids(offsets, len(values)) * max_length + positions_within(offsets, len(values))
     flat = values.new_full((len(lengths) * max_length, *values.shape[1:]), fill).index_copy(0, slot, values)

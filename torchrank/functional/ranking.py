@@ -1,6 +1,7 @@
 """Lists in rank order: the one sort that all measures share, and the checks at their door."""
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -10,7 +11,8 @@ from torchrank.functional.ragged import (
     list_ids,
     longest_list,
     positions_within,
-    sort_within,
+    read,
+    sort_keys,
     wide,
 )
 
@@ -21,6 +23,8 @@ class Ranking(NamedTuple):
     order: Tensor  # (N,) entries best first, list by list
     unordered: Tensor  # (N,) scores as they were given
     labels: Tensor  # (N,) in rank order
+    ids: Tensor  # (N,) list of each place
+    position: Tensor  # (N,) place in the list, from 0
     offsets: Tensor  # (Q+1,)
     longest: int  # upper bound of the list lengths
     num_grades: int  # labels are 0..num_grades-1; 0 = real-valued or unknown
@@ -28,14 +32,6 @@ class Ranking(NamedTuple):
     @property
     def scores(self) -> Tensor:  # (N,) in rank order; few measures look at them
         return self.unordered[self.order]
-
-    @property
-    def position(self) -> Tensor:  # (N,) from 0
-        return positions_within(self.offsets, len(self.labels))
-
-    @property
-    def ids(self) -> Tensor:
-        return list_ids(self.offsets, len(self.labels))
 
 
 def rank(
@@ -54,13 +50,15 @@ def rank(
     """
     check(scores, labels, offsets)
     longest = longest_list(offsets, len(scores), max_length)
-    scores = scores.detach()
+    scores, ids, position = scores.detach(), list_ids(offsets, len(scores)), positions_within(offsets, len(scores))
+    sort = partial(sort_keys, ids=ids, position=position, lists=len(offsets) - 1, longest=longest)
     if tiebreak is None:
-        order = sort_within(scores, offsets, max_length=longest)
+        order = sort(scores)
     else:
-        first = sort_within(tiebreak, offsets, descending=False, max_length=longest)
-        order = first[sort_within(scores[first], offsets, max_length=longest)]
-    return Ranking(order, scores, labels[order], offsets, longest, count_grades(labels, num_grades))
+        first = sort(tiebreak, descending=False)
+        order = first[sort(scores[first])]
+    num_grades = count_grades(labels, num_grades)
+    return Ranking(order, scores, labels[order], ids, position, offsets, longest, num_grades)
 
 
 def count_grades(labels: Tensor, num_grades: int | None) -> int:
@@ -71,10 +69,10 @@ def count_grades(labels: Tensor, num_grades: int | None) -> int:
     """
     if num_grades is not None or labels.device.type != "cpu" or len(labels) == 0:
         return num_grades or 0
-    lowest, highest = (bound.tolist() for bound in labels.aminmax())
+    lowest, highest = (read(bound) for bound in labels.aminmax())
     if not 0 <= lowest <= highest < 32:
         return 0
-    whole = not labels.is_floating_point() or (labels == labels.int()).all().tolist()
+    whole = not labels.is_floating_point() or read((labels == labels.int()).all())
     return int(highest) + 1 if whole else 0
 
 
@@ -83,11 +81,11 @@ def check(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
     check_lists(scores, labels, offsets)
     if scores.device.type == "cpu":
         for name, values in (("scores", scores), ("labels", labels)):
-            if values.is_floating_point() and torch.isnan(values).any().tolist():
-                count = torch.isnan(values).sum().tolist()
-                raise ValueError(
-                    f"{count} of {len(values)} {name} are NaN: no ranking is defined. Did training diverge?"
-                )
+            # one pass that writes nothing; the sum is NaN also when inf meets -inf, which are ordinary scores
+            suspect = values.is_floating_point() and math.isnan(read(values.sum()))
+            count = read(torch.isnan(values).sum()) if suspect else 0
+            if count:
+                raise ValueError(f"{count} of {len(values)} {name} are NaN: no ranking is defined. Did training diverge?")
 
 
 def check_lists(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
@@ -98,8 +96,8 @@ def check_lists(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
         )
     if offsets.device.type != "cpu":
         return
-    first, last = offsets[0].tolist(), offsets[-1].tolist()
-    if first != 0 or last != len(scores) or (offsets.diff() < 0).any().tolist():
+    first, last = read(offsets[0]), read(offsets[-1])
+    if first != 0 or last != len(scores) or read((offsets.diff() < 0).any()):
         raise ValueError(f"offsets must rise from 0 to N = {len(scores)}, got {first} to {last}")
 
 
@@ -144,7 +142,7 @@ def hits(ranking: Ranking, threshold: float) -> Hits:
     count = wide(torch.zeros(len(relevant) + 1, device=relevant.device))
     torch.cumsum(relevant, 0, dtype=count.dtype, out=count[1:])
     before = count[offsets[:-1]]
-    so_far = count[1:] - before.repeat_interleave(offsets.diff(), output_size=len(relevant))
+    so_far = count[1:] - before[ranking.ids]
     first = torch.searchsorted(count, before + 1) - offsets[:-1]  # the count first exceeds `before` one further on
     return Hits(relevant, so_far, count[offsets[1:]] - before, first)
 

@@ -25,6 +25,11 @@ class RankingMetrics(Metric):
     """
 
     full_state_update = False
+    sums: Tensor  # (measures,)
+    counts: Tensor  # (measures,) lists with a value
+    totals: Tensor  # (3,) lists, lists without relevant entry, batches with NaN scores
+    table: Tensor  # (num_queries, measures)
+    seen: Tensor  # (num_queries,)
 
     def __init__(
         self,
@@ -43,7 +48,7 @@ class RankingMetrics(Metric):
         width = len(self.measures)
         self._sum_state("sums", width, dtype=torch.float64)
         self._sum_state("counts", width)
-        self._sum_state("totals", 3)  # lists, lists without relevant entry, batches with NaN scores
+        self._sum_state("totals", 3)
         if num_queries is not None:
             self._sum_state("table", num_queries, width, dtype=torch.float64)
             self._sum_state("seen", num_queries)
@@ -101,7 +106,7 @@ class RankingMetrics(Metric):
         self._lists, self._empty = lists, empty
         if self.num_queries is not None:
             if (self.seen > 1).any():
-                again = self.seen.argmax().item()
+                again = int(self.seen.argmax())
                 raise ValueError(f"list {again} was measured {self.seen[again].item()} times: reset() between passes")
             self._table = torch.where(self.seen[:, None] > 0, self.table, torch.nan)
         return dict(zip(self.measures, self.sums / self.counts, strict=True))
