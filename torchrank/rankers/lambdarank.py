@@ -11,7 +11,7 @@ class LambdaRank(NeuralRanker):
         num_features: int,
         k: int | None = None,
         transform: str | dict | list | None = "standard",
-        lr: float = 1e-2,
+        lr: float = 5e-2,
         weight_decay: float = 0.0,
     ):
         super().__init__(
