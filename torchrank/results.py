@@ -109,19 +109,19 @@ def git_commit() -> str | None:
 
 
 def print_results(results: dict, folder: Path) -> None:
-    """A table of the test measures (of validation where nothing was tested), each with its convention."""
-    console = Console()
+    """A table of the test measures (of validation where nothing was tested), one row per convention."""
+    console = Console(soft_wrap=True)
     split = "test" if "test" in results else "val"
-    for name, part in results[split].items():
-        title = f"{results['name']} on {results['data']}, fold {results['fold']}: {split} measures, convention {name}"
-        caption = f"{part['text']}; {part['empty']} of {part['lists']} queries have no relevant document"
-        table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
-        for measure in part["measures"]:
-            table.add_column(measure, justify="right")
-        table.add_row(*(f"{value:.4f}" for value in part["measures"].values()))
-        console.print(table)
+    parts = results[split]
+    measures = list(dict.fromkeys(measure for part in parts.values() for measure in part["measures"]))
+    table = Table("convention", *measures, title=f"{results['name']} on {results['data']}, fold {results['fold']}, {split}")
+    for name, part in parts.items():
+        table.add_row(name, *(f"{part['measures'][m]:.4f}" if m in part["measures"] else "" for m in measures))
+    console.print(table)
+    for name, part in parts.items():
+        console.print(f"{name}: {part['text']}; {part['empty']} of {part['lists']} queries have no relevant document.")
     selection, seconds = results["selection"], results["seconds"]
     console.print(
         f"{selection['measure']} {selection['value']:.4f}; data {seconds['data']:.1f} s, fit {seconds['fit']:.1f} s, "
-        f"evaluation {seconds['test']:.1f} s, peak memory {results['peak_memory_mb']:.0f} MB; {folder}"
+        f"evaluation {seconds['test']:.1f} s, peak memory {results['peak_memory_mb']:.0f} MB. Results in {folder}"
     )

@@ -1,11 +1,14 @@
 """The run behind `python train.py`: compose, fit, choose on validation, test once, leave the results in the run folder."""
 
+import logging
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import InstantiationException
 from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig
@@ -18,10 +21,20 @@ from torchrank.results import finished, print_results, write_results
 PACKAGE = Path(__file__).resolve().parent
 CONF = next(folder for folder in (PACKAGE / "conf", PACKAGE.parent / "conf") if folder.is_dir())
 
+NOISE = (  # of Lightning: about its own internals, and about loaders that do no work worth a worker process
+    ".*isinstance.treespec, LeafSpec.*",
+    ".*does not have many workers.*",
+    ".*exists and is not empty.*",
+    ".*Initializing zero-element tensors is a no-op.*",
+)
+
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
 def main(config: DictConfig) -> float | None:
     """Returns the monitored validation measure, for sweepers that optimise it."""
+    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+    for noise in NOISE:
+        warnings.filterwarnings("ignore", noise)
     folder = Path(HydraConfig.get().runtime.output_dir)
     results = finished(folder, config)
     if results is None:
@@ -65,8 +78,10 @@ def make_trainer(config: DictConfig) -> Trainer:
     }
     try:
         trainer = instantiate(config.trainer, **parts, _convert_="all")
-    except MisconfigurationException as error:
-        raise SystemExit(f"trainer={HydraConfig.get().runtime.choices.trainer}: {error}") from None
+    except InstantiationException as error:
+        if not isinstance(error.__cause__, MisconfigurationException):
+            raise
+        raise SystemExit(f"trainer={HydraConfig.get().runtime.choices.trainer}: {error.__cause__}") from None
     if trainer.world_size > 1 and HydraConfig.get().mode == RunMode.MULTIRUN:
         raise SystemExit(
             f"-m with {trainer.world_size} processes would start the whole sweep in each of them: sweep with "

@@ -37,9 +37,10 @@ def run(tmp_path_factory):
 
 
 def test_it_prints_a_table_with_its_convention(run):
-    assert "convention default" in run[0].stdout and "convention letor" in run[0].stdout
-    assert "gain 2^y-1, discount 1/log2(1+rank), ties stable" in run[0].stdout
-    assert "queries have no relevant document" in run[0].stdout
+    assert "lambdarank on synthetic, fold 1, test" in run[0].stdout
+    assert "default: gain 2^y-1, discount 1/log2(1+rank), ties stable" in run[0].stdout
+    assert "letor: gain 2^y-1, discount 1, 1, 1/log2(rank)" in run[0].stdout
+    assert "of 8 queries have no relevant document" in run[0].stdout
 
 
 def test_it_writes_its_results(run):
