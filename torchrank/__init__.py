@@ -23,7 +23,7 @@ EXPORTS = RANKERS | {
     "SparseRows": "torchrank.data.sparse",
 }
 
-__all__ = ["RANKERS", "__version__", *EXPORTS]  # noqa: PLE0604
+__all__ = ["RANKERS", "__version__", *EXPORTS]
 
 
 def __getattr__(name: str) -> Any:

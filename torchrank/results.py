@@ -17,7 +17,8 @@ from rich.table import Table
 
 SCHEMA = 1
 PACKAGES = ("torchrank", "torch", "pytorch-lightning", "torchmetrics", "hydra-core", "numpy")
-NOT_SETTINGS = ("data", "model", "experiment", "trainer", "name", "seed", "callbacks", "logger", "data.fold", "data.root")
+GROUPS = ("data", "model", "experiment", "trainer", "callbacks", "logger")
+NOT_SETTINGS = (*GROUPS, "name", "seed", "data.fold", "data.root")
 
 
 def write_results(folder: Path, config: DictConfig, ranker: Any, data: Any, seconds: dict, *, write: bool) -> dict:
@@ -41,7 +42,7 @@ def write_results(folder: Path, config: DictConfig, ranker: Any, data: Any, seco
             "mode": config.mode,
         },
         "num_lists": {split: len(lists) for split, lists in data.sets.items()},
-        **{split: {name: without(part, "per_query") for name, part in parts.items()} for split, parts in measured.items()},
+        **{split: {name: without(part, "per_query") for name, part in of.items()} for split, of in measured.items()},
         "per_query": "per_query.npz",
         "seconds": seconds,
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
@@ -53,7 +54,7 @@ def write_results(folder: Path, config: DictConfig, ranker: Any, data: Any, seco
             columns = {"query": np.asarray(range(len(data.sets["test"])) if ids is None else ids).astype(str)}
             for name, part in measured["test"].items():
                 columns |= {f"{name}/{measure}": values.numpy() for measure, values in part["per_query"].items()}
-            write_atomically(folder / "per_query.npz", lambda file: np.savez(file, **columns))
+            write_atomically(folder / "per_query.npz", lambda file: np.savez(file, **columns))  # type: ignore[arg-type]
         write_atomically(folder / "results.json", lambda file: file.write(json.dumps(results, indent=1).encode()))
     return results
 
@@ -70,7 +71,8 @@ def settings(config: DictConfig) -> dict[str, Any]:
 
     keys = [override.lstrip("+").partition("=")[0] for override in HydraConfig.get().overrides.task]
     chosen = [key for key in keys if key not in NOT_SETTINGS]
-    return {key: OmegaConf.to_container(OmegaConf.create({"v": OmegaConf.select(config, key)}))["v"] for key in chosen}
+    values = {key: OmegaConf.select(config, key) for key in chosen}
+    return {key: OmegaConf.to_container(v) if OmegaConf.is_config(v) else v for key, v in values.items()}
 
 
 def finished(folder: Path, config: DictConfig) -> dict | None:
@@ -114,7 +116,8 @@ def print_results(results: dict, folder: Path) -> None:
     split = "test" if "test" in results else "val"
     parts = results[split]
     measures = list(dict.fromkeys(measure for part in parts.values() for measure in part["measures"]))
-    table = Table("convention", *measures, title=f"{results['name']} on {results['data']}, fold {results['fold']}, {split}")
+    title = f"{results['name']} on {results['data']}, fold {results['fold']}, {split}"
+    table = Table("convention", *measures, title=title)
     for name, part in parts.items():
         table.add_row(name, *(f"{part['measures'][m]:.4f}" if m in part["measures"] else "" for m in measures))
     console.print(table)

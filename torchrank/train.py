@@ -1,4 +1,4 @@
-"""The run behind `python train.py`: compose, fit, choose on validation, test once, leave the results in the run folder."""
+"""The run behind `python train.py`: compose, fit, choose on validation, test once, leave results behind."""
 
 import logging
 import time
@@ -54,11 +54,13 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
 
     ranker = instantiate(config.model, num_features=data.num_features, _convert_="all")
     if ranker.certified:
-        trainer.callbacks = [callback for callback in trainer.callbacks if not isinstance(callback, EarlyStopping)]
+        callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
+        callbacks[:] = [callback for callback in callbacks if not isinstance(callback, EarlyStopping)]
     state = config.ckpt_path
     if config.train:
         trainer.fit(ranker, datamodule=data, ckpt_path=state, weights_only=True)
-        state = None if ranker.certified else trainer.checkpoint_callback.best_model_path
+        best: Any = trainer.checkpoint_callback
+        state = None if ranker.certified else best.best_model_path
     seconds["fit"], clock = time.perf_counter() - clock, time.perf_counter()
 
     trainer.validate(ranker, datamodule=data, ckpt_path=state, weights_only=True, verbose=False)
@@ -81,7 +83,8 @@ def make_trainer(config: DictConfig) -> Trainer:
     except InstantiationException as error:
         if not isinstance(error.__cause__, MisconfigurationException):
             raise
-        raise SystemExit(f"trainer={HydraConfig.get().runtime.choices.trainer}: {error.__cause__}") from None
+        choice = HydraConfig.get().runtime.choices["trainer"]
+        raise SystemExit(f"trainer={choice}: {error.__cause__}") from None
     if trainer.world_size > 1 and HydraConfig.get().mode == RunMode.MULTIRUN:
         raise SystemExit(
             f"-m with {trainer.world_size} processes would start the whole sweep in each of them: sweep with "

@@ -64,7 +64,8 @@ def test_the_best_epoch_is_tested(run):
     with torch.no_grad():
         for split in ("val", "test"):
             lists = sets[split]
-            values = torchrank.functional.ndcg(ranker(lists.x, lists.offsets).double(), lists.labels, lists.offsets, k=10)
+            scores = ranker(lists.x, lists.offsets).double()
+            values = torchrank.functional.ndcg(scores, lists.labels, lists.offsets, k=10)
             assert values.nanmean().item() == pytest.approx(found[split]["default"]["measures"]["ndcg@10"], abs=1e-12)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import torchrank.functional as F
-from torchrank.functional import CONVENTIONS, describe, evaluate
+from torchrank.functional import CONVENTIONS, conventions, describe, evaluate
 
 SCORES = torch.tensor([3.0, 1.0, 1.0, 2.0, 0.5, 0.5, 0.5, 4.0, 1.0], dtype=torch.float64)
 LABELS = torch.tensor([0, 2, 1, 0, 1, 0, 3, 0, 0])
@@ -50,6 +50,18 @@ def test_one_sort_for_all_cutoffs(monkeypatch):
     calls.clear()
     evaluate(SCORES.float(), LABELS, OFFSETS)
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("convention", ["default", "trec"])
+def test_pieces_of_any_size_give_the_same_values(monkeypatch, size, convention):
+    tiebreak = torch.arange(9, 0, -1)
+    whole = evaluate(*BATCH, measures=["ndcg@2", "map", "mrr"], convention=convention, tiebreak=tiebreak)
+    monkeypatch.setattr(conventions, "ENTRIES_AT_ONCE", size)
+    assert len(conventions.pieces(OFFSETS)) > 1
+    parts = evaluate(*BATCH, measures=["ndcg@2", "map", "mrr"], convention=convention, tiebreak=tiebreak)
+    for name, value in whole.items():
+        torch.testing.assert_close(parts[name], value, rtol=0, atol=0, equal_nan=True)
 
 
 def test_values_are_float64_for_any_scores():

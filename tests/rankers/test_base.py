@@ -142,7 +142,7 @@ def test_the_last_round_is_validated_whatever_the_interval(tmp_path):
 
 
 def test_loaders_in_place_of_a_datamodule_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="RankingDataModule.from_sets"):
+    with pytest.raises(ValueError, match=r"RankingDataModule\.from_sets"):
         trainer(tmp_path).fit(LambdaRank(FEATURES), [lists(0)[:]])
 
 
@@ -152,7 +152,8 @@ def test_totals_are_additive_and_reduce_every_tensor(tmp_path):
     class Probe(SingleFeature):
         def round(self):
             batch = self.data.ready("train")[:]
-            sums["parts"] = self.total(self.quality), self.total(lambda b: (b.labels.double().sum(), b.x.double().sum(0)))
+            pair = self.total(lambda b: (b.labels.double().sum(), b.x.double().sum(0)))
+            sums["parts"] = self.total(self.quality), pair
             sums["whole"] = self.quality(batch), (batch.labels.double().sum(), batch.x.double().sum(0))
             into = (torch.zeros(FEATURES, dtype=torch.float64),)
             self.total(lambda b, into: into[0].add_(b.x.double().sum(0)), into)

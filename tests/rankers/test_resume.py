@@ -86,7 +86,8 @@ def test_a_killed_epoch_is_repeated(tmp_path, make, step):
     with pytest.raises(RuntimeError, match="killed"):
         trainer(tmp_path / "cut", 5, callbacks=[StopAt(step)]).fit(cut, datamodule=data())
     resumed = make()
-    trainer(tmp_path / "cut", 5).fit(resumed, datamodule=data(), ckpt_path=tmp_path / "cut/last.ckpt", weights_only=True)
+    last = tmp_path / "cut/last.ckpt"
+    trainer(tmp_path / "cut", 5).fit(resumed, datamodule=data(), ckpt_path=last, weights_only=True)
     assert_equal_states(whole.state_dict(), resumed.state_dict())
 
 
@@ -108,7 +109,8 @@ def test_trees_continue_from_their_text(tmp_path):
     trainer(tmp_path / "whole", 12).fit(whole, datamodule=data())
     trainer(tmp_path / "cut", 5).fit(make(), datamodule=data())
     resumed = make()
-    trainer(tmp_path / "cut", 12).fit(resumed, datamodule=data(), ckpt_path=tmp_path / "cut/last.ckpt", weights_only=True)
+    last = tmp_path / "cut/last.ckpt"
+    trainer(tmp_path / "cut", 12).fit(resumed, datamodule=data(), ckpt_path=last, weights_only=True)
     assert resumed.booster.current_iteration() == whole.booster.current_iteration() == 12
     test = data().sets["test"]
     torch.testing.assert_close(resumed(test.x, test.offsets), whole(test.x, test.offsets), rtol=1e-6, atol=1e-6)

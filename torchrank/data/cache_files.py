@@ -51,21 +51,23 @@ def load_set(folder: Path, description: dict) -> RankingSet:
     """The set, its arrays mapped copy-on-write: pages are read when they are looked at, the files never change."""
     arrays = {name: _load(folder / f"{name}.npy", known) for name, known in description["files"].items()}
 
-    def tensor(name: str) -> torch.Tensor | None:
-        return torch.from_numpy(arrays[name]) if name in arrays else None
+    def tensor(name: str) -> torch.Tensor:
+        return torch.from_numpy(arrays[name])
 
     def ids(name: str) -> Strings | None:
         return Strings(arrays[name], arrays[f"{name}_offsets"]) if name in arrays else None
 
-    x = tensor("x")
-    if x is None:
+    x: torch.Tensor | SparseRows
+    if "x" in arrays:
+        x = tensor("x")
+    else:
         x = SparseRows(tensor("values"), tensor("columns"), tensor("row_offsets"), description["num_features"])
     return RankingSet(
         x,
         tensor("labels"),
         tensor("offsets"),
-        index=tensor("index"),
-        queries=tensor("queries"),
+        index=tensor("index") if "index" in arrays else None,
+        queries=tensor("queries") if "queries" in arrays else None,
         query_ids=ids("query_ids"),
         document_ids=ids("document_ids"),
         name=description["name"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,7 +21,8 @@ from torchrank.data.sampler import BudgetSampler, ranges, shard
 from torchrank.data.synthetic import synthetic_splits
 from torchrank.data.transforms import Transform
 
-LOADERS = {"points": load_points, "retrieval": load_retrieval}
+LOADERS: dict[str, Callable] = {"points": load_points, "retrieval": load_retrieval}
+ONE_TOKEN: Any = range(1)
 CLEANED: dict[str, tuple[str, ...]] = {"none": (), "train": ("train",), "all": ("train", "val", "test")}
 MEASURES = ("ndcg@1", "ndcg@5", "ndcg@10", "map", "mrr")
 
@@ -33,8 +34,8 @@ class RankingDataModule(LightningDataModule):
     `seed` draws the data where it is drawn (synthetic lists, held-out queries), `order_seed` the order of the batches.
     `batch_documents` is the budget of one optimizer step over all processes, so a fit does not depend on their number.
     `resident`: whole sets transformed once and kept on the device; "auto" does so when they take less than half of
-    its free memory. `clean` deletes contradictory documents and queries without relevant ones of "train" or of "all" sets, which raises
-    every measure, or of "none".
+    its free memory. `clean` deletes contradictory documents and queries without relevant ones: of "train", of "all"
+    sets (which raises every measure), or of "none".
     """
 
     def __init__(
@@ -56,7 +57,8 @@ class RankingDataModule(LightningDataModule):
             raise ValueError(f"unknown data set {name!r}: choose synthetic, {', '.join([*LOADERS, *CATALOGUE])}")
         if clean not in CLEANED:
             raise ValueError(f"unknown clean={clean!r}: choose one of {', '.join(CLEANED)}")
-        self.name, self.fold, self.clean, self.source = name, fold, clean, source
+        self.name: str = name
+        self.fold, self.clean, self.source = fold, clean, source
         self.seed, self.order_seed = seed, order_seed
         self.batch_documents, self.resident = batch_documents, resident
         self.measures, self.conventions = list(measures), list(conventions)
@@ -150,8 +152,9 @@ class RankingDataModule(LightningDataModule):
         return self._tiebreaks[split][entries + shift]
 
     def train_dataloader(self) -> DataLoader:
-        ranker = self.trainer.lightning_module
-        return DataLoader(range(1), batch_size=None) if ranker.by_rounds else self._loader("train", shuffle=True)
+        """Batches; for a ranker that fits by rounds one token per epoch, since it reads the lists itself."""
+        ranker: Any = self.trainer and self.trainer.lightning_module
+        return DataLoader(ONE_TOKEN, batch_size=None) if ranker.by_rounds else self._loader("train", shuffle=True)
 
     def val_dataloader(self) -> DataLoader:
         return self._loader("val", shuffle=False)
@@ -189,7 +192,7 @@ class StreamedSet(Dataset):
 def transform_batch(transform: Transform, batch: Batch) -> Batch:
     """The batch with its rows, and its query vectors where it has them, through the transform."""
     if batch.index is not None and transform.per_query:
-        raise ValueError(f"{transform} works inside each list, but these lists share a corpus: use standard, l2 or none")
+        raise ValueError(f"{transform} works inside each list, but these share a corpus: use standard, l2 or none")
     rows = batch.offsets if batch.index is None else torch.tensor([0, len(batch.x)])
     queries = batch.queries
     if queries is not None:

@@ -50,7 +50,7 @@ def _chunks(raw: BinaryIO, size: int, path: Path) -> Iterator[bytes]:
         raise ValueError(f"{path}: the compressed data is damaged or cut off: {error}. Fetch the file again") from error
 
 
-def _plain(raw: BinaryIO, size: int) -> Iterator[bytes]:
+def _plain(raw: BinaryIO | gzip.GzipFile, size: int) -> Iterator[bytes]:
     while chunk := raw.read(size):
         yield chunk
 

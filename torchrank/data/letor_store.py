@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,7 +19,8 @@ class Growing:
     """An array that grows at its end. Room is made for the whole file at once: memory nobody wrote to costs nothing."""
 
     def __init__(self, dtype: type, *width: int):
-        self.room, self.size = np.empty((0, *width), dtype), 0
+        self.room: np.ndarray = np.empty((0, *width), dtype)
+        self.size = 0
 
     def extend(self, count: int, share: float) -> np.ndarray:
         """The next `count` places, to be filled; `share` of the file is read after them."""
@@ -80,8 +83,8 @@ class FeatureStore:
         if self.dense is not None:
             return torch.from_numpy(self.dense.filled)
         offsets = np.concatenate(([0], np.cumsum(self.counts.filled)))
-        parts = map(torch.from_numpy, (self.values.filled, self.columns.filled, offsets))
-        return SparseRows(*parts, self.num_features)
+        values, columns, bounds = map(torch.from_numpy, (self.values.filled, self.columns.filled, offsets))
+        return SparseRows(values, columns, bounds, self.num_features)
 
     def _is_sparse(self) -> bool:
         return self.present < SPARSE_BELOW * self.num_rows * self.num_features
@@ -96,7 +99,7 @@ class FeatureStore:
             part.append(block, share)
 
     def _widen(self, width: int, share: float) -> None:
-        narrow, self.dense = self.dense, Growing(np.float32, width)
+        narrow, self.dense = cast(Growing, self.dense), Growing(np.float32, width)
         room = self.dense.extend(narrow.size, share)
         room[:, : narrow.filled.shape[1]] = narrow.filled
         room[:, narrow.filled.shape[1] :] = 0

@@ -3,14 +3,17 @@
 import math
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from torchrank.functional import metrics
-from torchrank.functional.ranking import Hits, Ranking, hits, rank
+from torchrank.functional.ragged import read
+from torchrank.functional.ranking import Hits, Ranking, check, hits, rank
 
+ENTRIES_AT_ONCE = 2**17
 FAMILIES = {  # measure: may it have a cut-off, may it stand without one
     "ndcg": (True, True),
     "mean_ndcg": (False, True),
@@ -152,16 +155,44 @@ def evaluate(
         )
     if max_label is None and any(measure.family == "err" for measure in wanted.values()):
         raise ValueError("err needs max_label, the top label of the data set (4 for web data, 2 for MQ2007/MQ2008)")
-    scores = scores.float() if rules.float32 else scores
-    ranking = rank(scores, labels, offsets, tiebreak=tiebreak, max_length=max_length, num_grades=num_grades)
+    check(scores, labels, offsets)
+    parts = []
+    for first, last in pieces(offsets):
+        begin, end = (0, len(scores)) if (first, last) == (0, len(offsets) - 1) else read(offsets[[first, last]])
+        ranking = rank(
+            scores[begin:end].float() if rules.float32 else scores[begin:end],
+            labels[begin:end],
+            offsets[first : last + 1] - begin,
+            tiebreak=None if tiebreak is None else tiebreak[begin:end],
+            max_length=max_length,
+            num_grades=num_grades,
+        )
+        parts.append(_values(ranking, rules, wanted, max_label))
+    return {name: torch.cat([part[name] for part in parts]) for name in wanted}
+
+
+def pieces(offsets: Tensor) -> list[tuple[int, int]]:
+    """Ranges of lists of about `ENTRIES_AT_ONCE` entries. On CPU, where the host can read the offsets and temporary
+    tensors that stay in the cache are worth a factor of almost 2; one piece elsewhere."""
+    lists = len(offsets) - 1
+    if offsets.device.type != "cpu":
+        return [(0, lists)]
+    steps = torch.tensor(range(ENTRIES_AT_ONCE, read(offsets[-1]), ENTRIES_AT_ONCE), dtype=offsets.dtype)
+    cuts = sorted({0, *read(torch.searchsorted(offsets, steps)), lists})
+    return list(pairwise(cuts)) or [(0, 0)]
+
+
+def _values(
+    ranking: Ranking, rules: Convention, wanted: dict[str, Measure], max_label: float | None
+) -> dict[str, Tensor]:
     values = _ndcgs(ranking, rules, wanted)
     found = hits(ranking, rules.threshold)
     for name in wanted.keys() - values.keys():
         values[name] = _value(ranking, found, rules, wanted[name], max_label)
-    if scores.device.type != "cpu":
-        invalid = torch.isnan(scores).any()
+    if ranking.labels.device.type != "cpu":
+        invalid = torch.isnan(ranking.unordered).any()
         values = {name: torch.where(invalid, math.nan, value) for name, value in values.items()}
-    return {name: values[name] for name in wanted}
+    return values
 
 
 def _ndcgs(ranking: Ranking, rules: Convention, wanted: dict[str, Measure]) -> dict[str, Tensor]:

@@ -121,7 +121,7 @@ def ideal_dcg(
 def grade_counts(labels: Tensor, offsets: Tensor, gain: Gain, num_grades: int) -> tuple[Tensor, Tensor]:
     """Grades in the order of descending gain, `(K,)`, and how many entries of each list have them, `(Q, K)`."""
     grades = gain_of(torch.arange(num_grades, device=labels.device), gain).argsort(descending=True)
-    bins = (list_ids(offsets, len(labels)) * num_grades).add_(labels.long())
+    bins = labels.to(torch.int64, copy=True).add_(list_ids(offsets, len(labels)), alpha=num_grades)
     one = torch.ones(1, dtype=torch.int64, device=labels.device).expand(len(labels))
     counts = torch.zeros((len(offsets) - 1) * num_grades, dtype=torch.int64, device=labels.device)
     return grades, counts.index_add(0, bins, one).view(-1, num_grades)[:, grades]

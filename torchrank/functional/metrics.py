@@ -204,10 +204,9 @@ def average_precision(
 
 
 def average_precision_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
-    rank_ = wide(ranking.position + 1)
-    precisions = (found.so_far / rank_).mul_(found.relevant)
-    if k is not None:
-        precisions.mul_(rank_ <= k)
+    rank_ = wide(ranking.position).add_(1)
+    counted = found.relevant if k is None else found.relevant & (rank_ <= k)
+    precisions = torch.div(found.so_far, rank_, out=rank_).mul_(counted)
     return ratio(segment_sum(precisions, ranking.offsets), found.total, empty)
 
 

@@ -31,7 +31,7 @@ def positions_within(offsets: Tensor, num_entries: int) -> Tensor:
     [0, 1, 0]
     """
     starts = offsets[:-1].repeat_interleave(offsets.diff(), output_size=num_entries)
-    return torch.arange(num_entries, device=offsets.device) - starts
+    return torch.arange(num_entries, device=offsets.device).sub_(starts)
 
 
 def wide(values: Tensor) -> Tensor:

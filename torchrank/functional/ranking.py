@@ -85,7 +85,7 @@ def check(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
             suspect = values.is_floating_point() and math.isnan(read(values.sum()))
             count = read(torch.isnan(values).sum()) if suspect else 0
             if count:
-                raise ValueError(f"{count} of {len(values)} {name} are NaN: no ranking is defined. Did training diverge?")
+                raise ValueError(f"{count} of {len(values)} {name} are NaN: no ranking exists. Did training diverge?")
 
 
 def check_lists(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
@@ -142,7 +142,7 @@ def hits(ranking: Ranking, threshold: float) -> Hits:
     count = wide(torch.zeros(len(relevant) + 1, device=relevant.device))
     torch.cumsum(relevant, 0, dtype=count.dtype, out=count[1:])
     before = count[offsets[:-1]]
-    so_far = count[1:] - before[ranking.ids]
+    so_far = before.index_select(0, ranking.ids).neg_().add_(count[1:])
     first = torch.searchsorted(count, before + 1) - offsets[:-1]  # the count first exceeds `before` one further on
     return Hits(relevant, so_far, count[offsets[1:]] - before, first)
 

@@ -1,4 +1,4 @@
-"""The two shapes of a ranker: a gradient (`GradientRanker`) or a sequence of rounds over global sums (`RoundRanker`)."""
+"""The two shapes of a ranker: a gradient (`GradientRanker`) or rounds over global sums (`RoundRanker`)."""
 
 from collections.abc import Callable, Iterator
 from os import PathLike
@@ -37,6 +37,8 @@ class Ranker(LightningModule):
     certified = False
     by_rounds = False
     rounds: int | None = None
+    converged: Tensor
+    step_token: nn.Parameter
 
     def __init__(self, num_features: int, transform: str | dict | list | None = None):
         super().__init__()
@@ -108,7 +110,7 @@ class Ranker(LightningModule):
 
     @property
     def data(self) -> RankingDataModule:
-        data = self.trainer.datamodule
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(data, RankingDataModule):
             raise ValueError(
                 "a ranker trains on lists: call trainer.fit(ranker, datamodule=RankingDataModule.from_sets(train=..., "
@@ -158,13 +160,14 @@ class Ranker(LightningModule):
                 self.inputs_sized()
                 self._has_inputs = True
         data.attach(self.transform, self.device)
-        self.metrics = nn.ModuleDict({split: self._new_metrics(split) for split in ("val", "test") if split in data.sets})
+        measured = [split for split in ("val", "test") if split in data.sets]
+        self.metrics: Any = nn.ModuleDict({split: self._new_metrics(split) for split in measured})
 
     def _check_trainer(self) -> None:
         if not self.by_rounds:
             return
         if (self.trainer.min_epochs or 0) > 1:
-            raise ValueError(f"{type(self).__name__} ends by itself; min_epochs={self.trainer.min_epochs} would keep it.")
+            raise ValueError(f"{type(self).__name__} ends by itself: min_epochs={self.trainer.min_epochs} is refused.")
         if str(self.trainer.precision).endswith("-true") and not str(self.trainer.precision).startswith(("32", "64")):
             raise ValueError(
                 f"{type(self).__name__} solves in full precision: trainer.precision={self.trainer.precision} is below "
@@ -244,7 +247,7 @@ class Ranker(LightningModule):
     # ---- checkpoints --------------------------------------------------------------------------------------------
 
     def resize(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Give the parameter or buffer `name` a size that depends on the data (filled with 0); checkpoints record it."""
+        """Give the parameter or buffer `name` a size that depends on the data, filled with 0; checkpoints record it."""
         tensor = self.state_dict(keep_vars=True)[name]
         tensor.data = tensor.new_zeros(shape)
         self._sizes[name] = list(shape)
@@ -274,7 +277,7 @@ class GradientRanker(Ranker):
         raise NotImplementedError(f"{type(self).__name__} has no loss yet")
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
-        """Sum over the lists of this process / lists of all processes * processes: what DDP then averages is the mean."""
+        """Sum over the lists of this process / lists of all processes * processes: what DDP averages is the mean."""
         lists = self._reduce(torch.tensor(float(batch.num_lists), device=self.device)).clamp(min=1)
         loss = self.loss(batch).sum() / lists * self.trainer.world_size
         self.log("train/loss", loss, on_step=False, on_epoch=True, batch_size=max(batch.num_lists, 1), sync_dist=True)
@@ -318,8 +321,8 @@ def round_step(ranker: Ranker) -> None:
     """Run one round through the optimizer and stop the trainer after the last one, which is always validated."""
     trainer = ranker.trainer
     if not ranker.converged:
-        ranker.optimizers().step()
-    if ranker.converged or trainer.current_epoch + 1 >= ranker.rounds:
+        ranker.optimizers().step()  # type: ignore[union-attr]
+    if ranker.converged or trainer.current_epoch + 1 == ranker.rounds:
         trainer.should_stop = True
     if trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs:
         trainer.check_val_every_n_epoch = 1
@@ -328,7 +331,7 @@ def round_step(ranker: Ranker) -> None:
 class RoundOptimizer(torch.optim.Optimizer):
     """An optimizer whose step is a round, so that steps, checkpoints and loggers count rounds."""
 
-    def __init__(self, ranker: Ranker):
+    def __init__(self, ranker: Any):
         super().__init__([ranker.step_token], {})
         self.ranker = ranker
 
@@ -351,7 +354,8 @@ def check_plain(value: Any, where: str) -> None:
         for item in value:
             check_plain(item, where)
     elif value is not None and type(value) not in (str, int, float, bool):
-        raise ValueError(f"{where} is a {type(value).__name__} ({value!r}): pass a plain str, int, float, bool, list or dict.")
+        kind = type(value).__name__
+        raise ValueError(f"{where} is a {kind} ({value!r}): pass a plain str, int, float, bool, list or dict.")
 
 
 def load(path: str | PathLike, map_location: Any = "cpu") -> Ranker:
@@ -359,6 +363,7 @@ def load(path: str | PathLike, map_location: Any = "cpu") -> Ranker:
     checkpoint = torch.load(path, map_location=map_location, weights_only=True)
     name = checkpoint.get("ranker") if isinstance(checkpoint, dict) else None
     if name not in torchrank.RANKERS:
-        raise ValueError(f"{path} is not a checkpoint of torchrank: its ranker is {name!r}, not one of {', '.join(torchrank.RANKERS)}.")
+        known = ", ".join(torchrank.RANKERS)
+        raise ValueError(f"{path} is not a checkpoint of torchrank: its ranker is {name!r}, not one of {known}.")
     cls = torchrank.__getattr__(name)
     return cls.load_from_checkpoint(path, map_location=map_location, weights_only=True).eval()

@@ -4,7 +4,7 @@ from torchrank.rankers.neural import NeuralRanker
 
 
 class LambdaRank(NeuralRanker):
-    """Linear scores trained on pairs weighted by the change of NDCG@k (Burges et al. 2006; `k=None`: the whole list)."""
+    """Linear scores, pairs weighted by the change of NDCG@k (Burges et al. 2006); `k=None` is the whole list."""
 
     def __init__(
         self,

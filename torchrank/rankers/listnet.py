@@ -11,7 +11,7 @@ from torchrank.rankers.base import RoundOptimizer, round_step, start_rounds
 from torchrank.rankers.neural import NeuralRanker
 from torchrank.solvers.lbfgs import LBFGS, lbfgs_step
 
-MEMORY = 30
+MEMORY = 30  # moves remembered by L-BFGS
 
 
 class ListNet(NeuralRanker):
@@ -21,6 +21,9 @@ class ListNet(NeuralRanker):
     `solver="lbfgs"` goes by rounds on global sums in float64 until the largest gradient entry is below `tolerance`;
     `solver="gradient"` is Adam on batches.
     """
+
+    moves: Tensor
+    changes: Tensor
 
     def __init__(
         self,
@@ -81,8 +84,10 @@ class ListNet(NeuralRanker):
         loss, gradient, lists = self.total(sums)
         return loss / lists + self.l2 / 2 * weight.square().sum(), gradient / lists + self.l2 * weight
 
-    def training_step(self, batch: Any, batch_index: int) -> Tensor | None:
-        return round_step(self) if self.by_rounds else super().training_step(batch, batch_index)
+    def training_step(self, batch: Any, batch_index: int) -> Any:
+        if not self.by_rounds:
+            return super().training_step(batch, batch_index)
+        round_step(self)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return RoundOptimizer(self) if self.by_rounds else super().configure_optimizers()

@@ -34,7 +34,7 @@ class MLPScorer(nn.Module):
 
     def forward(self, x: Tensor | SparseRows) -> Tensor:
         first, *others = self.layers
-        hidden = x @ first.weight.T + first.bias
+        hidden = x @ first.weight.T + first.bias  # type: ignore[operator]
         for layer in others:
             hidden = layer(self.dropout(torch.relu(hidden)))
         return hidden.squeeze(-1)

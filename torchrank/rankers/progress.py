@@ -14,7 +14,7 @@ class FitProgress(ProgressBar):
         super().__init__()
         self.monitor, self.delay = monitor, delay
         self._shown = True
-        self._bar: tqdm | None = None
+        self._bar: Any = None
 
     def disable(self) -> None:
         self._shown = False

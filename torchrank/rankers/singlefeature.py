@@ -11,6 +11,9 @@ from torchrank.rankers.base import RoundRanker
 class SingleFeature(RoundRanker):
     """Ranks by the feature and the sign with the best mean NDCG@k on the training lists (ties: the smallest index)."""
 
+    feature: Tensor
+    sign: Tensor
+
     def __init__(self, num_features: int, k: int = 10, transform: str | dict | list | None = None):
         super().__init__(num_features, transform, rounds=1)
         self.k = k
@@ -18,7 +21,7 @@ class SingleFeature(RoundRanker):
         self.register_buffer("sign", torch.tensor(1.0))
 
     def score(self, batch: Batch) -> Tensor:
-        return self.sign.to(batch.x.dtype) * batch.x[:, self.feature]
+        return self.sign.to(batch.x.dtype) * dense(batch)[:, self.feature]
 
     def round(self) -> bool:
         sums = self.total(self.quality)
@@ -29,10 +32,11 @@ class SingleFeature(RoundRanker):
 
     def quality(self, batch: Batch) -> Tensor:
         """Sum over the lists of NDCG@k by every feature (D,), then by every negated feature (D,)."""
-        num_entries, num_columns = batch.x.shape
+        x = dense(batch)
+        num_entries, num_columns = x.shape
         starts = torch.arange(num_columns, device=batch.device) * num_entries  # column j is a run of lists of its own
         offsets = torch.cat([(batch.offsets[:-1] + starts[:, None]).flatten(), starts[-1:] + num_entries])
-        values = batch.x.T.double().flatten()
+        values = x.T.double().flatten()
         labels = batch.labels.repeat(num_columns)
         return torch.cat([
             ndcg(scores, labels, offsets, k=self.k, empty=0.0, max_length=batch.max_length)
@@ -40,3 +44,8 @@ class SingleFeature(RoundRanker):
             .sum(1)
             for scores in (values, -values)
         ])
+
+
+def dense(batch: Batch) -> Tensor:
+    assert isinstance(batch.x, Tensor)  # the base class has refused sparse rows
+    return batch.x

@@ -24,8 +24,8 @@ def lbfgs_start(point: Tensor, memory: int = 10) -> LBFGS:
 def lbfgs_step(state: LBFGS, objective: Objective, value: Tensor, gradient: Tensor) -> tuple[LBFGS, Tensor, Tensor]:
     """One outer iteration (Nocedal & Wright, algorithm 7.5) from the value and gradient at `state.point`.
 
-    Returns the new state, value and gradient; the same ones when no step decreases the value, which happens at the limit
-    of the floating-point precision only.
+    Returns the new state, value and gradient; the same ones when no step decreases the value, which happens at the
+    limit of the floating-point precision only.
 
     >>> quadratic = lambda w: ((w * w).sum() / 2, w)
     >>> start = lbfgs_start(torch.tensor([3.0, 4.0], dtype=torch.float64))
