@@ -10,6 +10,7 @@ from cases import ROWS, TIED, batch, sizes
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchrank.functional as F
+from torchrank.functional import ragged
 
 LOSS_ROWS = {name: row for name, row in ROWS.items() if row.loss}
 every = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
@@ -230,3 +231,15 @@ def test_measures_have_no_graph_and_refuse_nan(row):
     broken[3] = math.nan
     with pytest.raises(ValueError, match="NaN"):
         row(broken, labels, offsets)
+
+
+def test_flat_list_operations_run_on_the_meta_device():
+    scores, labels, offsets = (part.to("meta") for part in batch(14))
+    num_pairs = 40
+    i, j = ragged.pairs(labels, offsets, num_pairs=num_pairs, max_length=12)
+    assert i.shape == j.shape == (num_pairs,)
+    padded, mask = F.pad(scores, offsets, max_length=12)
+    assert padded.shape == mask.shape == (30, 12)
+    for function in (ragged.sort_within, ragged.ranks, ragged.levels_within, ragged.segment_cumsum):
+        assert function(scores, offsets, max_length=12).shape == scores.shape
+    assert ragged.segment_softmax(scores, offsets).shape == scores.shape
