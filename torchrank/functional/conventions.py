@@ -172,8 +172,8 @@ def evaluate(
 
 
 def pieces(offsets: Tensor) -> list[tuple[int, int]]:
-    """Ranges of lists of about `ENTRIES_AT_ONCE` entries. On CPU, where the host can read the offsets and temporary
-    tensors that stay in the cache are worth a factor of almost 2; one piece elsewhere."""
+    """Ranges of lists of about `ENTRIES_AT_ONCE` entries. On CPU, where the host can read the offsets: temporary
+    tensors then stay in the cache (700,000 entries on a busy core: 65 ms in one piece, 39 ms so). Elsewhere one piece."""
     lists = len(offsets) - 1
     if offsets.device.type != "cpu":
         return [(0, lists)]
