@@ -141,7 +141,7 @@ def report(alone, whole, values):
         means = " ".join(f"{values[name][measure]:.6f}" for measure in TREC) if name in values else ""
         print(f"{name:14}{1e3 * time_alone:9.1f} ms{both}   {means}")
     ours, peers = alone["torchrank"], ("pytrec_eval", "ranx")
-    print("\n(the sort) is one sort of all scores at once, for scale; torchrank sorts them in pieces that fit the cache")
+    print("\n(the sort) is one sort of all scores at once, for scale; torchrank sorts pieces that fit the cache")
     print(f"torchrank: {describe('default')}")
     print("the others: gain y, discount 1/log2(1+rank), relevant y>=1, queries without relevant documents count 0")
     for text, ratio, target in [
