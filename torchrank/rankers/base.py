@@ -14,9 +14,8 @@ from torchrank.data.batch import Batch
 from torchrank.data.datamodule import RankingDataModule, transform_batch
 from torchrank.data.sparse import SparseRows
 from torchrank.data.transforms import make_transform
-from torchrank.functional.conventions import defines, describe
 from torchrank.functional.ragged import sort_within
-from torchrank.rankers.evaluation import RankingMetrics
+from torchrank.rankers.measured import MeasuredSplit
 
 STAGE_SETS = {"fit": "train", "validate": "val", "test": "test", "predict": "test"}
 KINDS = {
@@ -160,8 +159,8 @@ class Ranker(LightningModule):
                 self.inputs_sized()
                 self._has_inputs = True
         data.attach(self.transform, self.device)
-        measured = [split for split in ("val", "test") if split in data.sets]
-        self.metrics: Any = nn.ModuleDict({split: self._new_metrics(split) for split in measured})
+        splits = [split for split in ("val", "test") if split in data.sets]
+        self.measuring: Any = nn.ModuleDict({split: MeasuredSplit(data, split) for split in splits})
 
     def _check_trainer(self) -> None:
         if not self.by_rounds:
@@ -174,25 +173,15 @@ class Ranker(LightningModule):
                 "32 bits. Use trainer.precision=32-true."
             )
 
-    def _new_metrics(self, split: str) -> nn.ModuleDict:
-        """The first convention has to define every measure; the further ones are asked for those that they define."""
-        data = self.data
-        return nn.ModuleDict({
-            name: RankingMetrics(
-                [m for m in data.measures if name == data.conventions[0] or defines(name, m)],
-                name,
-                num_queries=len(data.sets[split]),
-                threshold=data.letor_threshold if name == "letor" else None,
-                max_label=data.max_label,
-            )
-            for name in data.conventions
-        })
-
     def on_fit_start(self) -> None:
+        self._interval = self.trainer.check_val_every_n_epoch
         if self.trainer.ckpt_path is None:
             self.converged.fill_(False)
             with torch.no_grad():
                 self.prepare()
+
+    def on_fit_end(self) -> None:
+        self.trainer.check_val_every_n_epoch = self._interval  # `round_step` may have changed it
 
     # ---- measuring ----------------------------------------------------------------------------------------------
 
@@ -216,33 +205,14 @@ class Ranker(LightningModule):
         return self.score(without_labels(batch))
 
     def _measure(self, split: str, batch: Batch) -> None:
-        scores = self.evaluation_scores(split, batch)
-        for name, metrics in self.metrics[split].items():
-            metrics.update(
-                scores,
-                batch.labels,
-                batch.offsets,
-                query=batch.query,
-                tiebreak=self.data.tiebreak(split, batch) if name == "trec" else None,
-                max_length=batch.max_length,
-                num_grades=batch.num_grades,
-            )
+        self.measuring[split].update(self.evaluation_scores(split, batch), batch)
 
     def _conclude(self, split: str) -> None:
         """Log the means; `val/ndcg@10` is the first convention, `val/letor/ndcg@10` another one."""
-        self.measured[split] = {}
-        for name, metrics in self.metrics[split].items():
-            means = metrics.compute()
+        self.measured[split] = self.measuring[split].conclude()
+        for name, found in self.measured[split].items():
             prefix = split if name == self.data.conventions[0] else f"{split}/{name}"
-            self.log_dict({f"{prefix}/{measure}": value.float() for measure, value in means.items()})
-            self.measured[split][name] = {
-                "text": describe(name, threshold=metrics.threshold),
-                "lists": metrics.lists,
-                "empty": metrics.empty,
-                "measures": {measure: float(value) for measure, value in means.items()},
-                "per_query": {measure: values.cpu() for measure, values in metrics.per_query().items()},
-            }
-            metrics.reset()
+            self.log_dict({f"{prefix}/{measure}": value for measure, value in found["measures"].items()})
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
 

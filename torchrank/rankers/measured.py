@@ -1,0 +1,57 @@
+"""The measures of one split of a run, in every convention that was asked for."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from torchrank.data.batch import Batch
+from torchrank.data.datamodule import RankingDataModule
+from torchrank.functional.conventions import defines, describe
+from torchrank.rankers.evaluation import RankingMetrics
+
+
+class MeasuredSplit(nn.Module):
+    """The first convention has to define every measure; the further ones are asked for those that they define."""
+
+    def __init__(self, data: RankingDataModule, split: str):
+        super().__init__()
+        self.data, self.split = data, split
+        self.metrics: Any = nn.ModuleDict({name: self._metrics(name) for name in data.conventions})
+
+    def _metrics(self, convention: str) -> RankingMetrics:
+        data, first = self.data, convention == self.data.conventions[0]
+        return RankingMetrics(
+            [measure for measure in data.measures if first or defines(convention, measure)],
+            convention,
+            num_queries=len(data.sets[self.split]),
+            threshold=data.letor_threshold if convention == "letor" else None,
+            max_label=data.max_label,
+        )
+
+    def update(self, scores: Tensor, batch: Batch) -> None:
+        for name, metrics in self.metrics.items():
+            metrics.update(
+                scores,
+                batch.labels,
+                batch.offsets,
+                query=batch.query,
+                tiebreak=self.data.tiebreak(self.split, batch) if name == "trec" else None,
+                max_length=batch.max_length,
+                num_grades=batch.num_grades,
+            )
+
+    def conclude(self) -> dict[str, dict]:
+        """What was measured, by convention, over all processes; then everything starts anew."""
+        found = {name: self._found(metrics) for name, metrics in self.metrics.items()}
+        for metrics in self.metrics.values():
+            metrics.reset()
+        return found
+
+    def _found(self, metrics: RankingMetrics) -> dict[str, Any]:
+        return {
+            "text": describe(metrics.convention, threshold=metrics.threshold),
+            "lists": metrics.lists,
+            "empty": metrics.empty,
+            "measures": {measure: float(value) for measure, value in metrics.compute().items()},
+            "per_query": {measure: values.cpu() for measure, values in metrics.per_query().items()},
+        }
