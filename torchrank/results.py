@@ -43,7 +43,7 @@ def write_results(folder: Path, config: DictConfig, ranker: Any, data: Any, seco
         },
         "num_lists": {split: len(lists) for split, lists in data.sets.items()},
         **{split: {name: without(part, "per_query") for name, part in of.items()} for split, of in measured.items()},
-        "per_query": "per_query.npz",
+        "per_query": "per_query.npz" if "test" in measured else None,
         "seconds": seconds,
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "peak_gpu_memory_mb": torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0.0,
@@ -113,7 +113,7 @@ def git_commit() -> str | None:
 def print_results(results: dict, folder: Path) -> None:
     """A table of the test measures (of validation where nothing was tested), one row per convention."""
     console = Console(soft_wrap=True)
-    split = "test" if "test" in results else "val"
+    split = "test" if "test" in results else "val"  # data=files may come without test lists
     parts = results[split]
     measures = list(dict.fromkeys(measure for part in parts.values() for measure in part["measures"]))
     title = f"{results['name']} on {results['data']}, fold {results['fold']}, {split}"

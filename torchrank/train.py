@@ -50,6 +50,8 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
     seconds, clock = {}, time.perf_counter()
     data = instantiate(config.data, _convert_="all")
     data.setup()
+    if "val" not in data.sets:
+        raise ValueError("a run chooses by validation, and this data has no val lists: hold some queries out for it.")
     seconds["data"], clock = time.perf_counter() - clock, time.perf_counter()
 
     ranker = instantiate(config.model, num_features=data.num_features, _convert_="all")
@@ -64,7 +66,7 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
     seconds["fit"], clock = time.perf_counter() - clock, time.perf_counter()
 
     trainer.validate(ranker, datamodule=data, ckpt_path=state, weights_only=True, verbose=False)
-    if config.test:
+    if config.test and "test" in data.sets:
         trainer.test(ranker, datamodule=data, ckpt_path=state, weights_only=True, verbose=False)
     seconds["test"] = time.perf_counter() - clock
     results = write_results(folder, config, ranker, data, seconds, write=trainer.is_global_zero)

@@ -27,8 +27,8 @@ def data(batch_documents: int = 40, **options) -> RankingDataModule:
     )
 
 
-def trainer(folder: Path, max_epochs: int = 5, **options) -> Trainer:
-    best = ModelCheckpoint(folder, "best", monitor="val/ndcg@10", mode="max", enable_version_counter=False)
+def trainer(folder: Path, max_epochs: int = 5, monitor: str | None = "val/ndcg@10", **options) -> Trainer:
+    best = ModelCheckpoint(folder, "best", monitor=monitor, mode="max", enable_version_counter=False)
     last = ModelCheckpoint(folder, "last", save_on_train_epoch_end=True, enable_version_counter=False)
     settings = {
         "accelerator": "cpu",

@@ -182,3 +182,13 @@ def test_a_set_of_lists_with_one_grade_teaches_nothing_and_breaks_nothing(tmp_pa
         ranker = make()
         trainer(tmp_path, 2).fit(ranker, datamodule=RankingDataModule.from_sets(train=flat, val=lists(1)))
         assert all(torch.isfinite(p).all() for p in ranker.parameters())
+
+
+def test_sets_that_are_missing_are_named(tmp_path):
+    ranker, module = LambdaRank(FEATURES), RankingDataModule.from_sets(train=lists(0))
+    runner = trainer(tmp_path, 2, monitor=None)
+    runner.fit(ranker, datamodule=module)  # a fit without validation lists is fine
+    with pytest.raises(ValueError, match="needs test lists, and this data has train only"):
+        runner.test(ranker, datamodule=module)
+    with pytest.raises(TypeError, match="vali"):
+        RankingDataModule.from_sets(train=lists(0), vali=lists(1))

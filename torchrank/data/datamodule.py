@@ -57,6 +57,8 @@ class RankingDataModule(LightningDataModule):
             raise ValueError(f"unknown data set {name!r}: choose synthetic, {', '.join([*LOADERS, *CATALOGUE])}")
         if clean not in CLEANED:
             raise ValueError(f"unknown clean={clean!r}: choose one of {', '.join(CLEANED)}")
+        if resident not in (True, False, "auto"):
+            raise ValueError(f"unknown resident={resident!r}: choose true, false or auto")
         self.name: str = name
         self.fold, self.clean, self.source = fold, clean, source
         self.seed, self.order_seed = seed, order_seed
@@ -67,11 +69,29 @@ class RankingDataModule(LightningDataModule):
         self._tiebreaks: dict[str, Tensor] = {}
 
     @classmethod
-    def from_sets(cls, *, name: str = "files", **options: Any) -> RankingDataModule:
-        """Over sets in memory: `train=`, `val=`, `test=` (those that are needed), then options of the constructor."""
-        sets = {split: options.pop(split) for split in ("train", "val", "test") if options.get(split) is not None}
-        module = cls(name, **options)
-        module.sets = sets
+    def from_sets(
+        cls,
+        *,
+        train: RankingSet | None = None,
+        val: RankingSet | None = None,
+        test: RankingSet | None = None,
+        batch_documents: int = 20_000,
+        resident: bool | str = "auto",
+        order_seed: int = 0,
+        measures: list[str] | tuple[str, ...] = MEASURES,
+        conventions: list[str] | tuple[str, ...] = ("default",),
+    ) -> RankingDataModule:
+        """Over sets in memory, those that are needed; the options are those of the constructor."""
+        module = cls(
+            "files",
+            batch_documents=batch_documents,
+            resident=resident,
+            order_seed=order_seed,
+            measures=measures,
+            conventions=conventions,
+        )
+        given = {"train": train, "val": val, "test": test}
+        module.sets = {split: lists for split, lists in given.items() if lists is not None}
         return module
 
     def setup(self, stage: str | None = None) -> None:
@@ -84,7 +104,7 @@ class RankingDataModule(LightningDataModule):
             sets = LOADERS[self.name](fold=self.fold, **options)
         else:
             sets = load_splits(self.name, fold=self.fold, **options)
-        for split in CLEANED[self.clean]:
+        for split in sets.keys() & CLEANED[self.clean]:
             sets[split], report = clean(sets[split])
             rank_zero_info(f"{split}: {report.documents_removed} contradictory documents removed, then "
                            f"{report.queries_removed} queries without a relevant document")  # fmt: skip
@@ -156,8 +176,8 @@ class RankingDataModule(LightningDataModule):
         ranker: Any = self.trainer and self.trainer.lightning_module
         return DataLoader(ONE_TOKEN, batch_size=None) if ranker.by_rounds else self._loader("train", shuffle=True)
 
-    def val_dataloader(self) -> DataLoader:
-        return self._loader("val", shuffle=False)
+    def val_dataloader(self) -> DataLoader | list:
+        return self._loader("val", shuffle=False) if "val" in self.sets else []  # []: Lightning fits without it
 
     def test_dataloader(self) -> DataLoader:
         return self._loader("test", shuffle=False)

@@ -145,6 +145,9 @@ class Ranker(LightningModule):
 
     def setup(self, stage: str) -> None:
         data = self.data
+        if STAGE_SETS[stage] not in data.sets:
+            there = ", ".join(data.sets)
+            raise ValueError(f"to {stage} needs {STAGE_SETS[stage]} lists, and this data has {there} only.")
         lists = data.sets[STAGE_SETS[stage]]
         self._check_rows(lists.x, lists.is_shared, lists.has_queries)
         if self.trainer.world_size > 1 and self.trainer._accelerator_connector.use_distributed_sampler:

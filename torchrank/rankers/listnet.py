@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
 
 from torchrank.data.batch import Batch
@@ -62,6 +63,9 @@ class ListNet(NeuralRanker):
         value, gradient = self.objective(state.point)
         new, value, gradient = lbfgs_step(state, self.objective, value, gradient)
         stuck = new is state
+        if stuck and gradient.abs().max() > self.tolerance:
+            slope = float(gradient.abs().max())
+            rank_zero_warn(f"no step decreases the loss any more, at a gradient of {slope:.1e}: are features too large?")
         self.log("train/loss", value, prog_bar=True)
         self.log("train/gradient", gradient.abs().max())
         self.scorer.weight.copy_(new.point)
