@@ -171,9 +171,12 @@ def test_missing_values(write):
 
 def test_sentinels(write):
     path = write("1 qid:a 1:1.79769313486e+308 2:2\n0 qid:a 1:-1e39 2:1e999\n")
-    rejects(path, "line 1", "'1:1.79769313486e+308'", "sentinel=clip")
+    rejects(path, "line 1", "'1:1.79769313486e+308'", "sentinel=0 ", "sentinel=clip")
     with pytest.warns(DataWarning, match="3 values beyond float32 were clipped"):
         assert read_letor(path, sentinel="clip").x.tolist() == [[BIG, 2], [-BIG, BIG]]
+    for number in (0, -1.5):
+        with pytest.warns(DataWarning, match=f"3 values beyond float32 were replaced by {number} "):
+            assert read_letor(path, sentinel=number).x.tolist() == [[number, 2], [number, number]]
     assert quiet(write(f"1 qid:a 1:{BIG!r} 2:1e-300\n")).x.tolist() == [[BIG, 0.0]]
     for word in ("inf", "-inf", "nan", "NaN", "Infinity", "1e"):
         rejects(write(f"1 qid:a 1:{word}\n"), "line 1", repr(f"1:{word}"), sentinel="clip")
@@ -265,6 +268,7 @@ def test_empty_files(write):
         {"unjudged": "fill"},
         {"missing": float("nan")},
         {"sentinel": "drop"},
+        {"sentinel": 1e39},
         {"num_features": 0},
         {"query_file": "q"},
     ],

@@ -37,8 +37,11 @@ def plain_value(token: bytes, options: dict) -> np.float32:
         return np.float32(options["missing"])
     with np.errstate(over="ignore"):
         value = np.float32(plain_number(token))
-    if np.isinf(value) and options.get("sentinel") != "clip":
-        raise ValueError(token)
+    sentinel = options.get("sentinel")
+    if np.isinf(value) and sentinel != "clip":
+        if sentinel is None:
+            raise ValueError(token)
+        return np.float32(sentinel)
     return np.clip(value, -BIG, BIG)
 
 
@@ -148,6 +151,7 @@ OPTIONS = st.sampled_from(
         {},
         {"missing": 2.5},
         {"sentinel": "clip"},
+        {"sentinel": -0.5},
         {"unjudged": "drop"},
         {"unjudged": 0.0},
         {"qid": "comment"},

@@ -30,7 +30,7 @@ CHOICES = {
     "qid": ("token", "comment", "file"),
     "unjudged": ("error", "drop", "a number"),
     "missing": ("error", "a number"),
-    "sentinel": ("error", "clip"),
+    "sentinel": ("error", "clip", "a number"),
 }
 
 
@@ -47,7 +47,7 @@ def read_letor(
     sparse: bool | None = None,
     unjudged: str | float = "error",
     missing: str | float = "error",
-    sentinel: str = "error",
+    sentinel: str | float = "error",
 ) -> RankingSet:
     """The lists of a file, plain, gzip or zstd, in the order in which their queries first appear.
 
@@ -57,7 +57,8 @@ def read_letor(
     sparse: `SparseRows` (True), a dense array (False), or by the share of present features: below 25% is sparse.
     unjudged: what becomes of documents with label -1: "drop" them or give them a label, e.g. 0.
     missing: the number that stands for `NULL`.
-    sentinel: "clip" clips values beyond float32 (Istella's 1.797e308) to its largest number, 3.4e38.
+    sentinel: the number that stands for values beyond float32 (Istella's 1.797e308 means "none"), e.g. 0; "clip" clips
+        them to float32's largest number, 3.4e38.
 
     Comments become document ids, of `docid = X inc = 1` only X. What is changed is counted in a `DataWarning`; what is
     wrong raises ValueError with file, line and token.
@@ -195,7 +196,9 @@ class _Gathered:
         if self.filled:
             _tell(f"{path}: {self.filled} values NULL were filled with {self.form.missing}")
         if self.clipped:
-            _tell(f"{path}: {self.clipped} values beyond float32 were clipped to {LARGEST:.7g} (sentinel=clip)")
+            sentinel = self.form.sentinel
+            became = f"clipped to {LARGEST:.7g}" if sentinel == "clip" else f"replaced by {sentinel}"
+            _tell(f"{path}: {self.clipped} values beyond float32 were {became} (sentinel={sentinel})")
 
 
 def _tell(message: str) -> None:

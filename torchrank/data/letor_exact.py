@@ -118,6 +118,7 @@ def _exact_value(text: bytes, token: bytes, form: Form, wrong: Complain) -> tupl
     if form.sentinel == "error":
         wrong(
             f"token {show(token)}: the value does not fit float32 (largest {LARGEST:.7g}); Istella writes 1.797e308 "
-            "for a missing feature. Set sentinel=clip (data.sentinel=clip) to clip such values to the largest"
+            "for a missing feature. Set sentinel=0 (data.sentinel=0), or another number, to put it in their place, or "
+            "sentinel=clip to clip such values to the largest"
         )
-    return float(np.copysign(LARGEST, value)), False, True
+    return float(np.copysign(LARGEST, value) if form.sentinel == "clip" else form.sentinel), False, True

@@ -22,7 +22,7 @@ class Form:
     num_features: int | None = None
     unjudged: str | float = "error"
     missing: str | float = "error"
-    sentinel: str = "error"
+    sentinel: str | float = "error"
 
     @property
     def heads(self) -> int:
@@ -44,7 +44,7 @@ class Rows(NamedTuple):
     columns: np.ndarray  # (T,) int32, from 0, ascending in each row
     values: np.ndarray  # (T,) float32
     filled: int  # NULLs that were replaced
-    clipped: int  # values beyond float32 that were clipped
+    clipped: int  # values beyond float32 that were clipped or replaced
 
 
 def document_id(comment: bytes) -> bytes:

@@ -110,7 +110,9 @@ def _tokens(features: list[bytes], form: Form) -> tuple[np.ndarray, np.ndarray, 
     if not np.isfinite(values).all():  # the engine knows no nan here: its letters are unreadable
         if form.sentinel == "error":
             return None
-        clipped, values = int(np.isinf(values).sum()), np.clip(values, -LARGEST, LARGEST)
+        beyond = np.isinf(values)
+        limit = np.copysign(LARGEST, values[beyond]) if form.sentinel == "clip" else form.sentinel
+        values[beyond], clipped = limit, int(beyond.sum())
     if len(columns) and (columns.min() < 1 or columns.max() > form.last_index):
         return None
     if width := _full_width(features, columns):
