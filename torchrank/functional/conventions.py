@@ -11,9 +11,9 @@ from torch import Tensor
 
 from torchrank.functional import metrics
 from torchrank.functional.ragged import read
-from torchrank.functional.ranking import Hits, Ranking, check, hits, rank
+from torchrank.functional.ranking import Hits, Ranking, check, hits, rank_checked
 
-ENTRIES_AT_ONCE = 2**17
+ENTRIES_AT_ONCE = 2**18
 FAMILIES = {  # measure: may it have a cut-off, may it stand without one
     "ndcg": (True, True),
     "mean_ndcg": (False, True),
@@ -159,7 +159,7 @@ def evaluate(
     parts = []
     for first, last in pieces(offsets):
         begin, end = (0, len(scores)) if (first, last) == (0, len(offsets) - 1) else read(offsets[[first, last]])
-        ranking = rank(
+        ranking = rank_checked(
             scores[begin:end].float() if rules.float32 else scores[begin:end],
             labels[begin:end],
             offsets[first : last + 1] - begin,
@@ -172,12 +172,14 @@ def evaluate(
 
 
 def pieces(offsets: Tensor) -> list[tuple[int, int]]:
-    """Ranges of lists of about `ENTRIES_AT_ONCE` entries. On CPU, where the host can read the offsets: temporary
-    tensors then stay in the cache (700,000 entries on a busy core: 65 ms whole, 39 ms in pieces). Elsewhere one."""
+    """Ranges of lists of alike numbers of entries, about `ENTRIES_AT_ONCE` or fewer. On CPU, where the host can read
+    the offsets: temporary tensors then stay in the cache, and the sort takes half the time. Elsewhere one."""
     lists = len(offsets) - 1
     if offsets.device.type != "cpu":
         return [(0, lists)]
-    steps = torch.tensor(range(ENTRIES_AT_ONCE, read(offsets[-1]), ENTRIES_AT_ONCE), dtype=offsets.dtype)
+    total = read(offsets[-1])
+    number = max(1, math.ceil(total / ENTRIES_AT_ONCE))
+    steps = torch.tensor([total * piece // number for piece in range(1, number)], dtype=offsets.dtype)
     cuts = sorted({0, *read(torch.searchsorted(offsets, steps)), lists})
     return list(pairwise(cuts)) or [(0, 0)]
 

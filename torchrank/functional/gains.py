@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torchrank.functional.ragged import list_ids, positions_within, segment_sum, sort_within, wide
+from torchrank.functional.ragged import list_ids, measure_sum, positions_within, sort_within, wide
 
 Gain = str | Callable[[Tensor], Tensor]
 Discount = str | Callable[[Tensor], Tensor]
@@ -68,7 +68,7 @@ def dcg(
     for k in set(cutoffs) - set(small):
         rank = positions_within(offsets, len(labels)) + 1
         terms = gain_of(labels, gain) * discount_of(rank, discount)
-        found[k] = segment_sum(terms if k is None else torch.where(rank <= k, terms, 0), offsets)
+        found[k] = measure_sum(terms if k is None else torch.where(rank <= k, terms, 0), offsets)
     return [found[k] for k in cutoffs]
 
 

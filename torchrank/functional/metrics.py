@@ -15,6 +15,7 @@ from torchrank.functional.gains import Discount, Gain, dcg, discount_of, gain_of
 from torchrank.functional.ragged import (
     ascents,
     levels_within,
+    measure_sum,
     read,
     runs,
     segment_cumsum,
@@ -125,14 +126,14 @@ def mean_ndcg(
 
 def mean_ndcg_of(ranking: Ranking, *, gain: Gain, discount: Discount, ties: str, empty: float) -> Tensor:
     offsets, longest = ranking.offsets, ranking.longest
-    weight = discount_of(ranking.position + 1, discount)
+    weight = discount_of(ranking.ranks, discount)
     gains = average_gains(ranking, gain) if ties == "average" else gain_of(ranking.labels, gain)
     actual = segment_cumsum(gains * weight, offsets, max_length=longest)
     best = ideal_labels(ranking.labels, offsets, gain=gain, longest=longest, num_grades=ranking.num_grades)
     ideal = segment_cumsum(gain_of(best, gain) * weight, offsets, max_length=longest)
     # a list with a relevant entry has one at the top of its ideal order, so either all cut-offs are defined or none
     at_rank = ratio(actual, ideal, empty)
-    return ratio(segment_sum(at_rank, offsets), wide(offsets.diff()), empty)
+    return ratio(measure_sum(at_rank, offsets), wide(offsets.diff()), empty)
 
 
 def err(
@@ -168,11 +169,11 @@ def err_of(ranking: Ranking, k: int | None, *, max_label: float, empty: float) -
     # log(1 - R) is finite: R < 1 up to the top label. The running sum is that of the entries before this one.
     missed = torch.log1p(-satisfied)
     before = segment_cumsum(missed, offsets, max_length=ranking.longest) - missed
-    terms = satisfied * torch.exp(before) / (ranking.position + 1)
+    terms = satisfied * torch.exp(before) / ranking.ranks
     if k is not None:
-        terms = torch.where(ranking.position < k, terms, 0)
+        terms = torch.where(ranking.ranks <= k, terms, 0)
     relevant = segment_sum((labels > 0).long(), offsets) > 0
-    return torch.where(relevant, segment_sum(terms, offsets), empty)
+    return torch.where(relevant, measure_sum(terms, offsets), empty)
 
 
 # ---------------------------------------------------------------------------------------------- binary relevance
@@ -204,10 +205,10 @@ def average_precision(
 
 
 def average_precision_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
-    rank_ = wide(ranking.position).add_(1)
-    counted = found.relevant if k is None else found.relevant & (rank_ <= k)
-    precisions = torch.div(found.so_far, rank_, out=rank_).mul_(counted)
-    return ratio(segment_sum(precisions, ranking.offsets), found.total, empty)
+    ranks = ranking.ranks
+    counted = found.relevant if k is None else found.relevant & (ranks <= k)
+    precisions = torch.div(found.so_far, ranks, out=ranks).mul_(counted)
+    return ratio(measure_sum(precisions, ranking.offsets), found.total, empty)
 
 
 def precision(
@@ -241,7 +242,7 @@ def hits_in_top(ranking: Ranking, found: Hits, k: int | None) -> Tensor:
         return found.total
     lengths = ranking.offsets.diff()
     last = ranking.offsets[:-1] + lengths.clamp(max=k) - 1
-    return torch.where(lengths > 0, torch.nn.functional.pad(found.so_far, (0, 1))[last], 0)
+    return torch.where(lengths > 0, wide(torch.nn.functional.pad(found.so_far, (0, 1))[last]), 0)
 
 
 def recall(

@@ -51,6 +51,18 @@ def segment_sum(values: Tensor, offsets: Tensor) -> Tensor:
     return total.index_add(0, list_ids(offsets, len(values)), values)
 
 
+def measure_sum(values: Tensor, offsets: Tensor) -> Tensor:
+    """`segment_sum` of real numbers `(N,)` that nobody differentiates, as measures need it: on CPU the same sums in a
+    third of the time, by an operation that has no forward and no second derivatives.
+
+    >>> measure_sum(torch.tensor([1.0, 2.0, 5.0]), torch.tensor([0, 2, 2, 3])).tolist()
+    [3.0, 0.0, 5.0]
+    """
+    if values.device.type != "cpu":
+        return segment_sum(values, offsets)
+    return torch.segment_reduce(values, "sum", offsets=offsets, unsafe=True, initial=0)
+
+
 def segment_max(values: Tensor, offsets: Tensor) -> Tensor:
     """Largest value of each list, `(Q,)`; -inf (for integers the smallest integer) for a list without entries.
 
@@ -132,56 +144,50 @@ def segment_cumsum(values: Tensor, offsets: Tensor, *, max_length: int | None = 
     return values
 
 
-def _ordered_integers(values: Tensor) -> tuple[Tensor, bool]:
-    """int64 numbers in the same order as `values` (a new tensor), and whether they fit into 32 bits.
+def _ordered_integers(values: Tensor) -> tuple[Tensor, int]:
+    """int64 numbers in the same order as `values` (a new tensor), and how many different ones there may be.
 
     The bits of an IEEE float read as an integer are in order for positive numbers and in reverse for negative ones.
     -0.0 becomes 0.0 first, because the two are equal as scores.
     """
     if not values.is_floating_point():
-        return values.to(torch.int64, copy=True), values.dtype.itemsize <= 4
+        return values.to(torch.int64, copy=True), 2 ** (8 * values.dtype.itemsize)
     if values.dtype == torch.float64:
         bits, sign, magnitude = (values + 0.0).view(torch.int64), 63, 0x7FFF_FFFF_FFFF_FFFF
     else:
         bits, sign, magnitude = (values.float() + 0.0).view(torch.int32), 31, 0x7FFF_FFFF
     bits ^= (bits >> sign).bitwise_and_(magnitude)
-    return bits.long(), sign == 31
+    return bits.long(), 2 ** (sign + 1)
 
 
 def sort_within(scores: Tensor, offsets: Tensor, *, descending: bool = True, max_length: int | None = None) -> Tensor:
     """Stable order of the entries inside each list, `(N,)` indices: `scores[order]` has each list's block best first.
 
-    One unstable sort of int64 keys (list, score bits, position). On CPU torch sorts integers with vector instructions:
-    11 ms for 680,000 entries, where a stable sort of floats takes 75 ms and would be needed twice, or padded rows.
-    When the score bits leave no room beside list and position (float64, int64, very many lists) the scores are first
-    replaced by their rank among all scores, which takes a second sort of the same kind.
+    `max_length` is only checked: the sort needs no size.
 
     >>> sort_within(torch.tensor([1.0, 3.0, 2.0, 2.0]), torch.tensor([0, 2, 4])).tolist()
     [1, 0, 2, 3]
     """
-    ids, position = list_ids(offsets, len(scores)), positions_within(offsets, len(scores))
-    longest = longest_list(offsets, len(scores), max_length)
-    return sort_keys(scores, ids, position, lists=len(offsets) - 1, longest=longest, descending=descending)
+    longest_list(offsets, len(scores), max_length)
+    return sort_keys(scores, list_ids(offsets, len(scores)), lists=len(offsets) - 1, descending=descending)
 
 
-def sort_keys(
-    scores: Tensor, ids: Tensor, position: Tensor, *, lists: int, longest: int, descending: bool = True
-) -> Tensor:
-    """`sort_within` for a caller who already has the list and the position of every entry."""
-    lists, longest = max(lists, 1), max(longest, 1)
-    keys, narrow = _ordered_integers(scores.detach())
-    if narrow and lists * longest < 2**31:
-        lowest, levels = -(2**31), 2**32
-    else:
+def sort_keys(scores: Tensor, ids: Tensor, *, lists: int, descending: bool = True) -> Tensor:
+    """`sort_within` for a caller who already has the list of every entry.
+
+    One stable sort of int64 keys (list, score bits). On CPU torch has a radix sort for integers: 11 ms for 700,000
+    entries, where a stable sort of floats takes 75 ms and would be needed twice, or padded rows. When the score bits
+    leave no room beside the list (float64, int64) the scores are first replaced by their rank among all scores, which
+    takes a second sort of the same kind.
+    """
+    keys, levels = _ordered_integers(scores.detach())
+    if max(lists, 1) * levels > 2**63:
         values, order = torch.sort(keys)
         keys.scatter_(0, order, _count_changes(values))
-        lowest, levels = 0, max(len(scores), 1)
-    # key = (list * levels + level) * longest + position, in place: every tensor of N numbers costs half a millisecond
-    stable = lists * levels * longest >= 2**63  # no room for the position
-    longest = 1 if stable else longest
-    keys.mul_(-longest if descending else longest).add_(ids, alpha=levels * longest)
-    keys.add_((lowest + levels - 1 if descending else -lowest) * longest)
-    return torch.sort(keys if stable else keys.add_(position), stable=stable).indices
+        levels = len(scores)
+    if descending:
+        keys.bitwise_not_()
+    return torch.sort(keys.add_(ids, alpha=levels), stable=True).indices
 
 
 def _count_changes(ordered: Tensor) -> Tensor:

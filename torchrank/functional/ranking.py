@@ -10,7 +10,6 @@ from torch import Tensor
 from torchrank.functional.ragged import (
     list_ids,
     longest_list,
-    positions_within,
     read,
     sort_keys,
     wide,
@@ -24,7 +23,6 @@ class Ranking(NamedTuple):
     unordered: Tensor  # (N,) scores as they were given
     labels: Tensor  # (N,) in rank order
     ids: Tensor  # (N,) list of each place
-    position: Tensor  # (N,) place in the list, from 0
     offsets: Tensor  # (Q+1,)
     longest: int  # upper bound of the list lengths
     num_grades: int  # labels are 0..num_grades-1; 0 = real-valued or unknown
@@ -32,6 +30,11 @@ class Ranking(NamedTuple):
     @property
     def scores(self) -> Tensor:  # (N,) in rank order; few measures look at them
         return self.unordered[self.order]
+
+    @property
+    def ranks(self) -> Tensor:  # (N,) place in the list, from 1, float64
+        starts = wide(self.offsets[:-1]).index_select(0, self.ids)
+        return torch.arange(1, len(starts) + 1, dtype=starts.dtype, device=starts.device).sub_(starts)
 
 
 def rank(
@@ -49,16 +52,30 @@ def rank(
     [3, 0]
     """
     check(scores, labels, offsets)
+    return rank_checked(scores, labels, offsets, tiebreak=tiebreak, max_length=max_length, num_grades=num_grades)
+
+
+def rank_checked(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    *,
+    tiebreak: Tensor | None,
+    max_length: int | None,
+    num_grades: int | None,
+) -> Ranking:
+    """`rank` for a caller who has called `check`."""
     longest = longest_list(offsets, len(scores), max_length)
-    scores, ids, position = scores.detach(), list_ids(offsets, len(scores)), positions_within(offsets, len(scores))
-    sort = partial(sort_keys, ids=ids, position=position, lists=len(offsets) - 1, longest=longest)
+    scores, ids = scores.detach(), list_ids(offsets, len(scores))
+    sort = partial(sort_keys, ids=ids, lists=len(offsets) - 1)
     if tiebreak is None:
         order = sort(scores)
     else:
         first = sort(tiebreak, descending=False)
         order = first[sort(scores[first])]
     num_grades = count_grades(labels, num_grades)
-    return Ranking(order, scores, labels[order], ids, position, offsets, longest, num_grades)
+    ranked = labels.index_select(0, order)  # three times as fast as labels[order]
+    return Ranking(order, scores, ranked, ids, offsets, longest, num_grades)
 
 
 def count_grades(labels: Tensor, num_grades: int | None) -> int:
@@ -72,7 +89,7 @@ def count_grades(labels: Tensor, num_grades: int | None) -> int:
     lowest, highest = (read(bound) for bound in labels.aminmax())
     if not 0 <= lowest <= highest < 32:
         return 0
-    whole = not labels.is_floating_point() or read((labels == labels.int()).all())
+    whole = not labels.is_floating_point() or not read(labels.frac().any())
     return int(highest) + 1 if whole else 0
 
 
@@ -130,7 +147,7 @@ class Hits(NamedTuple):
     """Relevant entries in rank order."""
 
     relevant: Tensor  # (N,) bool
-    so_far: Tensor  # (N,) relevant entries of the list up to and with this one, float64
+    so_far: Tensor  # (N,) relevant entries of the list up to and with this one
     total: Tensor  # (Q,) relevant entries of the list, float64
     first: Tensor  # (Q,) rank of the first relevant entry, where there is one
 
@@ -138,13 +155,12 @@ class Hits(NamedTuple):
 def hits(ranking: Ranking, threshold: float) -> Hits:
     """Everything the measures of binary relevance need, from one running count over all lists."""
     offsets, relevant = ranking.offsets, ranking.labels >= threshold
-    # count[i]: relevant entries before entry i, over all lists. In float64, exact up to 2^53 and ready for division.
-    count = wide(torch.zeros(len(relevant) + 1, device=relevant.device))
-    torch.cumsum(relevant, 0, dtype=count.dtype, out=count[1:])
+    count = offsets.new_zeros(len(relevant) + 1)  # relevant entries before this one, over all lists
+    torch.cumsum(relevant, 0, out=count[1:])
     before = count[offsets[:-1]]
     so_far = before.index_select(0, ranking.ids).neg_().add_(count[1:])
     first = torch.searchsorted(count, before + 1) - offsets[:-1]  # the count first exceeds `before` one further on
-    return Hits(relevant, so_far, count[offsets[1:]] - before, first)
+    return Hits(relevant, so_far, wide(count[offsets[1:]] - before), first)
 
 
 def ratio(numerator: Tensor, denominator: Tensor, empty: float) -> Tensor:
