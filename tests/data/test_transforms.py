@@ -169,6 +169,55 @@ def test_chain_fits_each_step_on_what_comes_before():
     assert chain.num_outputs == expected.shape[1]
 
 
+CHAINS = [["log1p", "standard"], ["log1p", "query_minmax", "quantile"], ["standard", "quadratic"], ["log1p", "l2"]]
+
+
+@pytest.mark.parametrize("option", [*(name for name in TRANSFORMS if name != "quadratic"), *CHAINS], ids=str)
+def test_resident_streamed_and_single_lists_agree_bit_for_bit(option, monkeypatch):
+    """A column such as 1.6e9 + 128 k has 3 values left when its logarithms are rounded to float32 between steps."""
+    monkeypatch.setattr("torchrank.data.chunks.ELEMENTS", 300)
+    x = awkward_rows(huge=1e3).float()
+    x[:, 4] = 1.6e9 + 128 * (torch.arange(200) % 50)
+    lists = RankingSet(x, torch.zeros(200), OFFSETS)
+    transform = fitted(option, x)
+    resident = lists.to("cpu", transform).x
+    assert resident.dtype == torch.float32 and torch.equal(resident, transform(x, OFFSETS))
+    for q in range(len(lists)):
+        one = lists[q]
+        assert torch.equal(transform(one.x, one.offsets), resident[OFFSETS[q] : OFFSETS[q + 1]])
+
+
+def test_a_chain_does_not_round_between_its_steps():
+    x = (1.6e9 + 128 * torch.arange(50.0))[:, None]
+    chain = fitted(["log1p", "standard"], x, None)
+    logs = np.log1p(x.double().numpy())
+    expected = (logs - logs.mean()) / logs.std()
+    np.testing.assert_allclose(chain(x, torch.tensor([0, 50])).numpy(), expected, rtol=1e-5, atol=1e-6)
+    rows = fitted(["log1p", "l2"], SparseRows.from_dense(x), None)(SparseRows.from_dense(x), torch.tensor([0, 50]))
+    assert rows.dtype == torch.float32
+    assert np.array_equal(rows.values.numpy(), (logs / np.linalg.norm(logs)).astype(np.float32)[:, 0])
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("option", ["standard", "l2", "pca", ["none", "standard"]], ids=str)
+@pytest.mark.parametrize("sentinel", [3.4e38, -3.4e38])
+def test_a_sentinel_in_a_training_column_is_refused(option, sparse, sentinel, monkeypatch):
+    monkeypatch.setattr("torchrank.data.chunks.ELEMENTS", 100)
+    x = awkward_rows().float()
+    x[150, 3] = sentinel
+    if sparse and option != "l2":
+        return
+    with pytest.raises(ValueError, match=r"feature 3 \(counted from 0\) .*3\.4e\+38.*data\.sentinel=0"):
+        fitted(option, SparseRows.from_dense(x) if sparse else x)
+
+
+@pytest.mark.parametrize("option", ["quantile", "log1p", ["log1p", "standard"], ["quantile", "pca"]], ids=str)
+def test_transforms_that_bear_a_sentinel_take_it(option):
+    x = awkward_rows().float()
+    x[150, 3] = 3.4e38
+    assert fitted(option, x)(x, OFFSETS).isfinite().all()
+
+
 OPTIONS = [name for name in TRANSFORMS if name != "quadratic"] + [["standard", "quadratic"], ["log1p", "pca"]]
 
 

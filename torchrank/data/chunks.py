@@ -14,6 +14,7 @@ from tqdm import tqdm
 from torchrank.data.sampler import ranges
 from torchrank.data.sparse import SparseRows
 
+SENTINEL = 3e38  # from here on a value is taken for a clipped sentinel; float32 ends at 3.4e38
 ELEMENTS = 2**20  # numbers held in float64 at a time: 8 MB, which allocators reuse and caches like
 
 Rows = Tensor | SparseRows
@@ -60,8 +61,14 @@ class Chunks:
         return reduce(torch.add, (of_rows(rows) for rows, _ in self))
 
     def mean(self) -> Tensor:
-        """Mean of each column (D,), exact where the column is constant, so that its variance is exactly 0."""
-        parts = [(rows.sum(0), rows.amin(0), rows.amax(0)) for rows, _ in self]
+        """Mean of each column (D,), exact where the column is constant, so that its variance is exactly 0.
+
+        A sentinel is refused.
+        """
+        parts = []
+        for rows, _ in self:
+            refuse_sentinels(rows)
+            parts.append((rows.sum(0), rows.amin(0), rows.amax(0)))
         sums, lows, highs = (torch.stack(part) for part in zip(*parts, strict=True))
         return torch.where(lows.amin(0) == highs.amax(0), lows[0], sums.sum(0) / self.num_rows)
 
@@ -90,8 +97,22 @@ def check_finite(rows: Rows, start: int) -> None:
     raise ValueError(f"feature {feature} (counted from 0) of row {start + row} is {value.item()}: clean the data first")
 
 
+def refuse_sentinels(rows: Rows) -> None:
+    """Refuse |x| >= 3e38: one such value decides mean, deviation and norm of its column, and the others vanish."""
+    values = rows.values if isinstance(rows, SparseRows) else rows
+    if not (values.abs() >= SENTINEL).any():
+        return
+    place = (values.abs() >= SENTINEL).nonzero()[0].tolist()
+    feature = int(rows.columns[place[0]]) if isinstance(rows, SparseRows) else place[1]
+    raise ValueError(
+        f"feature {feature} (counted from 0) holds {values[tuple(place)].item():.4g}, a sentinel that would hide all "
+        "other values of this feature: read the data with data.sentinel=0, or use transform=quantile or log1p"
+    )
+
+
 def column_squares(rows: Rows) -> Tensor:
-    """Sum of squares of each column (D,)."""
+    """Sum of squares of each column (D,); sentinels are refused."""
+    refuse_sentinels(rows)
     if isinstance(rows, SparseRows):
         return rows.with_values(rows.values**2).T @ rows.values.new_ones(len(rows))
     return (rows**2).sum(0)

@@ -285,9 +285,11 @@ class Chain(Transform):
         self.num_outputs = self.steps[-1].num_outputs
 
     def forward(self, x: Rows, offsets: Tensor) -> Rows:
+        """Float64 from step to step, rounded once: as in `RankingSet.to`, bit for bit."""
+        wide = x.to(dtype=torch.float64)
         for step in self.steps:
-            x = step(x, offsets)
-        return x
+            wide = step(wide, offsets)
+        return wide.to(dtype=x.dtype)
 
     def resized(self) -> dict[str, list[int]]:
         return {f"{i}.{name}": shape for i, step in enumerate(self.steps) for name, shape in step.resized().items()}
