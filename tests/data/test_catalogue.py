@@ -3,6 +3,7 @@
 import gzip
 import os
 import threading
+import warnings
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
@@ -11,9 +12,14 @@ import pytest
 
 from torchrank.data import catalogue
 from torchrank.data.catalogue import CATALOGUE, find_entry, load_splits
+from torchrank.data.letor import DataWarning
 
 DATA = os.environ.get("TORCHRANK_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="TORCHRANK_DATA is not set")
+
+
+# the files written here are small, and a test of its own looks at the warning that says so
+pytestmark = pytest.mark.filterwarnings("ignore:.* queries, but .* hold")
 
 
 def lines(queries, *, start=0, features=3, comment=""):
@@ -87,7 +93,10 @@ def test_yahoo_by_the_names_of_its_sets(tmp_path, number, folder):
     for other in (1, 2):
         names = (f"set{other}.train", f"set{other}.valid", f"set{other}.test")
         write(tmp_path / folder, **{name: lines(3, start=100 * other + 10 * i) for i, name in enumerate(names)})
-    sets = load_splits(f"yahoo{number}", root=tmp_path, cache_dir=tmp_path / "cache")
+    read = partial(load_splits, f"yahoo{number}", root=tmp_path, sparse=False, cache_dir=tmp_path / "cache")
+    sets = read()
+    assert {part.num_features for part in sets.values()} == {700}
+    assert {part.num_features for part in read(num_features=5).values()} == {5}
     assert [min(part) for part in parts(sets).values()] == [100 * number + 10 * i for i in range(3)]
 
 
@@ -95,8 +104,12 @@ def test_yahoo_by_the_names_of_its_sets(tmp_path, number, folder):
 def test_istella_full_holds_out_its_validation(tmp_path, folder):
     text = lines(10).replace("2:", "2:1.7976931348623157E308 4:", 1)
     write(tmp_path / folder, train=text, test=lines(3, start=10))
-    with pytest.warns(UserWarning, match="clipped"):
+    with pytest.warns(DataWarning, match="1 values beyond float32 were replaced by 0 "):
         sets = load_splits("istella", root=tmp_path, cache_dir=tmp_path / "cache")
+    assert max(float(part.x.max()) for part in sets.values()) < 100
+    with pytest.warns(DataWarning, match="1 values beyond float32 were clipped"):
+        clipped = load_splits("istella", root=tmp_path, sentinel="clip", cache_dir=tmp_path / "cache")
+    assert max(float(part.x.max()) for part in clipped.values()) > 3e38
     found = parts(sets)
     assert list(found) == ["train", "val", "test"] and [len(part) for part in found.values()] == [8, 2, 3]
     assert found["train"] | found["val"] == set(range(10)) and found["test"] == {10, 11, 12}
@@ -274,6 +287,37 @@ def test_download_fills_the_folder(tmp_path, monkeypatch):
     assert {path.name for path in target.iterdir()} == {link.path for link in links}
     assert [len(part) for part in sets.values()] == [8, 2, 4]
     load_splits("lightgbm", root=target, download=True, cache_dir=tmp_path / "cache")  # nothing left to fetch
+    target.rename(tmp_path / "lightgbm-lambdarank")
+    load_splits("lightgbm", root=tmp_path, download=True, cache_dir=tmp_path / "cache")  # found where they may lie
+    (tmp_path / "lightgbm-lambdarank/rank.test").write_text("0 1:1\n")
+    with pytest.raises(ValueError, match=r"lightgbm-lambdarank/rank.test exists \(6 bytes, expected"):
+        load_splits("lightgbm", root=tmp_path, download=True)
+
+
+def test_download_of_files_without_a_link_that_are_there_needs_nothing(tmp_path):
+    three(tmp_path / "MQ2008/Fold1")
+    assert len(load_splits("mq2008", root=tmp_path, download=True, cache_dir=tmp_path / "cache")["test"]) == 3
+
+
+@pytest.mark.parametrize(("queries", "hint"), [(784, ", as many as mq2008: is data.root"), (50, r": is data.root")])
+def test_files_of_another_size_get_a_warning(tmp_path, queries, hint):
+    for name, count in (("train", queries - 20), ("vali", 10), ("test", 10)):
+        write(tmp_path / "Fold1", **{name: lines(count)})
+    read = partial(load_splits, root=tmp_path, cache_dir=tmp_path / "cache")
+    with pytest.warns(
+        DataWarning, match=f"mslr30k has 31,531 queries, but .*Fold1/train.txt and .* hold {queries}{hint}"
+    ):
+        read("mslr30k")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read("ohsumed")
+        if queries == 784:
+            read("mq2008")
+
+
+def test_published_numbers_of_queries():
+    known = {"mslr10k": 10_000, "mslr30k": 31_531, "mq2007": 1_692, "mq2008": 784}
+    assert {name: entry.num_queries for name, entry in CATALOGUE.items() if entry.num_queries} == known
 
 
 @needs_data

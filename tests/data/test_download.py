@@ -1,13 +1,17 @@
 """Downloads against a server on the loopback: plain, resumed, cut, without Range, changed content."""
 
 import hashlib
+import multiprocessing
+import os
+import signal
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 
-from torchrank.data.download import download
+from torchrank.data.download import Link, download, fetch
 
 CONTENT = np.random.default_rng(0).bytes(3_000_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -25,6 +29,7 @@ class Handler(BaseHTTPRequestHandler):
             first = int(self.headers["Range"].removeprefix("bytes=").removesuffix("-"))
         if first >= len(CONTENT):
             return self.send_error(416)
+        time.sleep(self.server.pause)
         self.send_response(206 if first else 200)
         if first:
             self.send_header("Content-Range", f"bytes {first}-{len(CONTENT) - 1}/{len(CONTENT)}")
@@ -40,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server():
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.requests, server.ranges, server.cut = [], True, None
+        server.requests, server.ranges, server.cut, server.pause = [], True, None, 0
         server.url = f"http://127.0.0.1:{server.server_address[1]}/file"
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -112,7 +117,59 @@ def test_a_file_that_is_there_is_never_replaced(server, tmp_path):
     (tmp_path / "file").write_bytes(b"mine")
     with pytest.raises(ValueError, match="Move it away"):
         download(server.url, tmp_path / "file", sha256=SHA256)
+    with pytest.raises(ValueError, match=r"file exists \(4 bytes, expected 3000000\).*data.download=false"):
+        download(server.url, tmp_path / "file", sha256=SHA256, size=len(CONTENT))
     assert (tmp_path / "file").read_bytes() == b"mine" and server.requests == []
+
+
+def start(server, target):
+    """A process of its own that downloads."""
+    options = {"sha256": SHA256, "size": len(CONTENT)}
+    process = multiprocessing.get_context("fork").Process(target=download, args=(server.url, target), kwargs=options)
+    process.start()
+    return process
+
+
+def test_of_several_processes_one_downloads(server, tmp_path):
+    server.pause = 0.3
+    processes = [start(server, tmp_path / "file") for _ in range(4)]
+    for process in processes:
+        process.join(30)
+    assert [process.exitcode for process in processes] == [0] * 4 and server.requests == [None]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_bytes() == CONTENT
+
+
+def test_another_process_takes_over_from_one_that_failed_or_was_killed(server, tmp_path):
+    (tmp_path / "file.part").write_bytes(CONTENT[:1000])
+    server.pause, server.cut = 0.5, 500
+    processes = [start(server, tmp_path / "file")]
+    while not server.requests:
+        time.sleep(0.01)
+    processes.append(start(server, tmp_path / "file"))
+    os.kill(processes[0].pid, signal.SIGKILL)
+    processes[1].join(30)
+    assert processes[1].exitcode == 1 and (tmp_path / "file.part").read_bytes() == CONTENT[:1500]  # the line was cut
+    server.pause, server.cut = 0, None
+    assert download(server.url, tmp_path / "file", sha256=SHA256).read_bytes() == CONTENT
+    assert server.requests == ["bytes=1000-", "bytes=1000-", "bytes=1500-"]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_fetch_fills_up_the_folder_that_has_some_of_the_files(server, tmp_path):
+    links = [Link(name, server.url, SHA256, len(CONTENT)) for name in ("a", "b", "c")]
+    folders = [tmp_path, tmp_path / "one", tmp_path / "two"]
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two/a").write_bytes(CONTENT)
+    (tmp_path / "two/b.gz").write_bytes(b"compressed since")
+    fetch(links, folders)
+    assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["a", "b.gz", "c"]
+    fetch(links, folders)
+    assert len(server.requests) == 1
+    (tmp_path / "two/c").write_bytes(CONTENT[:-1] + b"?")
+    with pytest.raises(ValueError, match=r"two/c exists .*content"):
+        fetch(links, folders)
+    fetch(links, folders[:2])
+    assert all((tmp_path / name).read_bytes() == CONTENT for name in "abc")
 
 
 def test_missing_files_and_servers_say_what_to_do(server, tmp_path):

@@ -1,139 +1,19 @@
-"""The known data sets: where their files lie, how they are read, and where to get them."""
+"""The known data sets: finds the files of a fold, or fetches them, reads them and holds out queries."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from torchrank.data.cache import cached
-from torchrank.data.download import Link, fetch
-from torchrank.data.letor import read_letor
+from torchrank.data.download import COMPRESSED, fetch
+from torchrank.data.entries import CATALOGUE, Entry
+from torchrank.data.letor import DataWarning, read_letor
 from torchrank.data.lists import RankingSet
-
-NONE: Mapping[str, Any] = MappingProxyType({})
-LETOR_FILES = MappingProxyType(
-    {
-        "train": ("train.txt", "trainingset.txt"),
-        "val": ("vali.txt", "validationset.txt"),
-        "test": ("test.txt", "testset.txt"),
-    }
-)
-COMPRESSED = ("", ".gz", ".zst")
-
-
-class Entry(NamedTuple):
-    """One data set. A split without a file is held out from the training queries if `held_out` gives its share."""
-
-    page: str  # public page to get it from
-    folders: tuple[str, ...] = ("",)  # where the files may lie below data.root; {fold} is the fold's number
-    files: Mapping[str, tuple[str, ...]] = LETOR_FILES  # names that each split may have
-    folds: int = 1
-    max_label: int | None = None  # the highest grade, None: that of the training file
-    letor_threshold: int = 1  # relevant from this grade on for the LETOR tools
-    reader: Mapping[str, Any] = NONE  # options of read_letor
-    held_out: Mapping[str, float] = NONE
-    links: tuple[Link, ...] = ()
-    subsets: Mapping[str, Entry] = NONE
-
-
-LETOR_PAGE = "https://www.microsoft.com/en-us/research/project/letor-learning-rank-information-retrieval"
-LIGHTGBM = "https://raw.githubusercontent.com/microsoft/LightGBM/v4.6.0/examples/lambdarank"
-
-
-def _lightgbm(path: str, sha256: str, size: int) -> Link:
-    return Link(path, f"{LIGHTGBM}/{path}", sha256, size)
-
-
-def _folds(page: str, *folders: str, max_label: int, letor_threshold: int = 1) -> Entry:
-    """Five folds: one of `folders` holds Fold1 .. Fold5."""
-    below = tuple(f"{folder}/Fold{{fold}}".removeprefix("/") for folder in folders)
-    return Entry(page, below, folds=5, max_label=max_label, letor_threshold=letor_threshold)
-
-
-def _gov(kind: str, year: int) -> Entry:
-    """A set of LETOR 3.0's .gov collection: binary labels, query-level normalised."""
-    folder = f"{year}_{kind}_dataset"
-    folders = (f"Gov/QueryLevelNorm/{folder}", f"QueryLevelNorm/{folder}", folder, f"{kind.upper()}{year}")
-    return _folds(f"{LETOR_PAGE}/letor-3-0/", *folders, max_label=1)
-
-
-OHSUMED = _folds(
-    f"{LETOR_PAGE}/letor-3-0/", "OHSUMED/QueryLevelNorm", "QueryLevelNorm", "OHSUMED", "OHSUMED/Data", "", max_label=2
-)
-YAHOO = "https://webscope.sandbox.yahoo.com/catalog.php?datatype=c (C14B, Learning to Rank Challenge)"
-
-CATALOGUE: dict[str, Entry] = {
-    "mslr10k": _folds(
-        "https://www.microsoft.com/en-us/research/project/mslr/", "MSLR-WEB10K", "", max_label=4, letor_threshold=2
-    ),
-    "mslr30k": _folds(
-        "https://www.microsoft.com/en-us/research/project/mslr/", "MSLR-WEB30K", "", max_label=4, letor_threshold=2
-    ),
-    "mq2007": _folds(f"{LETOR_PAGE}/letor-4-0/", "MQ2007", "", max_label=2),
-    "mq2008": _folds(f"{LETOR_PAGE}/letor-4-0/", "MQ2008", "", max_label=2),
-    "letor3": Entry(
-        page=f"{LETOR_PAGE}/letor-3-0/",
-        folds=5,
-        subsets={
-            "td2003": _gov("td", 2003),
-            "td2004": _gov("td", 2004),
-            "hp2003": _gov("hp", 2003),
-            "hp2004": _gov("hp", 2004),
-            "np2003": _gov("np", 2003),
-            "np2004": _gov("np", 2004),
-            "ohsumed": OHSUMED,
-        },
-    ),
-    "ohsumed": OHSUMED,
-    "yahoo1": Entry(
-        page=YAHOO,
-        folders=("ltrc_yahoo", ""),
-        files={"train": ("set1.train.txt",), "val": ("set1.valid.txt",), "test": ("set1.test.txt",)},
-        max_label=4,
-    ),
-    "yahoo2": Entry(
-        page=YAHOO,
-        folders=("ltrc_yahoo", ""),
-        files={"train": ("set2.train.txt",), "val": ("set2.valid.txt",), "test": ("set2.test.txt",)},
-        max_label=4,
-    ),
-    # Istella-S comes with a validation part, the full set without. Features hold 1.797e308 for "none".
-    "istella": Entry(
-        page="http://quickrank.isti.cnr.it/istella-dataset/",
-        folders=("sample", "istella-s-letor/sample", "full", "istella-letor/full", ""),
-        max_label=4,
-        reader={"sentinel": "clip"},
-        held_out={"val": 0.2},
-    ),
-    # The labels of the contest's test file were never published.
-    "yandex": Entry(
-        page="http://imat2009.yandex.ru/en/datasets",
-        folders=("", "imat2009", "imat2009-datasets"),
-        files={"train": ("imat2009_learning.txt",)},
-        max_label=4,
-        reader={"qid": "comment"},
-        held_out={"val": 0.2, "test": 0.2},
-    ),
-    "lightgbm": Entry(
-        page="https://github.com/microsoft/LightGBM/tree/master/examples/lambdarank",
-        folders=("", "lightgbm-lambdarank", "examples/lambdarank"),
-        files={"train": ("rank.train",), "test": ("rank.test",)},
-        max_label=4,
-        reader={"qid": "file"},
-        held_out={"val": 0.2},
-        links=(
-            _lightgbm("rank.train", "a0c7201c89120879c14a5059e091f441cbf2a29b8aaef363885ccb1a530448df", 2479271),
-            _lightgbm("rank.train.query", "40cb5fef637229311cd30fab13cb7fb633b023e86a87ff04ec55db420143d6af", 580),
-            _lightgbm("rank.test", "3b1219ce117a0a36d2f76c02de7e7831c1d79af0d40f5195c03178bbe26c824b", 649930),
-            _lightgbm("rank.test.query", "36dca82ba3bf99201bac3987b00a8fbf6fe5f563e9fa6d0da90e783710a32df4", 146),
-        ),
-    ),
-    "files": Entry(page="", held_out={"val": 0.2}),
-}
 
 
 def find_entry(name: str, subset: str | None = None) -> Entry:
@@ -169,9 +49,11 @@ def load_splits(
 ) -> dict[str, RankingSet]:
     """The sets "train", "val" and "test" of a data set of the `CATALOGUE`.
 
-    The number of features is that of the training file unless given. `train`, `val`, `test` are the paths of `files`,
-    where `val` may be missing (20% of the training queries, by `seed`) and `test` too (no such set). `reader` are
-    options of `read_letor`; they go before those of the catalogue. `download` fetches what has a stable link.
+    The number of features is the given one, else that of the catalogue, else that of the training file.
+    `train`, `val`, `test` are the paths of `files`, where `val` may be missing (20% of the training queries, by `seed`)
+    and `test` too (no such set). `reader` are options of `read_letor`; they go before those of the catalogue.
+    `download` fetches files that are not there yet and checks those that are. Files of another size than the published
+    set get a `DataWarning`.
 
     >>> load_splits("mq2008", root="nowhere", fold=6)
     Traceback (most recent call last):
@@ -187,11 +69,13 @@ def load_splits(
     elif any(path is not None for path in given.values()):
         raise ValueError(f"data.train, data.val and data.test are for data=files; {name} finds its files by data.root")
     else:
+        folders = [Path("." if root is None else root) / folder.format(fold=fold) for folder in entry.folders]
         if download:
-            _download(name, entry, root)
-        paths = _find_files(name, entry, root, fold)
+            _download(name, entry, root, folders)
+        paths = _find_files(name, entry, root, folders)
     options = {**entry.reader, **{key: value for key, value in reader.items() if value is not None}}
-    sets = _read(paths, num_features, cache_dir, options)
+    sets = _read(paths, entry.num_features if num_features is None else num_features, cache_dir, options)
+    _compare_size(name, entry.num_queries, sets, paths["train"])
     return hold_out(sets, entry.held_out, seed)
 
 
@@ -233,10 +117,8 @@ def layout(entry: Entry) -> str:
     return "\n".join(f"  <data.root>/{folder}/{name}".replace("//", "/") for name in names)
 
 
-def _find_files(name: str, entry: Entry, root: str | Path | None, fold: int) -> dict[str, Path]:
+def _find_files(name: str, entry: Entry, root: str | Path | None, folders: list[Path]) -> dict[str, Path]:
     """The path of each split that has a file; splits that can be held out may be missing."""
-    base = Path("." if root is None else root)
-    folders = [base / folder.format(fold=fold) for folder in entry.folders]
     found = [folder for folder in folders if _first_file(folder, entry.files["train"])]
     if len(found) > 1:
         raise ValueError(f"{name}: data.root={root} holds {' and '.join(map(str, found))}. Name one of them")
@@ -289,9 +171,28 @@ def _read(
     return sets
 
 
-def _download(name: str, entry: Entry, root: str | Path | None) -> None:
-    if not entry.links:
+def _compare_size(name: str, published: int | None, sets: dict[str, RankingSet], train: Path) -> None:
+    """Warn when the files hold another number of queries than the data set, by more than 5%."""
+    found = sum(map(len, sets.values()))
+
+    def near(size: int | None) -> bool:
+        return size is not None and abs(found - size) <= 0.05 * size
+
+    if published is None or near(published):
+        return
+    alike = "".join(f", as many as {other}" for other, entry in CATALOGUE.items() if near(entry.num_queries))
+    warnings.warn(
+        f"{name} has {published:,} queries, but {train} and the files of the other splits hold {found:,}{alike}: is "
+        "data.root the folder of this data set?",
+        DataWarning,
+        stacklevel=3,
+    )
+
+
+def _download(name: str, entry: Entry, root: str | Path | None, folders: list[Path]) -> None:
+    there = any(_first_file(folder, entry.files["train"]) for folder in folders)
+    if not entry.links and not there:
         raise ValueError(f"data.download: no stable link is known for {name}; get it from {entry.page}")
-    if root is None:
+    if root is None and not there:
         raise ValueError(f"data.download: say with data.root=FOLDER where {name} shall be put")
-    fetch(entry.links, root)
+    fetch(entry.links, folders)

@@ -2,7 +2,8 @@
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from urllib.request import Request, urlopen
 from tqdm import tqdm
 
 BLOCK = 1 << 20
+COMPRESSED = ("", ".gz", ".zst")  # endings that a file may have got since it was fetched
 
 
 class Link(NamedTuple):
@@ -23,15 +25,22 @@ class Link(NamedTuple):
     size: int
 
 
-def fetch(links: Iterable[Link], root: str | Path) -> None:
-    """Download the files that are not yet below `root`; one process calls this, before the others read.
+def fetch(links: Sequence[Link], folders: Sequence[Path]) -> None:
+    """Fill up the folder that holds some of the files, or else the first, and check what is there.
 
-    >>> fetch([], "anywhere")
+    Any number of processes may call this. A file that someone compressed since is left alone.
+
+    >>> fetch([], [Path("anywhere")])
     """
+
+    def there(folder: Path, link: Link) -> list[str]:
+        return [ending for ending in COMPRESSED if (folder / (link.path + ending)).exists()]
+
+    folder = next((folder for folder in folders if any(there(folder, link) for link in links)), folders[0])
     for link in links:
-        target = Path(root) / link.path
-        if not target.exists():
-            download(link.url, target, sha256=link.sha256, size=link.size)
+        found = there(folder, link)
+        if not found or "" in found:
+            download(link.url, folder / link.path, sha256=link.sha256, size=link.size)
 
 
 def download(url: str, target: str | Path, *, sha256: str, size: int | None = None, timeout: float = 30.0) -> Path:
@@ -39,6 +48,7 @@ def download(url: str, target: str | Path, *, sha256: str, size: int | None = No
 
     Bytes gather in `<target>.part`; a later call asks the server for the rest only. The file gets its name after its
     SHA-256 was found right, so `target` is complete or absent. A `target` with other content is an error, not replaced.
+    Of several processes one downloads while the others wait.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -48,11 +58,50 @@ def download(url: str, target: str | Path, *, sha256: str, size: int | None = No
     b'0 qid:1 1:0.5'
     """
     target = Path(target)
-    if target.exists():
-        if checksum_of(target) != sha256:
-            raise ValueError(f"{target} exists, but its content is not that of {url}. Move it away to download again.")
-        return target
     target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.exists():
+        with _alone(target.with_name(target.name + ".lock")):
+            if not target.exists():  # another process may have put it there
+                return _get(url, target, sha256, size, timeout)
+    found = target.stat().st_size
+    if size not in (None, found) or checksum_of(target) != sha256:
+        sizes = f"{found} bytes" + ("" if size is None else f", expected {size}")
+        raise ValueError(
+            f"{target} exists ({sizes}), but its content is not that of {url}. Move it away to download it again, or "
+            "set data.download=false to use it as it is."
+        )
+    return target
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Wait until no other process is inside. The system lets go of the lock when a process dies, so it is never stale.
+
+    Who leaves removes the file; who waited for it then holds a lock on no file, and tries again.
+    """
+    import fcntl  # not on Windows, where everything else works
+
+    while True:
+        with open(lock, "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if _is_open(file, lock):
+                try:
+                    yield
+                finally:
+                    lock.unlink()
+                return
+
+
+def _is_open(file, path: Path) -> bool:
+    """Whether `path` still is the file that was opened."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _get(url: str, target: Path, sha256: str, size: int | None, timeout: float) -> Path:
+    """What an earlier call left in the part is kept; the rest comes from `url`."""
     part = target.with_name(target.name + ".part")
     if size is None or not part.exists() or part.stat().st_size != size:
         _fetch(url, part, timeout)

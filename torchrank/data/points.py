@@ -107,7 +107,7 @@ def load_points(
     if fold < 1:
         raise ValueError(f"data.fold={fold}: the random splits are numbered from 1")
     if download:
-        fetch(links(source), "." if root is None else root)
+        fetch(links(source), [Path("." if root is None else root)])
     training, testing = _read_source(source, root, test, label)
     x, classes = (np.concatenate(parts) for parts in zip(*training, *testing, strict=True))
     class_names, codes = np.unique(classes, return_inverse=True)
