@@ -61,9 +61,9 @@ def dcg(
     small = [k for k in cutoffs if is_small(k)]
     found: dict[int | None, Tensor] = {}
     if small:
+        known = labels if len(labels) else labels.new_zeros(1)
         slot = offsets[:-1, None] + torch.arange(block_width(small, longest), device=labels.device)
-        slot = torch.where(slot < offsets[1:, None], slot, len(labels))
-        block = torch.nn.functional.pad(labels, (0, 1))[slot]
+        block = known[slot.clamp_(max=len(known) - 1)]
         found |= zip(small, block_dcg(block, offsets, cutoffs=small, gain=gain, discount=discount), strict=True)
     for k in set(cutoffs) - set(small):
         rank = positions_within(offsets, len(labels)) + 1
@@ -83,7 +83,7 @@ def block_width(cutoffs: list[int | None], longest: int) -> int:
 def block_dcg(
     block: Tensor, offsets: Tensor, *, cutoffs: list[int | None], gain: Gain, discount: Discount
 ) -> list[Tensor]:
-    """DCG at cut-offs from the first labels of each list, `(Q, width)`; what stands behind the end of a list is 0."""
+    """DCG at cut-offs from the first labels of each list, `(Q, width)`; what stands behind its end counts 0."""
     width = block.shape[1]
     rank = torch.arange(1, width + 1, device=block.device)
     terms = gain_of(block, gain) * discount_of(rank, discount)
@@ -121,9 +121,10 @@ def ideal_dcg(
 def grade_counts(labels: Tensor, offsets: Tensor, gain: Gain, num_grades: int) -> tuple[Tensor, Tensor]:
     """Grades in the order of descending gain, `(K,)`, and how many entries of each list have them, `(Q, K)`."""
     grades = gain_of(torch.arange(num_grades, device=labels.device), gain).argsort(descending=True)
-    bins = labels.to(torch.int64, copy=True).add_(list_ids(offsets, len(labels)), alpha=num_grades)
-    one = torch.ones(1, dtype=torch.int64, device=labels.device).expand(len(labels))
     counts = torch.zeros((len(offsets) - 1) * num_grades, dtype=torch.int64, device=labels.device)
+    index = torch.int32 if max(len(labels), len(counts)) < 2**31 else torch.int64  # half the memory to write
+    bins = labels.to(index, copy=True).add_(list_ids(offsets.to(index), len(labels)), alpha=num_grades)
+    one = torch.ones(1, dtype=torch.int64, device=labels.device).expand(len(labels))
     return grades, counts.index_add(0, bins, one).view(-1, num_grades)[:, grades]
 
 

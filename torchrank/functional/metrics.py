@@ -206,7 +206,7 @@ def average_precision(
 
 def average_precision_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
     ranks = ranking.ranks
-    counted = found.relevant if k is None else found.relevant & (ranks <= k)
+    counted = found.relevant if k is None else found.relevant * (ranks <= k)
     precisions = torch.div(found.so_far, ranks, out=ranks).mul_(counted)
     return ratio(measure_sum(precisions, ranking.offsets), found.total, empty)
 
@@ -242,7 +242,7 @@ def hits_in_top(ranking: Ranking, found: Hits, k: int | None) -> Tensor:
         return found.total
     lengths = ranking.offsets.diff()
     last = ranking.offsets[:-1] + lengths.clamp(max=k) - 1
-    return torch.where(lengths > 0, wide(torch.nn.functional.pad(found.so_far, (0, 1))[last]), 0)
+    return torch.where(lengths > 0, torch.nn.functional.pad(found.so_far, (0, 1))[last], 0)
 
 
 def recall(
@@ -288,7 +288,7 @@ def reciprocal_rank(
 
 
 def reciprocal_rank_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
-    value = 1 / wide(found.first)
+    value = 1 / found.first
     value = value if k is None else torch.where(found.first <= k, value, 0)
     return torch.where(found.total > 0, value, empty)
 

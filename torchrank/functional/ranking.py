@@ -89,7 +89,7 @@ def count_grades(labels: Tensor, num_grades: int | None) -> int:
     lowest, highest = (read(bound) for bound in labels.aminmax())
     if not 0 <= lowest <= highest < 32:
         return 0
-    whole = not labels.is_floating_point() or not read(labels.frac().any())
+    whole = not labels.is_floating_point() or read(labels.frac().max()) == 0
     return int(highest) + 1 if whole else 0
 
 
@@ -144,23 +144,25 @@ def rank_with_ties(scores: Tensor, labels: Tensor, offsets: Tensor, ties: str, *
 
 
 class Hits(NamedTuple):
-    """Relevant entries in rank order."""
+    """Relevant entries in rank order. Everything is float64, exact up to 2^53 and ready for division."""
 
-    relevant: Tensor  # (N,) bool
+    relevant: Tensor  # (N,) 1 or 0
     so_far: Tensor  # (N,) relevant entries of the list up to and with this one
-    total: Tensor  # (Q,) relevant entries of the list, float64
+    total: Tensor  # (Q,) relevant entries of the list
     first: Tensor  # (Q,) rank of the first relevant entry, where there is one
 
 
 def hits(ranking: Ranking, threshold: float) -> Hits:
     """Everything the measures of binary relevance need, from one running count over all lists."""
-    offsets, relevant = ranking.offsets, ranking.labels >= threshold
-    count = offsets.new_zeros(len(relevant) + 1)  # relevant entries before this one, over all lists
+    offsets, relevant = ranking.offsets, wide(ranking.labels >= threshold)
+    count = relevant.new_empty(len(relevant) + 1)  # relevant entries before this one, over all lists
+    count[:1] = 0
     torch.cumsum(relevant, 0, out=count[1:])
     before = count[offsets[:-1]]
-    so_far = before.index_select(0, ranking.ids).neg_().add_(count[1:])
+    so_far = before.index_select(0, ranking.ids)
+    torch.sub(count[1:], so_far, out=so_far)
     first = torch.searchsorted(count, before + 1) - offsets[:-1]  # the count first exceeds `before` one further on
-    return Hits(relevant, so_far, wide(count[offsets[1:]] - before), first)
+    return Hits(relevant, so_far, count[offsets[1:]] - before, wide(first))
 
 
 def ratio(numerator: Tensor, denominator: Tensor, empty: float) -> Tensor:
