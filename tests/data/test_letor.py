@@ -137,10 +137,25 @@ def test_query_in_a_side_file(write, suffix):
     rejects(write("1 qid:3 1:1\n"), "'qid:3'", qid="file", query_file=write("1", "one"))
 
 
+@pytest.mark.parametrize("packed", ["rank.train.gz", "rank.train.zst"])
+@pytest.mark.parametrize("suffix", [".query", ".group"])
+def test_side_file_of_a_compressed_file(write, packed, suffix):
+    path = write(gzip.compress(b"1 1:1\n0 2:1\n2 1:3\n"), packed)
+    rejects(path, f"{packed}.query", "rank.train.query", "rank.train.group", qid="file")
+    with pytest.raises(ValueError) as caught:
+        read_letor(path, qid="file")
+    assert "data.query_file" not in str(caught.value)
+    write("1\n2\n", "rank.train" + suffix)
+    assert quiet(path, qid="file").offsets.tolist() == [0, 1, 3]
+    write("2\n1\n", packed + suffix)  # the nearer name comes first
+    assert quiet(path, qid="file").offsets.tolist() == [0, 2, 3]
+
+
 def test_unjudged_rows(write):
     path = write("1 qid:a 1:1 #x\n-1 qid:a 1:2 #y\n-1.0 qid:b 1:3 #z\n2 qid:c 1:4 2:3 #w\n")
     rejects(path, "line 2", "'-1'", "unjudged=drop")
-    with pytest.warns(DataWarning, match="2 of 4 rows have label -1 and were dropped"):
+    lost = r"2 of 4 rows have label -1 and were dropped \(unjudged=drop\), 1 queries lost all their rows"
+    with pytest.warns(DataWarning, match=lost):
         assert parts(read_letor(path, unjudged="drop")) == (
             [[1.0, 0.0], [4.0, 3.0]],
             [1.0, 2.0],
@@ -151,9 +166,12 @@ def test_unjudged_rows(write):
     with pytest.warns(DataWarning, match="2 of 4 rows have label -1 and got label 0"):
         assert read_letor(path, unjudged=0).labels.tolist() == [1, 0, 0, 2]
     plain = write("1 1:1\n-1 1:2\n-1 1:3\n2 1:4\n")
-    with pytest.warns(DataWarning, match="2 of 4"):
+    with pytest.warns(DataWarning, match=lost):
         lists = read_letor(plain, qid="file", query_file=write("2\n1\n1\n", "q"), unjudged="drop")
     assert parts(lists)[1:4] == ([1.0, 2.0], [0, 1, 2], ["1", "3"])
+    with pytest.warns(DataWarning) as caught:
+        read_letor(write("-1 qid:a 1:1\n1 qid:b 1:1\n0 qid:a 1:2\n"), unjudged="drop")
+    assert not any("lost" in str(warning.message) for warning in caught)
     with pytest.warns(DataWarning), pytest.raises(ValueError, match="leaves none"):
         read_letor(write("-1 qid:a 1:1\n"), unjudged="drop")
     assert quiet(write("-0.5 qid:a 1:1\n")).labels.tolist() == [-0.5]
@@ -237,7 +255,15 @@ def test_long_tokens_in_messages_are_cut(write):
 def test_num_features(write):
     path = write("1 qid:a 1:1 3:2\n1 qid:a 4:1\n")
     assert quiet(path, num_features=6).x.shape == (2, 6)
-    rejects(path, "line 2", "'4:1'", "features 3", "num_features", num_features=3)
+    rejects(
+        path,
+        "line 2",
+        "'4:1'",
+        "index 4 is larger than the number of features 3",
+        "of the training file unless data.num_features is set",
+        "data.num_features=4 or more",
+        num_features=3,
+    )
     assert quiet(path, num_features=6, sparse=True).x.shape == (2, 6)
 
 
@@ -251,7 +277,14 @@ def test_sparse_or_dense(write):
     written_zero = quiet(write("1 qid:a 1:0 5:2\n0 qid:a\n"), sparse=True).x
     assert written_zero.values.tolist() == [2.0] and written_zero.columns.tolist() == [4]
     assert written_zero.row_offsets.tolist() == [0, 1, 1]
-    assert quiet(write("1 qid:a\n")).x.shape == (1, 0)
+
+
+def test_no_feature_at_all(write):
+    for sparse in (None, True, False):
+        rejects(write("1 qid:a\n\n0 qid:b\n"), "no feature in 2 rows", sparse=sparse)
+    assert quiet(write("1 qid:a\n0 qid:a\n"), num_features=3).x.shape == (2, 3)
+    with pytest.warns(DataWarning):
+        rejects(write("1 qid:a\n-1 qid:a 1:3\n"), "no feature in 1 rows", unjudged="drop")
 
 
 def test_empty_files(write):
@@ -266,6 +299,8 @@ def test_empty_files(write):
     [
         {"qid": "x"},
         {"unjudged": "fill"},
+        {"unjudged": -1},
+        {"unjudged": -1.0},
         {"missing": float("nan")},
         {"sentinel": "drop"},
         {"sentinel": 1e39},

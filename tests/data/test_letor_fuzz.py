@@ -86,7 +86,7 @@ def plain_read(data: bytes, options: dict) -> dict[str, list]:
             continue
         label = np.float32(options["unjudged"]) if row[0] == -1 else row[0]
         lists.setdefault(row[1], []).append((label, row[2]))
-    if not lists:
+    if not any(row for rows in lists.values() for _, row in rows) and (not lists or "num_features" not in options):
         raise RefusedError("empty")
     return lists
 

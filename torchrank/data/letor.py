@@ -12,13 +12,14 @@ import warnings
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
-from torchrank.data.letor_files import Block, read_blocks, read_lengths, side_file
+from torchrank.data.letor_files import Block, line_with, read_blocks, read_lengths, side_file
 from torchrank.data.letor_form import LARGEST, Form, Rows
 from torchrank.data.letor_parse import parse
 from torchrank.data.letor_store import FeatureStore, Growing, reorder
@@ -78,9 +79,14 @@ def read_letor(
     _check(form, query_file)
     lengths = read_lengths(side_file(path, query_file)) if qid == "file" else None
     gathered = _Gathered(form, sparse)
-    for rows, share in _parsed(path, form):
-        gathered.add(rows, share)
-    return gathered.finish(path, lengths)
+    try:
+        for rows, share in _parsed(path, form):
+            gathered.add(rows, share)
+        return gathered.finish(path, lengths)
+    except MemoryError as error:
+        if sparse:
+            raise
+        raise ValueError(_too_large(path, form, gathered.features)) from error
 
 
 def _check(form: Form, query_file: str | Path | None) -> None:
@@ -89,10 +95,24 @@ def _check(form: Form, query_file: str | Path | None) -> None:
         number = "a number" in choices and not isinstance(value, str) and abs(value) <= LARGEST
         if not number and (value not in choices or value == "a number"):
             raise ValueError(f"{name}={value!r}: expected {' or '.join(choices)}")
+    if form.unjudged == -1:
+        raise ValueError(f"unjudged={form.unjudged}: expected drop or another label than -1, which means unjudged")
     if form.num_features is not None and form.num_features < 1:
         raise ValueError(f"num_features={form.num_features}: expected a number from 1, or None for the largest index")
     if query_file is not None and form.qid != "file":
         raise ValueError(f"query_file={str(query_file)!r} is only read with qid='file', but qid={form.qid!r}")
+
+
+def _too_large(path: Path, form: Form, features: FeatureStore) -> str:
+    width, size = features.num_features, features.dense_size / 2**30
+    if form.num_features is None:
+        asking = f"{path}, line {line_with(path, width)}: index {width}"
+    else:
+        asking = f"{path}: num_features={width}"
+    return (
+        f"{asking} asks for a dense array of {width} features by at least {features.num_rows} rows, {size:.1f} GiB, "
+        "which this machine cannot hold. Expected smaller indices, or set sparse=True (data.sparse=true)"
+    )
 
 
 def _parsed(path: Path, form: Form) -> Iterator[tuple[Rows, float]]:
@@ -128,14 +148,18 @@ class _Gathered:
         self.labels, self.query, self.judged = Growing(np.float32), Growing(np.int64), Growing(np.bool_)
         self.numbers: dict[bytes, int] = {}  # query id -> place of its first appearance
         self.documents: list[list[bytes] | int] = []  # ids of a block, or how many rows had none
-        self.filled = self.clipped = 0
+        self.dropped: set[bytes] = set()  # query ids of rows that were
+        self.filled = self.clipped = self.lost = 0  # values, values, queries
 
     def add(self, rows: Rows, share: float) -> None:
         judged = rows.labels != -1
         self.judged.append(judged, share)
         self.filled, self.clipped = self.filled + rows.filled, self.clipped + rows.clipped
-        if not judged.all():
-            rows = _drop(rows, judged) if self.form.unjudged == "drop" else _relabel(rows, judged, self.form.unjudged)
+        if not judged.all() and self.form.unjudged == "drop":
+            self.dropped.update(compress(rows.queries or [], ~judged))
+            rows = _drop(rows, judged)
+        elif not judged.all():
+            rows = rows._replace(labels=np.where(judged, rows.labels, np.float32(self.form.unjudged)))
         self.labels.append(rows.labels, share)
         self.documents.append(len(rows.labels) if rows.documents is None else rows.documents)
         if rows.queries is not None:
@@ -146,10 +170,12 @@ class _Gathered:
     def finish(self, path: Path, lengths: list[int] | None) -> RankingSet:
         if not self.judged.size:
             raise ValueError(f"{path}: no rows in this file: expected lines like '2 qid:10 1:0.5 2:7'")
-        query, ids = (self.query.filled, list(self.numbers)) if lengths is None else self._from_side_file(path, lengths)
+        query, ids = self._from_rows() if lengths is None else self._from_side_file(path, lengths)
         self._warn(path)
         if not len(query):
             raise ValueError(f"{path}: all {self.judged.size} rows have label -1, so unjudged=drop leaves none")
+        if not self.features.num_features:
+            raise ValueError(f"{path}: no feature in {len(query)} rows: expected rows like '2 qid:10 1:0.5 2:7'")
         x, labels, documents = self.features.finish(), torch.from_numpy(self.labels.filled), self._documents()
         if (query[1:] < query[:-1]).any():
             order = np.argsort(query, kind="stable")
@@ -169,6 +195,10 @@ class _Gathered:
             name=path.name,
         )
 
+    def _from_rows(self) -> tuple[np.ndarray, list[bytes]]:
+        self.lost = len(self.dropped - self.numbers.keys())
+        return self.query.filled, list(self.numbers)
+
     def _from_side_file(self, path: Path, lengths: list[int]) -> tuple[np.ndarray, list[bytes]]:
         if sum(lengths) != self.judged.size:
             raise ValueError(
@@ -179,6 +209,7 @@ class _Gathered:
         if self.form.unjudged == "drop":
             query = query[self.judged.filled]
         places, query = np.unique(query, return_inverse=True)  # a list may have lost all its rows
+        self.lost = len(lengths) - len(places)
         return query, [b"%d" % (place + 1) for place in places]
 
     def _documents(self) -> list[bytes] | None:
@@ -190,7 +221,8 @@ class _Gathered:
     def _warn(self, path: Path) -> None:
         unjudged = self.judged.size - int(self.judged.filled.sum())
         if unjudged and self.form.unjudged == "drop":
-            _tell(f"{path}: {unjudged} of {self.judged.size} rows have label -1 and were dropped (unjudged=drop)")
+            lost = f", {self.lost} queries lost all their rows" if self.lost else ""
+            _tell(f"{path}: {unjudged} of {self.judged.size} rows have label -1 and were dropped (unjudged=drop){lost}")
         elif unjudged:
             _tell(f"{path}: {unjudged} of {self.judged.size} rows have label -1 and got label {self.form.unjudged}")
         if self.filled:
@@ -223,7 +255,3 @@ def _drop(rows: Rows, judged: np.ndarray) -> Rows:
         columns=rows.columns[tokens],
         values=rows.values[tokens],
     )
-
-
-def _relabel(rows: Rows, judged: np.ndarray, label: str | float) -> Rows:
-    return rows._replace(labels=np.where(judged, rows.labels, np.float32(label)))

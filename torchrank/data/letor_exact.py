@@ -89,12 +89,12 @@ def _exact_index(token: bytes, form: Form, row: dict[int, float], wrong: Complai
     number = int(index) if len(index.lstrip(b"0")) < 11 else LARGEST_INDEX + 1
     if number == 0:
         wrong(f"token {show(token)}: expected an index from 1: indices count from 1, a zero-based file must be shifted")
+    if number > LARGEST_INDEX:
+        wrong(f"token {show(token)}: expected an index of at most {LARGEST_INDEX}")
     if number > form.last_index:
         wrong(
-            f"token {show(token)}: index {number} is larger than the number of features {form.last_index}, "
-            "which is that of the training file unless num_features is set"
-            if form.num_features is not None
-            else f"token {show(token)}: expected an index of at most {LARGEST_INDEX}"
+            f"token {show(token)}: index {number} is larger than the number of features {form.last_index}, which is "
+            f"that of the training file unless data.num_features is set; set data.num_features={number} or more"
         )
     if number - 1 in row:
         wrong(f"token {show(token)}: index {number} stands twice in this row, expected each index once")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,16 +84,31 @@ def _zstd(raw: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def side_file(path: Path, query_file: str | Path | None) -> Path:
-    """The file with the list lengths: the one named, or `path` with .query (LightGBM) or .group (XGBoost) added."""
+    """The file with the list lengths: the one named, or `path` with .query (LightGBM) or .group (XGBoost) added.
+
+    Of a compressed file `rank.train.gz` also `rank.train.query` and `rank.train.group`.
+    """
     if query_file is not None:
         return Path(query_file)
-    found = [side for suffix in (".query", ".group") if (side := path.with_name(path.name + suffix)).is_file()]
-    if not found:
-        raise ValueError(
-            f"{path}: qid=file needs the list lengths in {path.name}.query or {path.name}.group beside it, one number "
-            "per line; neither is there. Name the file with query_file (data.query_file)"
-        )
-    return found[0]
+    names = [path.name, path.stem] if path.suffix in (".gz", ".zst") else [path.name]
+    sides = [path.with_name(name + suffix) for name in names for suffix in (".query", ".group")]
+    for side in sides:
+        if side.is_file():
+            return side
+    raise ValueError(
+        f"{path}: qid=file needs the list lengths beside it, one number per line: expected a file named "
+        f"{' or '.join(side.name for side in sides)}, found none"
+    )
+
+
+def line_with(path: Path, index: int) -> int:
+    """The first line, from 1, of a row with this index; 0 if there is none."""
+    token = re.compile(rb"\s0*%d:" % index)
+    for block in read_blocks(path):
+        for line, text in enumerate(block.text.split(b"\n"), block.first_line):
+            if token.search(text.partition(b"#")[0]):
+                return line
+    return 0
 
 
 def read_lengths(path: Path) -> list[int]:
