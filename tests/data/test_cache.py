@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchrank.data import cache
+from torchrank.data import cache, cache_files
 from torchrank.data.cache import cached
 from torchrank.data.letor import DataWarning, read_letor
 
@@ -73,7 +74,7 @@ def folder_of(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("sparse", [True, False])
-@pytest.mark.parametrize("text", [TEXT, "1 qid:a 1:1\n", "1 qid:a\n"])
+@pytest.mark.parametrize("text", [TEXT, "1 qid:a 1:1\n", "1 qid:a\n0 qid:a 1:0\n"])
 def test_gives_back_what_was_read(path, read, sparse, text):
     path.write_text(text)
     expected = content(read_letor(path, sparse=sparse))
@@ -152,9 +153,73 @@ def test_an_unchanged_file_is_not_hashed(path, read, monkeypatch):
     del manifest["checksum"]
     manifest["source"]["checked"] += 10**10  # looked at ten seconds later
     cache._write_manifest(folder_of(path) / "manifest.json", manifest)
-    monkeypatch.setattr(cache, "_digest", lambda _: pytest.fail("hashed"))
+    monkeypatch.setattr(cache, "_digest", lambda *_: pytest.fail("hashed"))
     cached(path, read, {})
     assert read.calls == 1
+
+
+def test_a_file_from_the_future_is_not_hashed_for_ever(path, read, monkeypatch):
+    future = time.time() + 10**6
+    os.utime(path, (future, future))
+    monkeypatch.setattr(cache, "FRESH", 10**8)
+    time.sleep(0.12)  # its change time is not in the future
+    cached(path, read, {})
+    monkeypatch.setattr(cache, "_digest", lambda *_: pytest.fail("hashed"))
+    cached(path, read, {})
+    assert read.calls == 1
+
+
+def test_hashing_shows_its_progress(path, read, monkeypatch):
+    bars = []
+
+    class Bar(cache_files.tqdm):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            bars.append((self, options))
+
+    monkeypatch.setattr(cache_files, "tqdm", Bar)
+    cached(path, read, {})
+    bar, options = bars[0]
+    assert bar.n == options["total"] == path.stat().st_size and options["delay"] == 2 and path.name in options["desc"]
+
+
+@pytest.fixture
+def large(path) -> Path:
+    """One whose features are too many to be read at every opening."""
+    row = " ".join(f"{index}:{index}" for index in range(1, 201))
+    path.write_text("".join(f"{i % 3} qid:{i // 10} {row}\n" for i in range(3000)))
+    settle(path)
+    return path
+
+
+def test_damage_in_the_middle_of_a_large_file(large, read):
+    expected = cached(large, read, {}).x.clone()
+    file = folder_of(large) / "x.npy"
+    status = file.stat()
+    with file.open("r+b") as stream:
+        stream.seek(status.st_size // 2)
+        byte = stream.read(1)
+        stream.seek(status.st_size // 2)
+        stream.write(bytes([byte[0] ^ 1]))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    for _ in range(2):
+        assert torch.equal(cached(large, read, {}).x, expected) and read.calls == 2
+
+
+def test_a_copied_cache_is_read_whole_once(large, read, monkeypatch):
+    expected = cached(large, read, {}).x.clone()
+    folder = folder_of(large)
+    shutil.copytree(folder, folder.with_name("copy"))
+    shutil.rmtree(folder)
+    time.sleep(0.05)
+    folder.with_name("copy").rename(folder)
+    checked = []
+    original = cache_files.checksum
+    monkeypatch.setattr(cache_files, "checksum", lambda file: checked.append(file.name) or original(file))
+    for count in (1, 1, 1):
+        assert torch.equal(cached(large, read, {}).x, expected)
+        assert checked.count("x.npy") == count and read.calls == 1
+    assert checked.count("labels.npy") == 3  # a small one is looked through each time
 
 
 def test_the_side_file_is_a_source(path, read):
@@ -211,7 +276,7 @@ DAMAGES = [
     flip("manifest.json", 40),
     *map(
         replace_manifest,
-        ("", "[]", "{}", "null", '{"set": 1}', "\x00\xff", '{"checksum": "' + cache._checksum({}) + '"}'),
+        ("", "[]", "{}", "[" * 10**5, "null", '{"set": 1}', "\x00\xff", '{"checksum": "' + cache._checksum({}) + '"}'),
     ),
 ]
 

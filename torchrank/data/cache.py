@@ -4,7 +4,8 @@ A cache is the folder `<file>.torchrank/<key>` beside the data (or in `cache_dir
 data's own may not be written). The key names the reader, its options and the format version. `manifest.json` holds the
 BLAKE2 hash of the content of the source files. They are trusted to be unchanged while size, modification and change
 time and inode are the same and the last change is not too fresh to tell (as git does it); otherwise they are hashed
-again, so a file that was only copied or touched keeps its cache and a file that changed loses it.
+again, so a file that was only copied or touched keeps its cache and a file that changed loses it. The files of the
+cache themselves are trusted by the same rule, and otherwise looked through, so one that was damaged is noticed.
 """
 
 from __future__ import annotations
@@ -21,19 +22,26 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from torchrank.data.cache_files import DamagedError, load_set, save_set
+from torchrank.data.cache_files import DamagedError, check_set, is_fresh, load_set, read_all, save_set, state
 from torchrank.data.letor import DataWarning
 from torchrank.data.letor_files import side_file
 from torchrank.data.lists import RankingSet
 
 log = logging.getLogger(__name__)
 
-VERSION = 1  # raise it when the reader or the files change their meaning
+VERSION = 2  # raise it when the reader or the files change their meaning
 FRESH = 2 * 10**9  # ns: a file changed so shortly before it was hashed may change again without a new time
 DAY = 24 * 3600
 MANIFEST = "manifest.json"
 ATTEMPTS = 5  # to rename, while other processes rename as well
-BROKEN = (OSError, ValueError, KeyError, TypeError)  # what a cache that is not as it was written can raise
+BROKEN = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    RecursionError,
+)  # what a cache that is not as it was written can raise
 
 
 def cached(
@@ -60,7 +68,7 @@ def cached(
     for folder in folders:
         if (found := _open(folder, sources)) is not None:
             return found
-    before = [_state(source) for source in sources]
+    before = [state(source) for source in sources]
     digest, now = _digest(sources), time.time_ns()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -68,7 +76,7 @@ def cached(
     notes = [str(warning.message) for warning in caught if issubclass(warning.category, DataWarning)]
     for warning in caught:
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    if [_state(source) for source in sources] != before:
+    if [state(source) for source in sources] != before:
         raise ValueError(f"{path}: the file changed while it was being read. Read it again when it is complete")
     source = {"digest": digest, "states": before, "checked": now}
     for folder in folders:
@@ -93,19 +101,10 @@ def _key(read: Callable, options: dict) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _state(source: Path) -> list[int]:
-    """What changes whenever the file is written to: size, times, inode."""
-    status = source.stat()
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-
-
 def _digest(sources: list[Path]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for source in sources:
-        digest.update(b"%d:" % source.stat().st_size)
-        with source.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+    digest = hashlib.blake2b(repr([source.stat().st_size for source in sources]).encode(), digest_size=16)
+    for piece in read_all(sources, "hash"):
+        digest.update(piece)
     return digest.hexdigest()
 
 
@@ -149,9 +148,12 @@ def _open(folder: Path, sources: list[Path]) -> RankingSet | None:
 def _load(folder: Path, sources: list[Path]) -> tuple[RankingSet, list[str]]:
     """The set and the warnings it comes with; one of `BROKEN` is raised when the cache is damaged or outdated."""
     manifest = _read_manifest(folder / MANIFEST)
-    if not _is_current(folder, manifest, sources):
-        raise DamagedError("it is outdated, the data has changed")
-    return load_set(folder, manifest["set"]), manifest["notes"]
+    source, description = _check_source(manifest["source"], sources), check_set(folder, manifest["set"])
+    lists = load_set(folder, description)
+    if (source, description) != (manifest["source"], manifest["set"]):
+        with suppress(OSError):  # a cache that may only be read is checked each time
+            _write_manifest(folder / MANIFEST, {**manifest, "source": source, "set": description})
+    return lists, manifest["notes"]
 
 
 def _read_manifest(path: Path) -> dict:
@@ -174,18 +176,16 @@ def _checksum(manifest: dict) -> str:
     return hashlib.blake2b(json.dumps(manifest, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def _is_current(folder: Path, manifest: dict, sources: list[Path]) -> bool:
-    states, known = [_state(source) for source in sources], manifest["source"]
-    fresh = any(known["checked"] - max(state[1:3]) < FRESH for state in states)
+def _check_source(known: dict, sources: list[Path]) -> dict:
+    """What is known of the sources, with their new states if they were only copied or touched."""
+    states = [state(source) for source in sources]
+    fresh = any(is_fresh(found, known["checked"], FRESH) for found in states)
     if states == known["states"] and not fresh:
-        return True
+        return known
     now = time.time_ns()
     if _digest(sources) != known["digest"]:
-        return False
-    manifest["source"] = {"digest": known["digest"], "states": states, "checked": now}
-    with suppress(OSError):  # a cache that may only be read is hashed each time
-        _write_manifest(folder / MANIFEST, manifest)
-    return True
+        raise DamagedError("it is outdated, the data has changed")
+    return {"digest": known["digest"], "states": states, "checked": now}
 
 
 def _write(folder: Path, sources: list[Path], lists: RankingSet, source: dict, notes: list[str]) -> RankingSet:

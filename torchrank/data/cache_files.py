@@ -2,21 +2,57 @@
 
 from __future__ import annotations
 
+import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from torchrank.data.lists import RankingSet
 from torchrank.data.sparse import SparseRows
 from torchrank.data.strings import Strings
 
-ENDS = 1 << 19  # bytes at either end of a file that its checksum covers: a large file is not read to be opened
+SMALL = 1 << 20  # bytes of a file that is looked through whenever it is opened
+TICK = 50 * 10**6  # ns: two changes of a file that lie closer may have the same time
 
 
 class DamagedError(ValueError):
     """The files of a cache are not those that were written, or not of these data."""
+
+
+def state(path: Path) -> list[int]:
+    """What changes whenever a file is written to: size, modification and change time, inode."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def is_fresh(state: list[int], checked: int, span: int) -> bool:
+    """Whether a file changed so shortly before `checked` that it may have changed once more without a new state.
+
+    A time that lies far in the future is that of another clock: the next change would show.
+    """
+    return any(abs(checked - moment) < span for moment in state[1:3])
+
+
+def read_all(paths: list[Path], what: str) -> Iterator[bytes]:
+    """The files piece by piece, with a progress bar if it takes longer than two seconds."""
+    total = sum(path.stat().st_size for path in paths)
+    with tqdm(total=total, desc=f"{what} {paths[0].name}", unit="B", unit_scale=True, delay=2) as progress:
+        for path in paths:
+            with path.open("rb") as file:
+                while piece := file.read(1 << 20):
+                    yield piece
+                    progress.update(len(piece))
+
+
+def checksum(path: Path) -> int:
+    value = 0
+    for piece in read_all([path], "check"):
+        value = zlib.crc32(piece, value)
+    return value
 
 
 def save_set(folder: Path, lists: RankingSet) -> dict:
@@ -24,10 +60,36 @@ def save_set(folder: Path, lists: RankingSet) -> dict:
     files = {}
     for name, array in _arrays(lists).items():
         np.save(folder / f"{name}.npy", array, allow_pickle=False)
-        size = (folder / f"{name}.npy").stat().st_size
-        description = {"shape": list(array.shape), "dtype": str(array.dtype), "size": size}
-        files[name] = {**description, "ends": _ends(folder / f"{name}.npy", size)}
+        description = {"shape": list(array.shape), "dtype": str(array.dtype)}
+        files[name] = {**description, **_check(folder / f"{name}.npy")}
     return {"files": files, "name": lists.name, "num_features": lists.num_features, "num_grades": lists.num_grades}
+
+
+def check_set(folder: Path, description: dict) -> dict:
+    """The description, with new states of files that were copied or touched; a damaged file raises `DamagedError`."""
+    files = {
+        name: {**known, **_check_again(folder / f"{name}.npy", known)} for name, known in description["files"].items()
+    }
+    return {**description, "files": files}
+
+
+def _check(path: Path) -> dict:
+    before = state(path)
+    return {"state": before, "checksum": checksum(path), "checked": time.time_ns()}
+
+
+def _check_again(path: Path, known: dict) -> dict:
+    """A large file is trusted while its state is the one that was written down; nothing but that is looked at then."""
+    found = state(path)
+    trusted = found == known["state"] and not is_fresh(found, known["checked"], TICK)
+    if trusted and found[0] > SMALL:
+        return {}
+    if found[0] != known["state"][0]:
+        raise DamagedError(f"{path.name} is damaged: it has {found[0]} bytes, {known['state'][0]} were written")
+    checked = _check(path)
+    if checked["checksum"] != known["checksum"]:
+        raise DamagedError(f"{path.name} is damaged: its checksum is wrong")
+    return {} if trusted else checked
 
 
 def _arrays(lists: RankingSet) -> dict[str, np.ndarray]:
@@ -77,22 +139,9 @@ def load_set(folder: Path, description: dict) -> RankingSet:
 
 
 def _load(path: Path, known: dict) -> np.ndarray:
-    size = path.stat().st_size
-    if size != known["size"]:
-        raise DamagedError(f"{path.name} is damaged: it has {size} bytes, {known['size']} were written")
-    if _ends(path, size) != known["ends"]:
-        raise DamagedError(f"{path.name} is damaged: its checksum is wrong")
     array = np.load(path, mmap_mode="c", allow_pickle=False)
     if list(array.shape) != known["shape"] or str(array.dtype) != known["dtype"]:
         raise DamagedError(
             f"{path.name} is damaged: it holds {array.dtype} {array.shape}, expected {known['dtype']} {known['shape']}"
         )
     return array
-
-
-def _ends(path: Path, size: int) -> int:
-    """CRC-32 of the first and the last half megabyte."""
-    with path.open("rb") as file:
-        start = zlib.crc32(file.read(ENDS))
-        file.seek(max(ENDS, size - ENDS))
-        return zlib.crc32(file.read(ENDS), start)
