@@ -172,12 +172,16 @@ def test_nan_in_a_later_split_is_refused_with_its_row():
 
 @pytest.mark.parametrize("as_array", [False, True])
 def test_tiebreak_is_the_descending_text_order_of_the_ids(as_array):
-    ids = ["9", "10", "b", "a", "a", "Ü", "z", "", "x1", "x10", "x2", "x2", "x02"]
+    ids = ["9", "10", "b", "a", "a", "Ü", "z", "c", "x1", "x10", "x2", "x2", "x02"]
     lists = RankingSet(torch.zeros(13, 1), torch.zeros(13), OFFSETS, document_ids=np.array(ids) if as_array else ids)
     order = lists.tiebreak()
     for start, stop in zip(OFFSETS[:-1].tolist(), OFFSETS[1:].tolist(), strict=True):
         expected = sorted(range(start, stop), key=lambda i: [-ord(c) for c in ids[i]] + [1])
         assert sorted(range(start, stop), key=lambda i: order[i]) == expected
+    ids[2] = ids[7] = ""
+    lists.document_ids = np.array(ids) if as_array else ids
+    with pytest.raises(ValueError, match=r"2 of 13 entries .* have no document id"):
+        lists.tiebreak()
     with pytest.raises(ValueError, match="no document ids"):
         RankingSet(torch.zeros(13, 1), torch.zeros(13), OFFSETS).tiebreak()
 

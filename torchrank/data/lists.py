@@ -211,7 +211,13 @@ class RankingSet(Dataset):
         """
         if self.document_ids is None:
             raise ValueError(f"the set '{self.name}' has no document ids, so ties cannot be broken by them")
-        codes = np.unique(np.asarray(self.document_ids), return_inverse=True)[1]
+        ids = np.asarray(self.document_ids)
+        if missing := int((ids == "").sum()):
+            raise ValueError(
+                f"{missing} of {len(ids)} entries of the set '{self.name}' have no document id, so ties cannot be "
+                "broken by them: give every row a comment with its id, or use another convention than trec"
+            )
+        codes = np.unique(ids, return_inverse=True)[1]
         lists = np.repeat(np.arange(len(self)), self.lengths)
         order = np.lexsort((-codes, lists))
         place = np.empty(len(order), dtype=np.int64)
