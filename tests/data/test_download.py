@@ -161,13 +161,13 @@ def test_fetch_fills_up_the_folder_that_has_some_of_the_files(server, tmp_path):
     (tmp_path / "two").mkdir()
     (tmp_path / "two/a").write_bytes(CONTENT)
     (tmp_path / "two/b.gz").write_bytes(b"compressed since")
-    fetch(links, folders)
+    fetch(links, folders, compressed=[".gz"])
     assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["a", "b.gz", "c"]
-    fetch(links, folders)
+    fetch(links, folders, compressed=[".gz"])
     assert len(server.requests) == 1
     (tmp_path / "two/c").write_bytes(CONTENT[:-1] + b"?")
     with pytest.raises(ValueError, match=r"two/c exists .*content"):
-        fetch(links, folders)
+        fetch(links, folders, compressed=[".gz"])
     fetch(links, folders[:2])
     assert all((tmp_path / name).read_bytes() == CONTENT for name in "abc")
 

@@ -1,5 +1,6 @@
 """Points as queries: splits, batches made on demand, the readers, and the real UCI sets."""
 
+import gzip
 import os
 import tracemalloc
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchrank.data.corpus import CorpusSet, Judged
@@ -191,31 +193,67 @@ def test_csv_columns(tmp_path, label):
 
 def test_csv_headers_separators_and_blank_lines(tmp_path):
     for name, text in {
-        "header.csv": "a,b,kind\n1,2,7\n3,4,8\n",
-        "tabs.tsv": "1\t2\t7\n3\t4\t8\n",
-        "spaced.csv": "1, 2, 7\n\n3, 4, 8\n\n",
-        "semicolons.csv": "1;2;7\n3;4;8",
+        "header.csv": "a,b,kind\n1,2,7\n3,4,8\n5,6,7\n",
+        "tabs.tsv": "1\t2\t7\n3\t4\t8\n5\t6\t7\n",
+        "spaced.csv": "1, 2, 7\n\n3, 4, 8\n5, 6, 7\n\n",
+        "semicolons.csv": "1;2;7\n3;4;8\n5;6;7",
+        "spaces.data": "1 2 7\n3 4 8\n5 6 7",
+        "mark.csv": "\ufeff1,2,7\n3,4,8\n5,6,7\n",
+        "quoted.csv": '"width, in cm",b,"kind"\n1,2,"7"\n3,4,8\n5,6,7\n',
+        "quoted_semicolons.csv": '"width, in cm";b;kind\n1;2;7\n3;4;8\n5;6;7\n',
     }.items():
         (tmp_path / name).write_text(text)
         x, classes = read_table(tmp_path / name)
-        assert x.tolist() == [[1, 2], [3, 4]] and classes.tolist() == ["7", "8"], name
+        assert x.tolist() == [[1, 2], [3, 4], [5, 6]] and classes.tolist() == ["7", "8", "7"], name
+    (tmp_path / "quoted.csv").write_text('"red, dark",1,2\n"red, dark",3,4\n')
+    assert read_table(tmp_path / "quoted.csv", label="first")[1].tolist() == ["red, dark"] * 2
+    (tmp_path / "mark.csv").write_text("\ufeffkind,a\nred,1\n")
+    assert read_table(tmp_path / "mark.csv", label="kind")[1].tolist() == ["red"]
+
+
+@pytest.mark.parametrize("first", ["0,1,2", "150,4,virginica", "1960,1970,kind", "5,6,new"])
+def test_a_first_line_that_may_be_a_header_needs_the_option(tmp_path, first):
+    path = tmp_path / "points.csv"
+    path.write_text(f"{first}\n1,2,a\n3,4,b\n5,6,a\n")
+    with pytest.raises(ValueError, match=rf"{path}: the class .* data.header=true or data.header=false"):
+        load_points("points.csv", root=tmp_path)
+    assert len(read_table(path, header=True)[0]) == 3 and len(read_table(path, header=False)[0]) == 4
+    sets = load_points("points.csv", root=tmp_path, header=True, val_fraction=0, test_fraction=0)
+    assert sets["train"].relevance.class_names == ("a", "b")
+
+
+def test_headers_that_contradict_the_cells(tmp_path):
+    path = tmp_path / "points.csv"
+    for text, options, message in (
+        ("?,?,red\n1,2,red\n", {}, r"line 1: feature 1 is '\?'.*data.header=true if"),
+        ("a,b,kind\n1,2,red\n", {"header": False}, "line 1: feature 1 is 'a'"),
+        ("a,b,kind\n1,2,red\n", {"label": "kind", "header": False}, "data.label=kind, but data.header=false"),
+        ("a,b,kind\n1,2,red\n", {"label": "colour"}, "no column 'colour' among"),
+        ("a,b,kind\n", {}, "no point below the header"),
+        ("red\nblue\nred\n", {}, "no comma, tab, semicolon or space"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            read_table(path, **options)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1,2,red\n\n3,?,blue\n", r"line 3: feature 2 is '\?'"),
-        ("?,2,red\n3,4,blue\n", r"line 1: feature 1 is '\?'"),
+        ("1,2,red\n\n3,?,red\n", r"line 3: feature 2 is '\?'"),
+        ("?,2,red\n3,4,red\n", r"line 1: feature 1 is '\?'"),
         ("a,b,kind\n1,x,red\n", r"line 2: feature 2 is 'x'"),
+        ("\n \n1,2,red\n3,x,red\n", "line 4: feature 2 is 'x'"),
         ("1,2,red\n3,4\n", "line 2: the class is missing"),
         ("1,2,red\n3,4,blue,5\n", "equally long"),
-        ("1,nan,red\n2,3,blue\n", "feature 2 of point 1 is nan"),
-        ("", "points.csv"),
+        ("1,nan,red\n2,3,red\n", "feature 2 of point 1 is nan"),
+        ("", "one point per line"),
+        (",,\n,,\n", "is empty"),
     ],
 )
 def test_bad_csv_is_located(tmp_path, text, message):
     (tmp_path / "points.csv").write_text(text)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/points.csv.*{message}"):
         read_table(tmp_path / "points.csv")
 
 
@@ -227,11 +265,11 @@ def test_bad_arrays_and_options(tmp_path, points):
     np.savez(tmp_path / "wide.npz", x=np.eye(5), y=np.arange(5))
     for name, message in {
         "other": "found features",
-        "short": r"\(3, 3\) and 2 classes",
-        "real": "class 0.5",
+        "short": r"3 points with classes of shape \(2,\)",
+        "real": "class 0.5 of point 1",
         "inf": "feature 2 of point 1",
     }.items():
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=rf"^{tmp_path}/{name}.npz: .*{message}"):
             read_table(tmp_path / f"{name}.npz")
     for options, message in (
         ({"source": ["points.npz", "wide.npz"]}, "wide.npz has 5 features.*points.npz has 4"),
@@ -249,6 +287,81 @@ def test_bad_arrays_and_options(tmp_path, points):
         load_points("balance", root=tmp_path)
     with pytest.raises(FileNotFoundError, match=r"no file .*nothing.csv.*one of balance, ionosphere, isolet, wine"):
         load_points("nothing.csv", root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (np.eye(6)[:, :2], r"shape \(6, 2\).*argmax"),
+        (np.ones((3, 2)), r"shape \(3, 2\)"),
+        (np.ones((1, 6)), r"shape \(1, 6\)"),
+        ([0, 1, 2, np.nan, 1, 1], "class nan of point 4"),
+        ([0, 1, 2, 1, -np.inf, 1], "class -inf of point 5"),
+        (np.ones(6, complex), "complex128"),
+    ],
+)
+def test_classes_are_one_finite_number_or_text_for_each_point(tmp_path, y, message):
+    np.savez(tmp_path / "points.npz", x=np.eye(6), y=y)
+    with pytest.raises(ValueError, match=message):
+        read_table(tmp_path / "points.npz")
+    np.savez(tmp_path / "POINTS.NPZ.npz", x=np.eye(6), y=np.arange(6.0)[:, None])
+    (tmp_path / "POINTS.NPZ.npz").rename(tmp_path / "POINTS.NPZ")
+    assert read_table(tmp_path / "POINTS.NPZ")[1].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_vectors_of_a_mat_file_are_rows_or_columns(tmp_path):
+    from scipy.io import savemat
+
+    for kind in ("row", "column"):
+        savemat(tmp_path / "points.mat", {"fea": np.eye(3), "gnd": np.array([1, 2, 1])}, oned_as=kind)
+        assert read_table(tmp_path / "points.mat")[1].tolist() == [1, 2, 1]
+
+
+def test_files_that_cannot_be_read_say_what_to_do(tmp_path):
+    from scipy.io import savemat
+
+    np.savez(tmp_path / "objects.npz", x=np.eye(2), y=np.array(["a", None]))
+    np.save(tmp_path / "array.npy", np.eye(2))
+    np.savez_compressed(tmp_path / "whole.npz", x=np.random.default_rng(0).random((50, 50)), y=np.ones(50))
+    savemat(tmp_path / "cells.mat", {"fea": np.eye(2), "gnd": np.array(["a", [1]], dtype=object)})
+    savemat(tmp_path / "whole.mat", {"fea": np.eye(50), "gnd": np.ones(50)}, do_compression=True)
+    savemat(tmp_path / "sparse.mat", {"fea": csr_matrix(np.eye(3)), "gnd": np.ones((3, 1))})
+    np.savez(tmp_path / "text.npz", x=np.array([["1", "2"]]), y=[1])
+    whole = (tmp_path / "whole.npz").read_bytes()
+    contents = {
+        "plain.npz": b"1,2,3\n",
+        "array.npz": (tmp_path / "array.npy").read_bytes(),
+        "cut.npz": whole[:-300],
+        "damaged.npz": b"".join((whole[:1000], bytes(500), whole[1500:])),
+        "empty.npz": b"",
+        "plain.mat": b"1,2,3\n",
+        "empty.mat": b"",
+        "cut.mat": (tmp_path / "whole.mat").read_bytes()[:200],
+        "hdf5.mat": b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM\x89HDF\r\n\x1a\n",
+        "latin.csv": "1,2,grün\n3,4,grün\n".encode("latin-1"),
+        "packed.csv.gz": gzip.compress(b"1,2,red\n"),
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    advice = {"npz": "numpy.savez", "mat": "save -v7", "csv": "as UTF-8", "gz": "decompress it first"}
+    for name in (*contents, "objects.npz"):
+        with pytest.raises(ValueError, match=rf"^{tmp_path}/{name} .*{advice[name.rpartition('.')[2]]}"):
+            read_table(tmp_path / name)
+    for name, message in (("cells.mat", "type object"), ("sparse.mat", "a full table"), ("text.npz", "of numbers")):
+        with pytest.raises(ValueError, match=rf"^{tmp_path}/{name}: .*{message}"):
+            read_table(tmp_path / name)
+
+
+def test_download_fetches_only_what_is_not_there(tmp_path):
+    (tmp_path / "uci/ionosphere").mkdir(parents=True)
+    (tmp_path / "uci/ionosphere/ionosphere.data").write_text("1,2,g\n3,4,g\n")
+    with pytest.raises(ValueError, match=r"uci/ionosphere/ionosphere.data exists \(12 bytes, expected 76467\)"):
+        load_points("ionosphere", root=tmp_path, download=True)
+    (tmp_path / "mine.csv").write_text("1,2,g\n3,4,g\n")
+    assert len(load_points("mine.csv", root=tmp_path, download=True, val_fraction=0, test_fraction=0)["train"]) == 2
+    assert len(load_points("wine", download=True)) == 3
+    if DATA is not None:
+        assert len(load_points("balance", root=DATA, download=True)) == 3
 
 
 def test_several_files_and_a_fixed_test_part(tmp_path):

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from torchrank.data.cache import cached
-from torchrank.data.download import COMPRESSED, fetch
+from torchrank.data.download import fetch
 from torchrank.data.entries import CATALOGUE, Entry
 from torchrank.data.letor import DataWarning, read_letor
 from torchrank.data.lists import RankingSet
+
+COMPRESSED = (".gz", ".zst")
 
 
 def find_entry(name: str, subset: str | None = None) -> Entry:
@@ -135,7 +137,7 @@ def _find_files(name: str, entry: Entry, root: str | Path | None, folders: list[
 
 
 def _first_file(folder: Path, names: tuple[str, ...]) -> Path | None:
-    paths = (folder / (name + ending) for name in names for ending in COMPRESSED)
+    paths = (folder / (name + ending) for name in names for ending in ("", *COMPRESSED))
     return next((path for path in paths if path.is_file()), None)
 
 
@@ -195,4 +197,4 @@ def _download(name: str, entry: Entry, root: str | Path | None, folders: list[Pa
         raise ValueError(f"data.download: no stable link is known for {name}; get it from {entry.page}")
     if root is None and not there:
         raise ValueError(f"data.download: say with data.root=FOLDER where {name} shall be put")
-    fetch(entry.links, folders)
+    fetch(entry.links, folders, compressed=COMPRESSED)

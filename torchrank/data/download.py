@@ -13,7 +13,6 @@ from urllib.request import Request, urlopen
 from tqdm import tqdm
 
 BLOCK = 1 << 20
-COMPRESSED = ("", ".gz", ".zst")  # endings that a file may have got since it was fetched
 
 
 class Link(NamedTuple):
@@ -25,16 +24,16 @@ class Link(NamedTuple):
     size: int
 
 
-def fetch(links: Sequence[Link], folders: Sequence[Path]) -> None:
+def fetch(links: Sequence[Link], folders: Sequence[Path], *, compressed: Sequence[str] = ()) -> None:
     """Fill up the folder that holds some of the files, or else the first, and check what is there.
 
-    Any number of processes may call this. A file that someone compressed since is left alone.
+    Any number of processes may call this. A file that has got one of the endings `compressed` since is left alone.
 
     >>> fetch([], [Path("anywhere")])
     """
 
     def there(folder: Path, link: Link) -> list[str]:
-        return [ending for ending in COMPRESSED if (folder / (link.path + ending)).exists()]
+        return [ending for ending in ("", *compressed) if (folder / (link.path + ending)).exists()]
 
     folder = next((folder for folder in folders if any(there(folder, link) for link in links)), folders[0])
     for link in links:

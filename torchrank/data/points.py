@@ -65,25 +65,13 @@ SOURCES = {
 }
 
 
-def links(source: str | Sequence[str]) -> tuple[Link, ...]:
-    """Addresses of a known source, for `download.fetch`; scikit-learn's sets need none.
-
-    >>> [link.path for link in links("balance")]
-    ['balance-scale.data']
-    """
-    name = _listed(source)[0]
-    if name not in SCIKIT_LEARN and not (name in SOURCES and SOURCES[name].links):
-        page = f": get it from {SOURCES[name].page}" if name in SOURCES else ""
-        raise ValueError(f"data.download: no stable link is known for points {name}{page}")
-    return SOURCES[name].links if name in SOURCES else ()
-
-
 def load_points(
     source: str | Sequence[str],
     *,
     root: str | Path | None = None,
     test: str | Sequence[str] | None = None,
     label: str | None = None,
+    header: bool | None = None,
     fold: int = 1,
     seed: int = 0,
     test_fraction: float = 0.2,
@@ -94,8 +82,9 @@ def load_points(
 
     `source` is a name of `SOURCES` or of `SCIKIT_LEARN`, or one or more csv, npz (x, y) or mat (fea, gnd) files below
     `root`; `test` are the files of a fixed test part. `label` is the class column of a csv file: "last" (the default),
-    "first" or its name. `test_fraction` is a share of all points (not used with test files), `val_fraction` of those
-    that remain; both are stratified by class. A share of 0 leaves that set out. Each `fold` 1, 2, ... is a new split.
+    "first" or its name; `header` says whether its line 1 names the columns, where that cannot be seen.
+    `test_fraction` is a share of all points (not used with test files), `val_fraction` of those that remain; both are
+    stratified by class. A share of 0 leaves that set out. Each `fold` 1, 2, ... is a new split.
 
     >>> sets = load_points("iris", fold=2)
     >>> {name: len(part) for name, part in sets.items()}, sets["test"].lengths[:2].tolist()
@@ -106,9 +95,7 @@ def load_points(
             raise ValueError(f"{option}={share} must be at least 0 and below 1")
     if fold < 1:
         raise ValueError(f"data.fold={fold}: the random splits are numbered from 1")
-    if download:
-        fetch(links(source), [Path("." if root is None else root)])
-    training, testing = _read_source(source, root, test, label)
+    training, testing = _read_source(source, root, test, download, label=label, header=header)
     x, classes = (np.concatenate(parts) for parts in zip(*training, *testing, strict=True))
     class_names, codes = np.unique(classes, return_inverse=True)
     rng = np.random.default_rng((seed, fold))
@@ -155,7 +142,13 @@ def stratified(classes: np.ndarray, fraction: float, rng: np.random.Generator) -
 
 
 def _read_source(
-    source: str | Sequence[str], root: str | Path | None, test: str | Sequence[str] | None, label: str | None
+    source: str | Sequence[str],
+    root: str | Path | None,
+    test: str | Sequence[str] | None,
+    download: bool,
+    *,
+    label: str | None,
+    header: bool | None,
 ) -> tuple[list[Points], list[Points]]:
     """Points of the training files and of the test files."""
     names = _listed(source)
@@ -164,8 +157,10 @@ def _read_source(
     if names[0] in SCIKIT_LEARN:
         return [read_scikit_learn(names[0])], []
     known = SOURCES.get(names[0], Source("", ("",), names, _listed(test)))
+    if download:
+        _download(names, known, Path("." if root is None else root))
     paths = [_find(name, root, known, names) for name in (*known.files, *known.test_files)]
-    points = [read_table(path, label=label or known.label) for path in paths]
+    points = [read_table(path, label=label or known.label, header=header) for path in paths]
     for path, (x, _) in zip(paths, points, strict=True):
         if x.shape[1] != points[0][0].shape[1]:
             raise ValueError(f"{path} has {x.shape[1]} features, {paths[0]} has {points[0][0].shape[1]}")
@@ -174,6 +169,16 @@ def _read_source(
 
 def _listed(names: str | Sequence[str] | None) -> tuple[str, ...]:
     return () if names is None else (names,) if isinstance(names, str) else tuple(names)
+
+
+def _download(names: tuple[str, ...], known: Source, base: Path) -> None:
+    """Fetch the files that are not there yet."""
+    folders = [base / folder for folder in known.folders]
+    files = (*known.files, *known.test_files)
+    if not known.links and not all(any((folder / name).is_file() for folder in folders) for name in files):
+        page = f": get it from {known.page}" if known.page else ""
+        raise ValueError(f"data.download: no stable link is known for points {', '.join(names)}{page}")
+    fetch(known.links, folders)
 
 
 def _find(name: str, root: str | Path | None, known: Source, names: tuple[str, ...]) -> Path:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 from typing import NamedTuple
-from zipfile import is_zipfile
 
 import numpy as np
 import torch
 
 from torchrank.data.corpus import CorpusSet, Judged
 from torchrank.data.lists import RankingSet
+from torchrank.data.tables import read_arrays
 
 SPLITS = ("train", "val", "test")
 NAMED = (("query_ids", "queries"), ("corpus_ids", "corpus"))  # arrays of names, and of what they name
@@ -81,10 +81,7 @@ def _open(path: Path, root: str | Path | None) -> dict[str, np.ndarray]:
     """The arrays of the file, corpus and query vectors checked and in float32."""
     if not path.is_file():
         raise FileNotFoundError(f"retrieval: no file {path}. data.file is an npz file below data.root (now {root}).")
-    if not is_zipfile(path):
-        raise ValueError(f"{path} is not an npz file; numpy.savez writes one")
-    with np.load(path, allow_pickle=False) as opened:
-        arrays = dict(opened)
+    arrays = read_arrays(path)
     for name in ("corpus", "queries"):
         if name not in arrays or arrays[name].ndim != 2:
             raise ValueError(f"{path}: no array {name} with one vector per row; found {', '.join(sorted(arrays))}")

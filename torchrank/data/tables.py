@@ -1,8 +1,9 @@
 """Tables of class-labelled points: csv, npz, mat files and scikit-learn's own sets."""
 
 import math
-from collections.abc import Callable
+import re
 from pathlib import Path
+from zipfile import is_zipfile
 
 import numpy as np
 import polars
@@ -12,10 +13,11 @@ Points = tuple[np.ndarray, np.ndarray]  # features (n, D) and classes (n,)
 SCIKIT_LEARN = ("wine", "breast_cancer", "wdbc", "iris", "digits")
 
 
-def read_table(path: str | Path, *, label: str = "last") -> Points:
+def read_table(path: str | Path, *, label: str = "last", header: bool | None = None) -> Points:
     """Features (n, D) float32 and classes (n,) of a csv, npz or mat file; `label` is the class column of a csv file.
 
-    An npz or mat file holds the arrays x and y, or fea and gnd. A value that is no finite number is an error.
+    An npz or mat file holds the arrays x and y, or fea and gnd. A value that is no finite number is an error. `header`
+    says whether line 1 of a csv file names the columns; None: if it names `label`, or has no number and a new class.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "points.csv"
@@ -25,33 +27,75 @@ def read_table(path: str | Path, *, label: str = "last") -> Points:
            [3., 4.]], dtype=float32), array(['red', 'blue'], dtype='<U4'))
     """
     path = Path(path)
-    readers: dict[str, Callable[[Path], Points]] = {".npz": _read_npz, ".mat": _read_mat}
-    x, classes = readers[path.suffix](path) if path.suffix in readers else _read_csv(path, label)
-    x, classes = np.asarray(x), np.asarray(classes).reshape(-1)
-    if x.ndim != 2 or len(x) != len(classes):
-        raise ValueError(f"{path}: features {x.shape} and {len(classes)} classes; expected (n, D) and n")
-    if classes.dtype.kind == "f":
-        if not np.array_equal(classes, np.floor(classes)):
-            wrong = classes[classes != np.floor(classes)][0]
-            raise ValueError(f"{path}: class {wrong} is not a class label; expected whole numbers or text")
-        classes = classes.astype(np.int64)
-    x = x.astype(np.float32)
-    bad = np.argwhere(~np.isfinite(x))
-    if len(bad):
-        point, feature = bad[0]
+    if path.suffix.lower() in (".npz", ".mat"):
+        x, classes = _two(read_arrays(path), path)
+        if path.suffix.lower() == ".mat" and np.shape(classes) == (1, np.shape(x)[0]):
+            classes = classes.T  # a mat file has no vectors, only rows and columns
+    else:
+        x, classes = _read_csv(path, label, header)
+    return _features(np.asarray(x), path), _classes(np.asarray(classes), len(x), path)
+
+
+def _features(x: np.ndarray, path: Path) -> np.ndarray:
+    if x.ndim != 2 or x.dtype.kind not in "buif":
+        raise ValueError(f"{path}: features are {x.dtype} of shape {x.shape}; expected a full table (n, D) of numbers")
+    with np.errstate(over="ignore"):
+        x = x.astype(np.float32)
+    for point, feature in np.argwhere(~np.isfinite(x))[:1]:
         raise ValueError(f"{path}: feature {feature + 1} of point {point + 1} is {x[point, feature]}; fill it first")
-    return x, classes
+    return x
 
 
-def _read_npz(path: Path) -> Points:
-    with np.load(path, allow_pickle=False) as arrays:
-        return _two(dict(arrays), path)
+def _classes(classes: np.ndarray, count: int, path: Path) -> np.ndarray:
+    if classes.shape not in ((count,), (count, 1)):
+        raise ValueError(
+            f"{path}: {count} points with classes of shape {classes.shape}; expected ({count},) or ({count}, 1), one "
+            "class for each point (of one-hot rows take the argmax)"
+        )
+    classes = classes.reshape(-1)
+    if classes.dtype.kind not in "biufU":
+        raise ValueError(f"{path}: classes are of type {classes.dtype}; expected whole numbers or text")
+    if classes.dtype.kind != "f":
+        return classes
+    for point in np.flatnonzero(~np.isfinite(classes) | (classes != np.floor(classes)))[:1]:
+        raise ValueError(
+            f"{path}: class {classes[point]} of point {point + 1} is not a class label; expected whole numbers or text"
+        )
+    return classes.astype(np.int64)
 
 
-def _read_mat(path: Path) -> Points:
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an npz or mat file, by name.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "points.npz"
+    >>> np.savez(path, y=[1, 2])
+    >>> read_arrays(path)
+    {'y': array([1, 2])}
+    """
+    kind, load, advice = "npz", _read_npz, "Write it by numpy.savez, without objects"
+    if path.suffix.lower() == ".mat":
+        kind, load, advice = "mat", _read_mat, "Write it by MATLAB's save -v7 or scipy.io.savemat"
+    try:
+        return load(path)
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:  # a damaged file makes its reader raise almost anything
+        raise ValueError(f"{path} cannot be read as an {kind} file ({error}). {advice}") from error
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    with open(path, "rb") as file:
+        if not is_zipfile(file):
+            raise ValueError("no zip archive")
+        file.seek(0)
+        return dict(np.load(file, allow_pickle=False))
+
+
+def _read_mat(path: Path) -> dict[str, np.ndarray]:
     from scipy.io import loadmat
 
-    return _two({name: value for name, value in loadmat(path).items() if not name.startswith("__")}, path)
+    return {name: value for name, value in loadmat(path).items() if not name.startswith("__")}
 
 
 def _two(arrays: dict[str, np.ndarray], path: Path) -> Points:
@@ -61,38 +105,78 @@ def _two(arrays: dict[str, np.ndarray], path: Path) -> Points:
     raise ValueError(f"{path}: arrays x and y (or fea and gnd) expected, found {', '.join(sorted(arrays)) or 'none'}")
 
 
-def _read_csv(path: Path, label: str) -> Points:
-    """A table of numbers and one class column. Its first line is a header if it names `label` or holds no number."""
-    with open(path, encoding="utf-8") as file:
-        first = file.readline().strip()
-    separator = next((s for s in ",\t; " if s in first), ",")
-    try:
-        table = polars.read_csv(path, separator=separator, has_header=False, infer_schema=False)
-    except polars.exceptions.PolarsError as error:
-        raise ValueError(f"{path} is not a table of equally long lines separated by {separator!r}: {error}") from error
-    cells = [cell.strip().strip('"') for cell in first.split(separator)]
-    column = _class_column(path, cells, label)
-    numeric = [_is_number(cell) for place, cell in enumerate(cells) if place != column]
-    header = label not in ("first", "last") or not any(numeric)
-    table = table.select(polars.all().str.strip_chars()).with_row_index("line", offset=1).slice(int(header))
-    table = table.filter(~polars.all_horizontal(polars.exclude("line").is_null()))  # blank lines
-    line, classes = table["line"], table[table.columns[column + 1]]
-    values = table.drop("line", classes.name)
+def _read_csv(path: Path, label: str, header: bool | None) -> Points:
+    """A table of numbers and one class column."""
+    table = _cells(path)
+    first = [cell or "" for cell in table.row(0)[1:]]
+    column = _class_column(path, first, label, header)
+    name = table.columns[column + 1]
+    for row in np.flatnonzero(table[name].is_null().to_numpy()).tolist():
+        if row or header is False:
+            raise ValueError(f"{path}, line {table['line'][row]}: the class is missing")
+    if header is None:
+        header = label not in ("first", "last") or _is_header(path, first, column, table[name][1:].to_list())
+    table = table.slice(int(header))
+    if table.is_empty():
+        raise ValueError(f"{path}: no point below the header")
+    line, classes, values = table["line"], table[name], table.drop("line", name)
     numbers = values.select(polars.all().cast(polars.Float64, strict=False))
     for row, place in np.argwhere(numbers.select(polars.all().is_null()).to_numpy())[:1].tolist():
-        found = values[row, place]
-        raise ValueError(f"{path}, line {line[row]}: feature {place + 1} is {found!r}, a number was expected")
-    for row in np.flatnonzero(classes.is_null().to_numpy())[:1].tolist():
-        raise ValueError(f"{path}, line {line[row]}: the class is missing")
+        advice = "" if row or header else "; data.header=true if this line names the columns"
+        raise ValueError(
+            f"{path}, line {line[row]}: feature {place + 1} is {values[row, place]!r}, a number was expected{advice}"
+        )
     return numbers.to_numpy(), classes.to_numpy().astype(str)
 
 
-def _class_column(path: Path, cells: list[str], label: str) -> int:
+def _cells(path: Path) -> polars.DataFrame:
+    """The texts of a csv file without its blank lines; the column `line` counts the lines."""
+    text = _read_text(path)
+    start = text.rfind("\n", 0, len(text) - len(text.lstrip())) + 1  # of the first line that is not blank
+    first = re.sub('"[^"]*"', "", text[start:].partition("\n")[0].strip())
+    separator = next((s for s in ",\t; " if s in first), None)
+    if separator is None:
+        raise ValueError(f"{path}: no comma, tab, semicolon or space in its first line; expected one point per line")
+    try:
+        table = polars.read_csv(text[start:].encode(), separator=separator, has_header=False, infer_schema=False)
+    except polars.exceptions.PolarsError as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{path} is not a table of equally long lines separated by {separator!r}: {reason}") from error
+    table = table.select(polars.all().str.strip_chars()).with_row_index("line", offset=1 + text.count("\n", 0, start))
+    table = table.filter(~polars.all_horizontal(polars.exclude("line").is_null()))
+    if table.is_empty():
+        raise ValueError(f"{path} is empty; expected one point per line")
+    return table
+
+
+def _read_text(path: Path) -> str:
+    content = path.read_bytes()
+    if content.startswith(b"\x1f\x8b"):
+        raise ValueError(f"{path} is compressed by gzip: decompress it first")
+    try:
+        return content.decode("utf-8-sig")  # without the mark that some programs put before the first line
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}): save it as UTF-8, or as npz or mat") from error
+
+
+def _class_column(path: Path, cells: list[str], label: str, header: bool | None) -> int:
     if label in ("first", "last"):
         return 0 if label == "first" else len(cells) - 1
-    if label not in cells:
-        raise ValueError(f"{path}: no column {label!r} among {cells}; data.label is first, last or one of these")
+    if label not in cells or header is False:
+        why = "but data.header=false" if label in cells else f"no column {label!r} among {cells}"
+        raise ValueError(f"{path}: data.label={label}, {why}; data.label is first, last or a name in line 1")
     return cells.index(label)
+
+
+def _is_header(path: Path, cells: list[str], column: int, others: list[str | None]) -> bool:
+    """Whether the first line names the columns: no number in it, and its class is that of no point."""
+    numbers = any(_is_number(cell) for place, cell in enumerate(cells) if place != column)
+    if numbers and cells[column] not in others:
+        raise ValueError(
+            f"{path}: the class {cells[column]!r} of the first line stands in no other line, so the line may be a "
+            "header or a point: say data.header=true or data.header=false"
+        )
+    return cells[column] not in others
 
 
 def _is_number(cell: str) -> bool:
