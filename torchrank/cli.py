@@ -57,9 +57,11 @@ def _select(options: argparse.Namespace) -> None:
 
 
 def _train(overrides: list[str]) -> int:
+    from torchrank.train import __file__ as script
     from torchrank.train import main as train
 
-    sys.argv[1:] = overrides  # Hydra reads the overrides from there
+    # Hydra reads the overrides from there, and Lightning starts further processes by it
+    sys.argv = [script, *overrides]
     train()
     return 0
 

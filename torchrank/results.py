@@ -41,6 +41,7 @@ def write_results(folder: Path, config: DictConfig, ranker: Any, data: Any, seco
             "value": measured["val"][convention]["measures"][measure],
             "mode": config.mode,
         },
+        "certificate": ranker.certificate,
         "num_lists": {split: len(lists) for split, lists in data.sets.items()},
         **{split: {name: without(part, "per_query") for name, part in of.items()} for split, of in measured.items()},
         "per_query": "per_query.npz" if "test" in measured else None,
@@ -77,12 +78,19 @@ def settings(config: DictConfig) -> dict[str, Any]:
 
 def finished(folder: Path, config: DictConfig) -> dict | None:
     """The results in `folder` if they are those of this configuration (a sweep that is started again skips them)."""
-    path = folder / "results.json"
-    if not path.exists():
+    try:
+        results = json.loads((folder / "results.json").read_text())
+        whole = results["per_query"] is None or (folder / results["per_query"]).exists()
+        same = results["schema"] == SCHEMA and results["config"] == OmegaConf.to_container(config, resolve=True)
+    except (OSError, ValueError, KeyError, TypeError):  # none, or one that was damaged
         return None
-    results = json.loads(path.read_text())
-    same = results["schema"] == SCHEMA and results["config"] == OmegaConf.to_container(config, resolve=True)
-    return results if same else None
+    return results if whole and same else None
+
+
+def forget_results(folder: Path) -> None:
+    """Before a run writes into a folder that was used before: no result of another run survives its failure."""
+    for name in ("results.json", "per_query.npz"):
+        (folder / name).unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
@@ -123,6 +131,9 @@ def print_results(results: dict, folder: Path) -> None:
     console.print(table)
     for name, part in parts.items():
         console.print(f"{name}: {part['text']}; {part['empty']} of {part['lists']} queries have no relevant document.")
+    if results["certificate"]:
+        found = (f"{name} {value:.1e}" for name, value in results["certificate"].items())
+        console.print(f"certificate: {', '.join(found)}")
     selection, seconds = results["selection"], results["seconds"]
     console.print(
         f"{selection['measure']} {selection['value']:.4f}; data {seconds['data']:.1f} s, fit {seconds['fit']:.1f} s, "

@@ -16,7 +16,7 @@ from pytorch_lightning import Trainer, seed_everything
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from torchrank.results import finished, print_results, write_results
+from torchrank.results import finished, forget_results, print_results, write_results
 
 PACKAGE = Path(__file__).resolve().parent
 CONF = next(folder for folder in (PACKAGE / "conf", PACKAGE.parent / "conf") if folder.is_dir())
@@ -45,8 +45,12 @@ def main(config: DictConfig) -> float | None:
 
 
 def run(config: DictConfig, folder: Path) -> dict[str, Any]:
+    if not config.train and config.ckpt_path is None:
+        raise ValueError("train=false tests a checkpoint: name it with ckpt_path=FILE.")
     seed_everything(config.seed, workers=True, verbose=False)
     trainer = make_trainer(config)
+    if trainer.is_global_zero:
+        forget_results(folder)
     seconds, clock = {}, time.perf_counter()
     data = instantiate(config.data, _convert_="all")
     data.setup()
@@ -60,6 +64,8 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
         callbacks[:] = [callback for callback in callbacks if not isinstance(callback, EarlyStopping)]
     state = config.ckpt_path
     if config.train:
+        if state:
+            keep_checkpoints_in(Path(state).parent, trainer)
         trainer.fit(ranker, datamodule=data, ckpt_path=state, weights_only=True)
         best: Any = trainer.checkpoint_callback
         state = None if ranker.certified else best.best_model_path
@@ -73,6 +79,13 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
     if trainer.is_global_zero:
         print_results(results, folder)
     return results
+
+
+def keep_checkpoints_in(folder: Path, trainer: Trainer) -> None:
+    """A resumed fit goes on where its best state lies; in another folder Lightning would forget it."""
+    callback: Any
+    for callback in trainer.checkpoint_callbacks:
+        callback.dirpath = str(folder.resolve())
 
 
 def make_trainer(config: DictConfig) -> Trainer:

@@ -66,9 +66,9 @@ def test_select_needs_neither_torch_nor_hydra(tmp_path):
 def test_train_passes_the_overrides_on(monkeypatch):
     seen = []
     stub = type(sys)("torchrank.train")
-    stub.main = lambda: seen.append(sys.argv[1:])
+    stub.main, stub.__file__ = lambda: seen.append(sys.argv), "train.py"
     monkeypatch.setitem(sys.modules, "torchrank.train", stub)
     monkeypatch.setattr(sys, "argv", ["torchrank"])
     overrides = ["-m", "experiment=table", "data.fold=1,2", "--cfg", "job", "+x=1", "~callbacks", "--help"]
     assert main(["train", *overrides]) == 0
-    assert seen == [overrides]
+    assert seen == [["train.py", *overrides]]

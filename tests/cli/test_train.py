@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,12 @@ import torch
 import torchrank
 
 ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [str(Path(sys.executable).with_name("torchrank")), "train"]  # the installed command
 SMALL = ["data.num_queries=40", "data.mean_length=8.0", "data.num_features=20"]
 
 
-def train(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(ROOT / "train.py"), *arguments]
+def train(*arguments: str, cwd: Path, script: Sequence[str] = (str(ROOT / "train.py"),)) -> subprocess.CompletedProcess:
+    command = [sys.executable, *script, *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
 
@@ -81,13 +83,15 @@ def test_a_fit_is_resumed(run):
                  "hydra.run.dir=resumed", cwd=run[1])  # fmt: skip
     whole = train(*SMALL, "model=lambdarank", "trainer.max_epochs=6", "hydra.run.dir=whole", cwd=run[1])
     assert done.returncode == whole.returncode == 0, done.stderr + whole.stderr
-    one, other = (torchrank.load(run[1] / name / "checkpoints/last.ckpt") for name in ("resumed", "whole"))
+    one, other = (torchrank.load(run[1] / name / "checkpoints/last.ckpt") for name in ("out", "whole"))
     torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=0, atol=0)
+    assert results(run[1] / "resumed")["test"]["default"] == results(run[1] / "whole")["test"]["default"]
 
 
 def test_two_processes_give_the_results_of_one(run):
-    for name, processes in (("one", "cpu"), ("two", "ddp_cpu")):
-        done = train(*SMALL, "model=listnet", f"trainer={processes}", f"hydra.run.dir={name}", cwd=run[1])
+    for name, processes, script in (("one", "cpu", [str(ROOT / "train.py")]), ("two", "ddp_cpu", COMMAND)):
+        options = [*SMALL, "model=listnet", f"trainer={processes}", f"hydra.run.dir={name}"]
+        done = train(*options, cwd=run[1], script=script)
         assert done.returncode == 0, done.stderr
     one, two = (results(run[1] / name)["test"]["default"]["measures"] for name in ("one", "two"))
     assert one == pytest.approx(two, abs=1e-9)
@@ -114,6 +118,7 @@ def test_a_sweep_is_selected_and_not_repeated(tmp_path):
     (["trainer=gpu"], "trainer=gpu: "),
     (["-m", "trainer=ddp_cpu", "seed=0,1"], "would start the whole sweep"),
     (["conventions=[sklearn]"], "does not define"),
+    (["train=false"], "name it with ckpt_path=FILE"),
 ])
 def test_mistakes_are_named(arguments, message, tmp_path):
     if arguments == ["trainer=gpu"] and torch.cuda.is_available():

@@ -56,6 +56,23 @@ def test_a_checkpoint_is_all_that_is_needed(fitted):
         torch.testing.assert_close(loaded(test.x, test.offsets), ranker(test.x, test.offsets), rtol=0, atol=0)
 
 
+def test_integer_labels_change_nothing(fitted):
+    ranker, path = fitted
+    sets = {"train": lists(0), "val": lists(1), "test": lists(2)}
+    whole = {name: RankingSet(s.x, s.labels.to(torch.int64), s.offsets) for name, s in sets.items()}
+    module = RankingDataModule.from_sets(**whole, batch_documents=40)
+    trainer(path.parent).test(ranker, datamodule=module, verbose=False)
+    found = dict(ranker.measured["test"]["default"]["measures"])
+    trainer(path.parent).test(ranker, datamodule=data(), verbose=False)
+    assert found == ranker.measured["test"]["default"]["measures"]
+
+
+def test_a_loaded_ranker_is_tested_on_test_lists_alone(fitted):
+    loaded, module = torchrank.load(fitted[1]), RankingDataModule.from_sets(test=lists(2))
+    trainer(fitted[1].parent).test(loaded, datamodule=module, verbose=False)
+    assert loaded.measured["test"]["default"]["lists"] == 12
+
+
 def test_rank_orders_each_list_by_score(fitted):
     ranker, _ = fitted
     test = lists(2)
@@ -129,8 +146,21 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
 def test_rounds_refuse_settings_that_would_spoil_them(tmp_path):
     with pytest.raises(ValueError, match="min_epochs=3"):
         trainer(tmp_path, min_epochs=3).fit(ListNet(FEATURES), datamodule=data())
-    with pytest.raises(ValueError, match="below 32 bits"):
-        trainer(tmp_path, precision="bf16-true").fit(ListNet(FEATURES), datamodule=data())
+    for make in (ListNet, LambdaRank):
+        with pytest.raises(ValueError, match="below 32 bits"):
+            trainer(tmp_path, precision="bf16-true").fit(make(FEATURES), datamodule=data())
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "64-true"])
+@pytest.mark.parametrize("make", [ListNet, LambdaRank, NeuralRanker])
+def test_other_precisions(precision, make, tmp_path):
+    dense = lists(0)
+    sparse = RankingSet(SparseRows.from_dense(dense.x), dense.labels, dense.offsets)
+    for train, transform in ((dense, "standard"), (sparse, "l2")):
+        ranker = make(FEATURES, transform=transform)
+        module = RankingDataModule.from_sets(train=train, val=train)
+        trainer(tmp_path, 2, precision=precision).fit(ranker, datamodule=module)
+        assert all(torch.isfinite(p).all() for p in ranker.parameters())
 
 
 def test_the_last_round_is_validated_whatever_the_interval(tmp_path):
@@ -192,3 +222,31 @@ def test_sets_that_are_missing_are_named(tmp_path):
         runner.test(ranker, datamodule=module)
     with pytest.raises(TypeError, match="vali"):
         RankingDataModule.from_sets(train=lists(0), vali=lists(1))
+
+
+def test_a_constant_feature_does_not_profit_from_lists_sorted_by_label(tmp_path):
+    labels = torch.tensor([2.0, 1.0, 0.0, 0.0] * 5)
+    x = torch.stack([torch.ones(20), labels + 0.6 * torch.tensor([0.0, 1.0, -1.0, 1.0, 0.0] * 4)], 1)
+    sorted_lists = RankingSet(x, labels, torch.arange(0, 21, 4))
+    ranker = SingleFeature(2)
+    trainer(tmp_path, 1).fit(ranker, datamodule=RankingDataModule.from_sets(train=sorted_lists, val=sorted_lists))
+    assert ranker.feature == 1 and ranker.sign == 1
+
+
+def test_a_second_fit_fits_the_transform_again(tmp_path):
+    ranker, other = ListNet(FEATURES, rounds=3), lists(5)
+    trainer(tmp_path, 3).fit(ranker, datamodule=data())
+    other = RankingSet(100 * other.x + 7, other.labels, other.offsets)
+    trainer(tmp_path, 3).fit(ranker, datamodule=RankingDataModule.from_sets(train=other, val=other))
+    torch.testing.assert_close(ranker.transform.mean, other.x.double().mean(0))
+
+
+def test_a_certificate_that_was_not_reached_is_said(tmp_path):
+    with pytest.warns(UserWarning, match="before its certificate"):
+        trainer(tmp_path, 2).fit(ListNet(FEATURES, rounds=2), datamodule=data())
+
+
+@pytest.mark.parametrize("options", [{"num_iterations": 5}, {"n_estimators": 5}, {"boosting": "dart"}])
+def test_options_that_the_rounds_own_are_refused(options):
+    with pytest.raises(ValueError, match="rounds are an option of the ranker"):
+        GBDTRanker(FEATURES, options=options)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
 from pytorch_lightning import LightningDataModule
 from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from torchrank.data.batch import Batch
 from torchrank.data.catalogue import CATALOGUE, find_entry, load_splits
@@ -22,7 +23,6 @@ from torchrank.data.synthetic import synthetic_splits
 from torchrank.data.transforms import Transform
 
 LOADERS: dict[str, Callable] = {"points": load_points, "retrieval": load_retrieval}
-ONE_TOKEN: Any = range(1)
 CLEANED: dict[str, tuple[str, ...]] = {"none": (), "train": ("train",), "all": ("train", "val", "test")}
 MEASURES = ("ndcg@1", "ndcg@5", "ndcg@10", "map", "mrr")
 
@@ -131,6 +131,8 @@ class RankingDataModule(LightningDataModule):
         entry = find_entry(self.name, self.source.get("subset")) if self.name in CATALOGUE else None
         if entry is not None and entry.max_label is not None:
             return entry.max_label
+        if "train" not in self.sets:
+            raise ValueError("err needs the highest grade of the data set, known by the training lists: add train=...")
         train = self.sets["train"]
         return train.num_grades - 1 if train.num_grades else float(train.labels.max())
 
@@ -171,29 +173,54 @@ class RankingDataModule(LightningDataModule):
         shift = torch.repeat_interleave(starts, batch.offsets.diff(), output_size=len(entries))
         return self._tiebreaks[split][entries + shift]
 
-    def train_dataloader(self) -> DataLoader:
+    def train_dataloader(self) -> Any:
         """Batches; for a ranker that fits by rounds one token per epoch, since it reads the lists itself."""
         ranker: Any = self.trainer and self.trainer.lightning_module
-        return DataLoader(ONE_TOKEN, batch_size=None) if ranker.by_rounds else self._loader("train", shuffle=True)
+        return range(1) if ranker.by_rounds else self._loader("train", shuffle=True)
 
-    def val_dataloader(self) -> DataLoader | list:
+    def val_dataloader(self) -> Any:
         return self._loader("val", shuffle=False) if "val" in self.sets else []  # []: Lightning fits without it
 
-    def test_dataloader(self) -> DataLoader:
+    def test_dataloader(self) -> Any:
         return self._loader("test", shuffle=False)
 
     predict_dataloader = test_dataloader
 
-    def _loader(self, split: str, *, shuffle: bool) -> DataLoader:
+    def _loader(self, split: str, *, shuffle: bool) -> BatchLoader:
         rank, world = self._place()
         lengths = self.sets[split].lengths
         sampler = BudgetSampler(
             lengths, budget=self.batch_documents, shuffle=shuffle, seed=self.order_seed, rank=rank, world=world
         )
-        return DataLoader(self.ready(split), sampler=sampler, batch_size=None, collate_fn=lambda batch: batch)
+        return BatchLoader(self.ready(split), sampler)
 
     def _place(self) -> tuple[int, int]:
         return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+
+
+class BatchLoader:
+    """The batches of an epoch; knows how many it has given, so that a fit is resumed in the middle of an epoch."""
+
+    batch_sampler = None  # Lightning looks for it, and calls sampler.set_epoch
+
+    def __init__(self, lists: Dataset, sampler: BudgetSampler):
+        self.lists, self.sampler = lists, sampler
+        self.given = self._skip = 0
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.given, self._skip = self._skip, 0
+        for positions in islice(self.sampler, self.given, None):
+            self.given += 1
+            yield self.lists[positions]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._skip = state["given"] % len(self)
 
 
 class StreamedSet(Dataset):

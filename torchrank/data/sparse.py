@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen: Lightning's precisions rebuild it
 class SparseRows:
     """An (n, D) matrix by rows: the entries of row i are `row_offsets[i]:row_offsets[i + 1]`.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from pytorch_lightning import LightningModule
+from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -47,8 +48,8 @@ class Ranker(LightningModule):
         self.transform = make_transform(transform, num_features)
         self.register_buffer("converged", torch.tensor(False))
         self.measured: dict[str, dict] = {}
+        self.certificate: dict[str, float] = {}  # what a certified fit proves about its end, for results.json
         self._sizes: dict[str, list[int]] = {}
-        self._has_inputs = False  # the transform is fitted, or loaded: then it is never fitted again
 
     # ---- what a ranker implements -------------------------------------------------------------------------------
 
@@ -126,6 +127,8 @@ class Ranker(LightningModule):
 
         With `into`, zeroed float64 tensors, `fn(batch, into)` adds in place. Every tensor is reduced by itself.
         """
+        if isinstance(into, Tensor | list):
+            raise TypeError("into is a tuple of tensors")
         sums: Any = into
         for batch in tqdm(self.batches(), desc="sum over lists", delay=2, leave=False, disable=self.global_rank > 0):
             if into is not None:
@@ -136,6 +139,8 @@ class Ranker(LightningModule):
                 sums = tuple(a + b for a, b in zip(sums, fn(batch), strict=True))
             else:
                 sums = sums + fn(batch)
+        if not isinstance(sums, Tensor | tuple):
+            raise TypeError(f"total sums a tensor or a tuple of tensors, not a {type(sums).__name__}")
         return tuple(self._reduce(t) for t in sums) if isinstance(sums, tuple) else self._reduce(sums)
 
     def _reduce(self, tensor: Tensor) -> Tensor:
@@ -150,31 +155,24 @@ class Ranker(LightningModule):
             raise ValueError(f"to {stage} needs {STAGE_SETS[stage]} lists, and this data has {there} only.")
         lists = data.sets[STAGE_SETS[stage]]
         self._check_rows(lists.x, lists.is_shared, lists.has_queries)
-        if self.trainer.world_size > 1 and self.trainer._accelerator_connector.use_distributed_sampler:
-            raise ValueError(
-                "Lightning's distributed sampler repeats queries, which makes the measures wrong: pass "
-                "use_distributed_sampler=False to the Trainer (the trainer configs do)."
-            )
         if stage == "fit":
             self._check_trainer()
-            if not self._has_inputs and self.trainer.ckpt_path is None:
+            if self.trainer.ckpt_path is None:
                 self.transform.fit(lists.x, None if lists.is_shared else lists.offsets)
                 self.inputs_sized()
-                self._has_inputs = True
         data.attach(self.transform, self.device)
         splits = [split for split in ("val", "test") if split in data.sets]
         self.measuring: Any = nn.ModuleDict({split: MeasuredSplit(data, split) for split in splits})
 
     def _check_trainer(self) -> None:
-        if not self.by_rounds:
-            return
-        if (self.trainer.min_epochs or 0) > 1:
-            raise ValueError(f"{type(self).__name__} ends by itself: min_epochs={self.trainer.min_epochs} is refused.")
-        if str(self.trainer.precision).endswith("-true") and not str(self.trainer.precision).startswith(("32", "64")):
-            raise ValueError(
-                f"{type(self).__name__} solves in full precision: trainer.precision={self.trainer.precision} is below "
-                "32 bits. Use trainer.precision=32-true."
-            )
+        """Statistics and solves need 32 bits at least; rounds have no gradient that could be scaled (16-mixed)."""
+        name, precision = type(self).__name__, str(self.trainer.precision)
+        if precision.endswith("-true") and not precision.startswith(("32", "64")):
+            raise ValueError(f"trainer.precision={precision} is below 32 bits: use 32-true or bf16-mixed for {name}.")
+        if self.by_rounds and precision == "16-mixed":
+            raise ValueError(f"{name} fits by rounds, without gradients to scale: use trainer.precision=32-true.")
+        if self.by_rounds and (self.trainer.min_epochs or 0) > 1:
+            raise ValueError(f"{name} ends by itself: min_epochs={self.trainer.min_epochs} is refused.")
 
     def on_fit_start(self) -> None:
         self._interval = self.trainer.check_val_every_n_epoch
@@ -184,6 +182,8 @@ class Ranker(LightningModule):
                 self.prepare()
 
     def on_fit_end(self) -> None:
+        if self.certified and not self.converged:
+            rank_zero_warn(f"{type(self).__name__} stopped before its certificate: {self.certificate}. Raise rounds?")
         self.trainer.check_val_every_n_epoch = self._interval  # `round_step` may have changed it
 
     # ---- measuring ----------------------------------------------------------------------------------------------
@@ -208,7 +208,9 @@ class Ranker(LightningModule):
         return self.score(without_labels(batch))
 
     def _measure(self, split: str, batch: Batch) -> None:
-        self.measuring[split].update(self.evaluation_scores(split, batch), batch)
+        measuring = self.measuring[split]
+        tiebreak = self.data.tiebreak(split, batch) if measuring.needs_ids else None
+        measuring.update(self.evaluation_scores(split, batch), batch, tiebreak)
 
     def _conclude(self, split: str) -> None:
         """Log the means; `val/ndcg@10` is the first convention, `val/letor/ndcg@10` another one."""
@@ -232,7 +234,6 @@ class Ranker(LightningModule):
         checkpoint["transform_sizes"] = self.transform.resized()
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
-        self._has_inputs = True
         self.transform.allocate(checkpoint["transform_sizes"])
         for name, shape in checkpoint["sizes"].items():
             self.resize(name, tuple(shape))
@@ -253,7 +254,7 @@ class GradientRanker(Ranker):
         """Sum over the lists of this process / lists of all processes * processes: what DDP averages is the mean."""
         lists = self._reduce(torch.tensor(float(batch.num_lists), device=self.device)).clamp(min=1)
         loss = self.loss(batch).sum() / lists * self.trainer.world_size
-        self.log("train/loss", loss, on_step=False, on_epoch=True, batch_size=max(batch.num_lists, 1), sync_dist=True)
+        self.log("train/loss", loss, on_step=False, on_epoch=True, batch_size=1, sync_dist=True)
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -292,12 +293,13 @@ def start_rounds(ranker: Ranker) -> None:
 
 def round_step(ranker: Ranker) -> None:
     """Run one round through the optimizer and stop the trainer after the last one, which is always validated."""
-    trainer = ranker.trainer
-    if not ranker.converged:
+    trainer, rounds = ranker.trainer, ranker.rounds or 0
+    if not ranker.converged and trainer.current_epoch < rounds:
         ranker.optimizers().step()  # type: ignore[union-attr]
-    if ranker.converged or trainer.current_epoch + 1 == ranker.rounds:
+    if ranker.converged or trainer.current_epoch + 1 >= rounds:
         trainer.should_stop = True
-    if trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs:
+    limits = (trainer.current_epoch + 1 == trainer.max_epochs, trainer.global_step == trainer.max_steps)
+    if trainer.should_stop or any(limits):
         trainer.check_val_every_n_epoch = 1
 
 

@@ -12,14 +12,14 @@ from torchrank.data.sparse import SparseRows
 from torchrank.rankers.base import RoundRanker
 
 OBJECTIVES = ("lambdarank", "rank_xendcg", "regression")  # the papers' lambda-MART, its listwise variant, and GBRT
-SAMPLING = {"bagging_fraction": 1.0, "feature_fraction": 1.0, "feature_fraction_bynode": 1.0}
+ROUNDS = ("num_iteration", "num_tree", "num_round", "nround", "n_iter", "n_estimators", "max_iter", "num_boost_round")
 
 
 class GBDTRanker(RoundRanker):
     """Gradient boosted trees (Ke et al. 2017). `options` are further parameters of LightGBM by their own names.
 
-    Early stopping is the trainer's, on our own measures. A resumed fit continues from the text of the booster: with
-    deterministic settings it equals an uninterrupted one, with bagging or feature sampling it does not, and says so.
+    Early stopping is the trainer's, on our own measures. A resumed fit continues from the text of the booster. It
+    equals an uninterrupted one, but for rank_xendcg and for `options` that may draw (bagging): it says so.
     """
 
     takes = frozenset({"sparse"})
@@ -53,6 +53,13 @@ class GBDTRanker(RoundRanker):
             "metric": "none",
             **(options or {}),
         }
+        for name, value in (options or {}).items():
+            if name.startswith(ROUNDS) or value == "dart":
+                raise ValueError(
+                    f"options.{name}={value}: rounds are an option of the ranker, and dart changes trees that were "
+                    "validated already"
+                )
+        self.exact_resume = objective != "rank_xendcg" and not options
         self.booster: Any = None
         self._growing = False  # the booster holds the training data and can be updated
         self._kept: dict[int, tuple[int, Tensor]] = {}  # validation batch -> (trees counted, scores)
@@ -81,15 +88,15 @@ class GBDTRanker(RoundRanker):
     def _training_data(self) -> Any:
         batch = self.data.ready("train")[: len(self.data.sets["train"])]
         if self.parameters_of_lightgbm["objective"] != "regression" and batch.num_grades == 0:
-            raise ValueError("LightGBM ranks integer grades, these labels are real numbers: use objective=regression.")
-        if self.booster is not None and any(self.parameters_of_lightgbm.get(k, v) != v for k, v in SAMPLING.items()):
-            rank_zero_warn("bagging and feature sampling start anew: the resumed fit differs from an uninterrupted one")
+            raise ValueError("LightGBM ranks grades 0, 1, 2, ..., these labels are others: use objective=regression.")
+        if self.booster is not None and not self.exact_resume:
+            rank_zero_warn("random choices of LightGBM start anew: the resumed fit differs from an uninterrupted one")
         return lightgbm().Dataset(
             array(batch.x), batch.labels.cpu().numpy(), group=batch.offsets.diff().cpu().numpy(), free_raw_data=False
         )
 
     def score(self, batch: Batch) -> Tensor:
-        return self._predict(batch, first_tree=0).to(batch.labels.dtype)
+        return self._predict(batch, first_tree=0)
 
     def evaluation_scores(self, split: str, batch: Batch) -> Tensor:
         """While fitting, the scores of the validation lists are kept and only the new tree is added."""
@@ -102,7 +109,7 @@ class GBDTRanker(RoundRanker):
         return scores
 
     def _predict(self, batch: Batch, first_tree: int) -> Tensor:
-        if len(batch.labels) == 0 or first_tree == self.booster.current_iteration():
+        if len(batch.labels) == 0 or self.booster is None or first_tree == self.booster.current_iteration():
             return torch.zeros_like(batch.labels, dtype=torch.float64)
         threads = self.parameters_of_lightgbm["num_threads"]
         scores = self.booster.predict(array(batch.x), raw_score=True, start_iteration=first_tree, num_threads=threads)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torchrank.data.batch import Batch
 from torchrank.functional.losses import listnet_loss
 from torchrank.rankers.base import RoundOptimizer, round_step, start_rounds
-from torchrank.rankers.neural import NeuralRanker
+from torchrank.rankers.neural import LinearScorer, NeuralRanker
 from torchrank.solvers.lbfgs import LBFGS, lbfgs_step
 
 MEMORY = 30  # moves remembered by L-BFGS
@@ -23,6 +23,7 @@ class ListNet(NeuralRanker):
     `solver="gradient"` is Adam on batches.
     """
 
+    scorer: LinearScorer
     moves: Tensor
     changes: Tensor
 
@@ -41,6 +42,7 @@ class ListNet(NeuralRanker):
         super().__init__(num_features, "linear", "listnet", transform, lr=lr, weight_decay=l2)
         self.l2, self.tolerance, self.rounds = l2, tolerance, rounds
         self.by_rounds = self.certified = solver == "lbfgs"
+        self._latest: tuple[Tensor, Tensor, Tensor] | None = None  # point, value, gradient after the last round
         if self.by_rounds:
             start_rounds(self)
             self.scorer.double().requires_grad_(False)
@@ -54,24 +56,28 @@ class ListNet(NeuralRanker):
                 self.resize(name, (MEMORY, self.transform.num_outputs))
 
     def prepare(self) -> None:
+        self._latest = None
         if self.by_rounds:
             for tensor in (self.scorer.weight, self.moves, self.changes):
                 tensor.zero_()
 
     def round(self) -> bool:
         state = LBFGS(self.scorer.weight.detach().clone(), self.moves, self.changes)
-        value, gradient = self.objective(state.point)
-        new, value, gradient = lbfgs_step(state, self.objective, value, gradient)
-        stuck = new is state
-        if stuck and gradient.abs().max() > self.tolerance:
-            slope = float(gradient.abs().max())
-            rank_zero_warn(f"no step decreases the loss any more, at a gradient of {slope:.1e}: are features too large?")
+        if self._latest is None or not torch.equal(self._latest[0], state.point):
+            self._latest = (state.point, *self.objective(state.point))
+        new, value, gradient = lbfgs_step(state, self.objective, *self._latest[1:])
+        stuck = torch.equal(new.point, state.point)
+        self._latest = (new.point, value, gradient)
+        slope = float(gradient.abs().max())
+        self.certificate = {"gradient": slope, "tolerance": self.tolerance}
+        if stuck and slope > self.tolerance:
+            rank_zero_warn(f"no step decreases the loss, at a gradient of {slope:.1e}: model.transform=standard helps")
         self.log("train/loss", value, prog_bar=True)
-        self.log("train/gradient", gradient.abs().max())
+        self.log("train/gradient", slope)
         self.scorer.weight.copy_(new.point)
         self.moves.copy_(new.moves)
         self.changes.copy_(new.changes)
-        return stuck or bool(gradient.abs().max() <= self.tolerance)
+        return stuck or slope <= self.tolerance
 
     def objective(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Value and gradient of the global objective at `weight`."""

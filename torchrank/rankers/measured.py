@@ -15,43 +15,47 @@ class MeasuredSplit(nn.Module):
 
     def __init__(self, data: RankingDataModule, split: str):
         super().__init__()
-        self.data, self.split = data, split
-        self.metrics: Any = nn.ModuleDict({name: self._metrics(name) for name in data.conventions})
+        self.needs_ids = "trec" in data.conventions
+        self.metrics: Any = nn.ModuleDict({name: _metrics(data, split, name) for name in data.conventions})
 
-    def _metrics(self, convention: str) -> RankingMetrics:
-        data, first = self.data, convention == self.data.conventions[0]
-        return RankingMetrics(
-            [measure for measure in data.measures if first or defines(convention, measure)],
-            convention,
-            num_queries=len(data.sets[self.split]),
-            threshold=data.letor_threshold if convention == "letor" else None,
-            max_label=data.max_label,
-        )
-
-    def update(self, scores: Tensor, batch: Batch) -> None:
+    def update(self, scores: Tensor, batch: Batch, tiebreak: Tensor | None) -> None:
+        """`tiebreak` is the order of the document ids, where `needs_ids`."""
         for name, metrics in self.metrics.items():
             metrics.update(
                 scores,
                 batch.labels,
                 batch.offsets,
                 query=batch.query,
-                tiebreak=self.data.tiebreak(self.split, batch) if name == "trec" else None,
+                tiebreak=tiebreak if name == "trec" else None,
                 max_length=batch.max_length,
                 num_grades=batch.num_grades,
             )
 
     def conclude(self) -> dict[str, dict]:
         """What was measured, by convention, over all processes; then everything starts anew."""
-        found = {name: self._found(metrics) for name, metrics in self.metrics.items()}
+        found = {name: _found(metrics) for name, metrics in self.metrics.items()}
         for metrics in self.metrics.values():
             metrics.reset()
         return found
 
-    def _found(self, metrics: RankingMetrics) -> dict[str, Any]:
-        return {
-            "text": describe(metrics.convention, threshold=metrics.threshold),
-            "lists": metrics.lists,
-            "empty": metrics.empty,
-            "measures": {measure: float(value) for measure, value in metrics.compute().items()},
-            "per_query": {measure: values.cpu() for measure, values in metrics.per_query().items()},
-        }
+
+def _metrics(data: RankingDataModule, split: str, convention: str) -> RankingMetrics:
+    first = convention == data.conventions[0]
+    measures = [measure for measure in data.measures if first or defines(convention, measure)]
+    return RankingMetrics(
+        measures,
+        convention,
+        num_queries=len(data.sets[split]),
+        threshold=data.letor_threshold if convention == "letor" else None,
+        max_label=data.max_label if any(measure.startswith("err") for measure in measures) else None,
+    )
+
+
+def _found(metrics: RankingMetrics) -> dict[str, Any]:
+    return {
+        "text": describe(metrics.convention, threshold=metrics.threshold),
+        "lists": metrics.lists,
+        "empty": metrics.empty,
+        "measures": {measure: float(value) for measure, value in metrics.compute().items()},
+        "per_query": {measure: values.cpu() for measure, values in metrics.per_query().items()},
+    }

@@ -1,7 +1,7 @@
 """The one gradient-trained ranker: any scorer with any loss."""
 
+import inspect
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,12 +29,13 @@ class MLPScorer(nn.Module):
     def __init__(self, num_inputs: int, hidden: list[int] = (256, 128), dropout: float = 0.0):  # type: ignore[assignment]
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise([num_inputs, *hidden]))
-        self.layers.append(nn.Linear(hidden[-1], 1, bias=False))
+        self.layers.append(nn.Linear([num_inputs, *hidden][-1], 1, bias=False))
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor | SparseRows) -> Tensor:
         first, *others = self.layers
-        hidden = x @ first.weight.T + first.bias  # type: ignore[operator]
+        hidden = x @ first.weight.T  # type: ignore[operator]
+        hidden = hidden if first.bias is None else hidden + first.bias  # type: ignore[operator]
         for layer in others:
             hidden = layer(self.dropout(torch.relu(hidden)))
         return hidden.squeeze(-1)
@@ -64,8 +65,13 @@ class NeuralRanker(GradientRanker):
             if name not in choices:
                 raise ValueError(f"unknown {what} {name!r}: choose one of {', '.join(choices)}")
         self.loss_name, self.loss_options = loss, loss_options or {}
-        self._new_scorer: Any = lambda: SCORERS[scorer](self.transform.num_outputs, **(scorer_options or {}))
-        self.scorer = self._new_scorer()
+        if unknown := self.loss_options.keys() - inspect.signature(LOSSES[loss]).parameters.keys():
+            raise ValueError(f"the loss {loss!r} has no option {', '.join(unknown)}")
+        self.scorer_name, self.scorer_options = scorer, scorer_options or {}
+        self.scorer: nn.Module = self._new_scorer()
+
+    def _new_scorer(self) -> nn.Module:
+        return SCORERS[self.scorer_name](self.transform.num_outputs, **self.scorer_options)
 
     def inputs_sized(self) -> None:
         """Only `pca` knows its number of outputs after the fit: then the first layer is made anew."""

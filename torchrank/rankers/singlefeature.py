@@ -9,7 +9,10 @@ from torchrank.rankers.base import RoundRanker
 
 
 class SingleFeature(RoundRanker):
-    """Ranks by the feature and the sign with the best mean NDCG@k on the training lists (ties: the smallest index)."""
+    """Ranks by the feature and the sign with the best mean NDCG@k on the training lists; of equal ones the first.
+
+    Equal values count with the mean over their orders, or a constant feature would profit from the order of the file.
+    """
 
     feature: Tensor
     sign: Tensor
@@ -39,7 +42,7 @@ class SingleFeature(RoundRanker):
         values = x.T.double().flatten()
         labels = batch.labels.repeat(num_columns)
         return torch.cat([
-            ndcg(scores, labels, offsets, k=self.k, empty=0.0, max_length=batch.max_length)
+            ndcg(scores, labels, offsets, k=self.k, ties="average", empty=0.0, max_length=batch.max_length)
             .view(num_columns, batch.num_lists)
             .sum(1)
             for scores in (values, -values)

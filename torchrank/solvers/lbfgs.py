@@ -38,6 +38,8 @@ def lbfgs_step(state: LBFGS, objective: Objective, value: Tensor, gradient: Tens
     first = not bool(state.changes.any())
     step = 1 / float(gradient.norm().clamp(min=1)) if first else 1.0
     found = _weak_wolfe(state.point, direction, objective, value, gradient, step)
+    if found is None and not first:  # forget the past and go down the gradient
+        return lbfgs_step(lbfgs_start(state.point, len(state.moves)), objective, value, gradient)
     if found is None:
         return state, value, gradient
     point, new_value, new_gradient = found
@@ -67,7 +69,7 @@ def _weak_wolfe(
     """Bisection for a step that decreases enough and far enough (Lewis & Overton 2013), so that changes . moves > 0."""
     slope = float(gradient @ direction)
     low, high, best = 0.0, float("inf"), None
-    for _ in range(40):
+    for _ in range(100):
         trial = point + step * direction
         trial_value, trial_gradient = objective(trial)
         if not float(trial_value) <= float(value) + 1e-4 * step * slope:
