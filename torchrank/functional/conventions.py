@@ -101,9 +101,9 @@ def parse_measure(text: str, convention: str = "default") -> Measure:
     rules = convention_of(convention)
     match = re.fullmatch(r"([a-z_]+)(?:@([1-9][0-9]*))?(-?)", text)
     family, k, minus = match.groups() if match else ("", None, "")
-    known = ", ".join(name + ("@k" if cut else "") + (f", {name}" if cut and whole else "")
-                      for name, (cut, whole) in FAMILIES.items())  # fmt: skip
     if family not in FAMILIES or not FAMILIES[family][0 if k else 1]:
+        known = ", ".join(name + ("@k" if cut else "") + (f", {name}" if cut and whole else "")
+                          for name, (cut, whole) in FAMILIES.items())  # fmt: skip
         raise ValueError(f"unknown measure {text!r}. Known measures: {known}")
     if family not in rules.measures or (convention == "trec" and family == "mrr" and k):
         raise ValueError(
