@@ -46,7 +46,6 @@ def fit(make, epochs: int) -> dict:
         strategy=strategy,
         max_epochs=epochs,
         precision="64-true",
-        use_distributed_sampler=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         enable_checkpointing=False,

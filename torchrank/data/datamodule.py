@@ -233,7 +233,8 @@ class StreamedSet(Dataset):
         return len(self.lists)
 
     def __getitem__(self, positions: slice | Tensor) -> Batch:
-        return transform_batch(self.transform, self.lists[positions].to(self.device))
+        batch = transform_batch(self.transform, self.lists[positions].to(self.device))
+        return batch._replace(x=batch.x.to(dtype=torch.float32))  # as resident sets are
 
 
 def transform_batch(transform: Transform, batch: Batch) -> Batch:
