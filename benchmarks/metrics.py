@@ -1,6 +1,6 @@
 """NDCG@1,5,10 + MAP + MRR on 6,000 lists: torchrank beside torchmetrics, pytrec_eval and ranx, in one run.
 
-    python benchmarks/metrics.py [--lists 6000] [--repeats 7] [--threads 1]
+    python benchmarks/metrics.py [--lists 6000] [--repeats 7] [--threads 2]
 
 Each time is the best of `repeats` rounds in which all tools but torchmetrics (one round: it takes seconds) take turns,
 so that a busy machine slows all of them. No two scores are equal, so all tools rank alike: MAP and MRR agree, and so
@@ -113,9 +113,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lists", type=int, default=6000)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=1, help="for torchrank and torchmetrics; pytrec_eval has one")
+    parser.add_argument("--threads", type=int, help="of torchrank and torchmetrics; default: torch's own choice")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads or torch.get_num_threads())
     batch = make_lists(options.lists)
     print(f"{options.lists} lists, {len(batch[0])} documents, longest {int(batch[2].diff().max())}, "
           f"{torch.get_num_threads()} threads\n")  # fmt: skip
