@@ -134,6 +134,8 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx, w: Tensor, rows: SparseRows) -> Tensor:
         ctx.rows = rows
+        if w.shape[1] == 0:  # embedding_bag fails on it when it runs on several threads
+            return w.new_zeros(len(rows), 0)
         offsets, weights = rows.row_offsets.to(rows.columns.dtype), rows.values.to(w.dtype)
         return F.embedding_bag(
             rows.columns, w, offsets, mode="sum", per_sample_weights=weights, include_last_offset=True

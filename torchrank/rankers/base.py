@@ -182,8 +182,9 @@ class Ranker(LightningModule):
                 self.prepare()
 
     def on_fit_end(self) -> None:
-        if self.certified and not self.converged:
-            rank_zero_warn(f"{type(self).__name__} stopped before its certificate: {self.certificate}. Raise rounds?")
+        if self.certificate and not self.converged:
+            found = ", ".join(f"{name} {value:.1e}" for name, value in self.certificate.items())
+            rank_zero_warn(f"{type(self).__name__} stopped before its certificate ({found}): raise rounds.")
         self.trainer.check_val_every_n_epoch = self._interval  # `round_step` may have changed it
 
     # ---- measuring ----------------------------------------------------------------------------------------------
