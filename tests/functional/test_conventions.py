@@ -133,3 +133,18 @@ def test_describe():
     assert "1, 1, 1/log2(rank)" in text and "y>=2" in text and "count 0" in text and "shorter" in text
     assert "y>0.5" in describe("lightgbm") and "left out" in describe() and "document id" in describe("trec")
     assert "relevant y" not in describe("sklearn")
+
+
+def test_xgboost_sees_scores_in_float32():
+    lists = torch.tensor([1.0, 1.0 + 1e-9], dtype=torch.float64), torch.tensor([0, 1]), torch.tensor([0, 2])
+    assert evaluate(*lists, measures=["ndcg"], convention="lightgbm")["ndcg"] == 1
+    assert evaluate(*lists, measures=["ndcg"], convention="xgboost")["ndcg"].item() == pytest.approx(0.6309297535714575)
+    assert "rounding to float32" in describe("xgboost")
+
+
+def test_a_string_of_measures_and_too_few_grades_are_refused():
+    scores, labels, offsets = torch.tensor([1.0, 2.0]), torch.tensor([0, 4]), torch.tensor([0, 2])
+    with pytest.raises(ValueError, match="list of names"):
+        evaluate(scores, labels, offsets, measures="map")
+    with pytest.raises(ValueError, match=r"num_grades=3 means labels 0\.\.2"):
+        evaluate(scores, labels, offsets, measures=["ndcg@5"], num_grades=3)

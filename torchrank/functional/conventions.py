@@ -48,14 +48,16 @@ CONVENTIONS = {
     "letor": Convention(("ndcg", "mean_ndcg", "map", "p"), discount="letor", empty=0, short="zero"),
     # LightGBM: label > 0.5 in float32, hence the next number above 0.5
     "lightgbm": Convention(("ndcg", "map"), threshold=0.5 + 2**-24, empty=1, map_divisor="cut"),
-    "xgboost": Convention(("ndcg", "map"), threshold=0.5 + 2**-24, empty=1, map_divisor="cut", minus=True),
+    "xgboost": Convention(
+        ("ndcg", "map"), threshold=0.5 + 2**-24, empty=1, map_divisor="cut", minus=True, float32=True
+    ),
     "trec": Convention(("ndcg", "map", "p", "recall", "mrr"), gain="linear", ties="ids", empty=0, float32=True),
     "sklearn": Convention(("ndcg",), gain="linear", ties="average", empty=0),
 }
 
 GAIN_TEXT = {"exp2": "2^y-1", "linear": "y"}
 DISCOUNT_TEXT = {"log2p1": "1/log2(1+rank)", "letor": "1, 1, 1/log2(rank)"}
-TIES_TEXT = {"stable": "stable", "average": "averaged", "ids": "by document id descending after rounding to float32"}
+TIES_TEXT = {"stable": "stable", "average": "averaged", "ids": "by document id descending"}
 
 
 class Measure(NamedTuple):
@@ -76,7 +78,7 @@ def describe(convention: str = "default", *, threshold: float | None = None) -> 
     parts = [
         f"gain {GAIN_TEXT[rules.gain]}",
         f"discount {DISCOUNT_TEXT[rules.discount]}",
-        f"ties {TIES_TEXT[rules.ties]}",
+        f"ties {TIES_TEXT[rules.ties]}{' after rounding to float32' if rules.float32 else ''}",
         *([f"relevant {relevant}"] if set(rules.measures) - {"ndcg", "mean_ndcg"} else []),
         f"queries without relevant documents {empty}",
         *(["NDCG@k of lists shorter than k counts 0"] if rules.short == "zero" else []),
@@ -147,6 +149,8 @@ def evaluate(
     {'map': tensor([0.5000], dtype=torch.float64), 'p@5': tensor([0.2000], dtype=torch.float64)}
     """
     rules = convention_of(convention, threshold)
+    if isinstance(measures, str):
+        raise ValueError(f'measures is a list of names: give ["{measures}"]')
     wanted = {name: parse_measure(name, convention) for name in measures}
     if rules.ties == "ids" and tiebreak is None:
         raise ValueError(
