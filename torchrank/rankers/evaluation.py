@@ -41,8 +41,9 @@ class RankingMetrics(Metric):
         max_label: float | None = None,
     ):
         super().__init__()
-        for name in measures:
-            parse_measure(name, convention)  # a misspelt measure fails here, not after the first epoch
+        for name in measures:  # a misspelt measure fails here, not after the first epoch
+            if parse_measure(name, convention).family == "err" and max_label is None:
+                raise ValueError("err needs max_label, the top label of the data set (4 for web data, 2 for MQ2008)")
         self.measures, self.convention, self.num_queries = list(measures), convention, num_queries
         self.threshold, self.max_label = threshold, max_label
         width = len(self.measures)
