@@ -21,11 +21,11 @@ GROUPS = ("data", "model", "experiment", "trainer", "callbacks", "logger")
 NOT_SETTINGS = (*GROUPS, "name", "seed", "data.fold", "data.root")
 
 
-def write_results(folder: Path, config: DictConfig, ranker: Any, data: Any, seconds: dict, *, write: bool) -> dict:
-    """The record of a finished run; `write` it, atomically, in one process only."""
+def record(config: DictConfig, ranker: Any, data: Any, seconds: dict[str, float]) -> dict[str, Any]:
+    """What is known of a finished run."""
     measured = ranker.measured
     convention, measure = monitored(config.monitor, data.conventions)
-    results = {
+    return {
         "schema": SCHEMA,
         "name": config.name,
         "ranker": type(ranker).__name__,
@@ -49,15 +49,17 @@ def write_results(folder: Path, config: DictConfig, ranker: Any, data: Any, seco
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "peak_gpu_memory_mb": torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0.0,
     }
-    if write:
-        if "test" in measured:
-            ids = data.sets["test"].query_ids
-            columns = {"query": np.asarray(range(len(data.sets["test"])) if ids is None else ids).astype(str)}
-            for name, part in measured["test"].items():
-                columns |= {f"{name}/{measure}": values.numpy() for measure, values in part["per_query"].items()}
-            write_atomically(folder / "per_query.npz", lambda file: np.savez(file, **columns))  # type: ignore[arg-type]
-        write_atomically(folder / "results.json", lambda file: file.write(json.dumps(results, indent=1).encode()))
-    return results
+
+
+def write_results(folder: Path, results: dict[str, Any], ranker: Any, data: Any) -> None:
+    """The values per query first, so that a `results.json` is never without them."""
+    if results["per_query"] is not None:
+        ids = data.sets["test"].query_ids
+        columns = {"query": np.asarray(range(len(data.sets["test"])) if ids is None else ids).astype(str)}
+        for name, part in ranker.measured["test"].items():
+            columns |= {f"{name}/{measure}": values.numpy() for measure, values in part["per_query"].items()}
+        write_atomically(folder / results["per_query"], lambda file: np.savez(file, **columns))  # type: ignore[arg-type]
+    write_atomically(folder / "results.json", lambda file: file.write(json.dumps(results, indent=1).encode()))
 
 
 def monitored(monitor: str, conventions: list[str]) -> tuple[str, str]:

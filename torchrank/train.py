@@ -16,14 +16,13 @@ from pytorch_lightning import Trainer, seed_everything
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from torchrank.results import finished, forget_results, print_results, write_results
+from torchrank.results import finished, forget_results, print_results, record, write_results
 
 PACKAGE = Path(__file__).resolve().parent
 CONF = next(folder for folder in (PACKAGE / "conf", PACKAGE.parent / "conf") if folder.is_dir())
 
-NOISE = (  # of Lightning: about its own internals, and about loaders that do no work worth a worker process
+NOISE = (  # of Lightning, about its own internals
     ".*isinstance.treespec, LeafSpec.*",
-    ".*does not have many workers.*",
     ".*exists and is not empty.*",
     ".*Initializing zero-element tensors is a no-op.*",
 )
@@ -75,8 +74,9 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
     if config.test and "test" in data.sets:
         trainer.test(ranker, datamodule=data, ckpt_path=state, weights_only=True, verbose=False)
     seconds["test"] = time.perf_counter() - clock
-    results = write_results(folder, config, ranker, data, seconds, write=trainer.is_global_zero)
+    results = record(config, ranker, data, seconds)
     if trainer.is_global_zero:
+        write_results(folder, results, ranker, data)
         print_results(results, folder)
     return results
 

@@ -104,7 +104,7 @@ class RankingDataModule(LightningDataModule):
             sets = LOADERS[self.name](fold=self.fold, **options)
         else:
             sets = load_splits(self.name, fold=self.fold, **options)
-        for split in sets.keys() & CLEANED[self.clean]:
+        for split in [split for split in CLEANED[self.clean] if split in sets]:
             sets[split], report = clean(sets[split])
             rank_zero_info(f"{split}: {report.documents_removed} contradictory documents removed, then "
                            f"{report.queries_removed} queries without a relevant document")  # fmt: skip

@@ -55,7 +55,7 @@ class Ranker(LightningModule):
 
     def score(self, batch: Batch) -> Tensor:
         """Scores (N,) of the entries of a batch whose rows are already transformed. Never looks at `batch.labels`."""
-        raise NotImplementedError(f"{type(self).__name__} does not score yet")
+        raise NotImplementedError(f"{type(self).__name__} has to define score(batch)")
 
     def prepare(self) -> None:
         """Once at fit start, not on resume; may call `total`."""
@@ -249,7 +249,7 @@ class GradientRanker(Ranker):
 
     def loss(self, batch: Batch) -> Tensor:
         """Loss (Q,) of every list of the batch."""
-        raise NotImplementedError(f"{type(self).__name__} has no loss yet")
+        raise NotImplementedError(f"{type(self).__name__} has to define loss(batch)")
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         """Sum over the lists of this process / lists of all processes * processes: what DDP averages is the mean."""
@@ -277,7 +277,7 @@ class RoundRanker(Ranker):
 
     def round(self) -> bool:
         """One round: writes parameters; True = converged."""
-        raise NotImplementedError(f"{type(self).__name__} has no round yet")
+        raise NotImplementedError(f"{type(self).__name__} has to define round()")
 
     def training_step(self, token: Any, batch_index: int) -> None:
         round_step(self)
