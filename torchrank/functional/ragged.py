@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+GRAM_NUMBERS = 2**24  # bounds the memory of `segment_gram`: 128 MB in float64
+
 
 def read(values: Tensor) -> Any:
     """Numbers for the host. Costs nothing on CPU; elsewhere it synchronises, so functions ask for sizes instead."""
@@ -61,6 +63,33 @@ def measure_sum(values: Tensor, offsets: Tensor) -> Tensor:
     if values.device.type != "cpu":
         return segment_sum(values, offsets)
     return torch.segment_reduce(values, "sum", offsets=offsets, unsafe=True, initial=0)
+
+
+def segment_gram(values: Tensor, offsets: Tensor) -> Tensor:
+    """Sum of the outer products of the rows of each list, `(Q, D, D)` from `(N, D)`; 0 for a list without entries.
+
+    Lists are cut into blocks of equal length, which become one batched product: only the last block of a list is
+    padded, and no more than a quarter of the rows are added to long lists.
+
+    >>> segment_gram(torch.tensor([[1.0, 2.0], [0.0, 1.0], [3.0, 0.0]]), torch.tensor([0, 2, 3])).tolist()
+    [[[1.0, 2.0], [2.0, 5.0]], [[9.0, 0.0], [0.0, 0.0]]]
+    """
+    (num_entries, width), num_lists = values.shape, len(offsets) - 1
+    total = values.new_zeros(num_lists, width, width)
+    if num_entries == 0:
+        return total
+    size = max(32, num_entries // (4 * num_lists))
+    last = (-(-offsets.diff() // size)).cumsum(0)  # number of the block behind each list
+    first = torch.nn.functional.pad(last, (1, 0))[:-1]
+    step = max(1, GRAM_NUMBERS // (width * max(width, size)))
+    for begin in range(0, num_entries // size + num_lists, step):
+        block = torch.arange(begin, min(begin + step, num_entries // size + num_lists), device=values.device)
+        lists = torch.searchsorted(last, block, right=True).clamp(max=num_lists - 1)
+        rows = (offsets[lists] + (block - first[lists]) * size)[:, None] + torch.arange(size, device=values.device)
+        inside = rows < offsets[lists + 1][:, None]
+        cut = torch.where(inside[:, :, None], values[rows.clamp(max=num_entries - 1)], 0)  # (blocks, size, D)
+        total.index_add_(0, lists, cut.mT @ cut)
+    return total
 
 
 def segment_max(values: Tensor, offsets: Tensor) -> Tensor:
