@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from torchrank.data.batch import Batch
 from torchrank.data.catalogue import CATALOGUE, find_entry, load_splits
 from torchrank.data.cleaning import clean
+from torchrank.data.gaussian import load_gaussian
 from torchrank.data.lists import RankingSet
 from torchrank.data.points import load_points
 from torchrank.data.retrieval import load_retrieval
@@ -22,7 +23,7 @@ from torchrank.data.sampler import BudgetSampler, ranges, shard
 from torchrank.data.synthetic import synthetic_splits
 from torchrank.data.transforms import Transform
 
-LOADERS: dict[str, Callable] = {"points": load_points, "retrieval": load_retrieval}
+LOADERS: dict[str, Callable] = {"gaussian": load_gaussian, "points": load_points, "retrieval": load_retrieval}
 CLEANED: dict[str, tuple[str, ...]] = {"none": (), "train": ("train",), "all": ("train", "val", "test")}
 MEASURES = ("ndcg@1", "ndcg@5", "ndcg@10", "map", "mrr")
 

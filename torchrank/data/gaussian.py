@@ -1,0 +1,105 @@
+"""Gaussian classes with covariances of their own: made-up points on which one metric is not enough.
+
+Each class has a centre and a random ellipsoid around it; which directions tell it from its neighbours differs from
+class to class, so a metric for each class beats one for all. Further features are noise, the same for every class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from torchrank.data.corpus import CorpusSet, SameClass
+
+CENTRE_SCALE, NOISE_SCALE = 2.2, 2.0  # standard deviations of the centres and of the noise features
+SHORTEST, LONGEST = 0.3, 4.0  # range of the standard deviations along the axes of a class, log-uniform
+
+
+def load_gaussian(
+    *,
+    centres: int = 10,
+    informative: int = 10,
+    noise: int = 10,
+    train_per_class: int = 30,
+    queries_per_class: int = 8,
+    fold: int = 1,
+    seed: int = 0,
+) -> dict[str, CorpusSet]:
+    """Points of `centres` classes in `informative + noise` features; every query ranks the training points.
+
+    Label 1: same class. Training points rank each other; val and test have `queries_per_class` points of their own.
+    Each `fold` 1, 2, ... is a new world, drawn anew from `seed`: folds are independent repetitions.
+
+    >>> sets = load_gaussian(centres=4)
+    >>> {name: len(part) for name, part in sets.items()}, sets["train"].num_features, sets["test"].lengths[:2].tolist()
+    ({'train': 120, 'val': 32, 'test': 32}, 20, [120, 120])
+    """
+    _check(centres=centres, informative=informative, noise=noise, train_per_class=train_per_class,
+           queries_per_class=queries_per_class, fold=fold)  # fmt: skip
+    world = make_classes(centres, informative, noise, np.random.default_rng((seed, fold, 0)))
+    sizes = {"train": train_per_class, "val": queries_per_class, "test": queries_per_class}
+    drawn = {
+        name: world.draw(size, np.random.default_rng((seed, fold, stream)))
+        for stream, (name, size) in enumerate(sizes.items(), start=1)
+    }
+    return _sets(drawn, tuple(str(number) for number in range(centres)))
+
+
+@dataclass(frozen=True)
+class GaussianClasses:
+    """What the sets have in common: where the classes lie and how they spread."""
+
+    centres: np.ndarray  # (classes, informative)
+    factors: np.ndarray  # (classes, informative, informative): covariance = factor factor'
+    noise: int  # further features
+
+    def draw(self, per_class: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """As many float32 points of each class, in random order, and their classes; same bytes on any threads."""
+        count, informative = self.centres.shape
+        classes = random.permutation(np.repeat(np.arange(count), per_class))
+        x = random.standard_normal((len(classes), informative + self.noise))
+        for number, (centre, factor) in enumerate(zip(self.centres, self.factors, strict=True)):
+            rows = classes == number
+            x[rows, :informative] = centre + np.einsum("nj,ij->ni", x[rows, :informative], factor)
+        x[:, informative:] *= NOISE_SCALE
+        return x.astype(np.float32), classes
+
+
+def make_classes(count: int, informative: int, noise: int, random: np.random.Generator) -> GaussianClasses:
+    """Draw centres from N(0, 2.2^2 I) and covariances Q diag(s^2) Q': Q uniform on the rotations, log s uniform.
+
+    >>> world = make_classes(3, 5, 2, np.random.default_rng(0))
+    >>> world.centres.shape, world.factors.shape
+    ((3, 5), (3, 5, 5))
+    """
+    centres = CENTRE_SCALE * random.standard_normal((count, informative))
+    q, r = np.linalg.qr(random.standard_normal((count, informative, informative)))
+    q *= np.sign(np.diagonal(r, axis1=1, axis2=2))[:, None, :]  # without the signs Q is not uniform
+    axes = np.exp(random.uniform(np.log(SHORTEST), np.log(LONGEST), (count, informative)))
+    return GaussianClasses(centres, q * axes[:, None, :], noise)
+
+
+def _sets(drawn: dict[str, tuple[np.ndarray, np.ndarray]], class_names: tuple[str, ...]) -> dict[str, CorpusSet]:
+    """The training points as the one corpus of all sets; query ids number the points of all sets from 0."""
+    corpus, corpus_classes = map(torch.from_numpy, drawn["train"])
+    sets, first = {}, 0
+    for name, (x, classes) in drawn.items():
+        sets[name] = CorpusSet(
+            corpus,
+            corpus if name == "train" else torch.from_numpy(x),
+            SameClass(torch.from_numpy(classes), corpus_classes, class_names),
+            own=torch.arange(len(corpus)) if name == "train" else None,
+            query_ids=np.arange(first, first + len(x)).astype(str),
+            name=name,
+        )
+        first += len(x)
+    return sets
+
+
+def _check(**options: int) -> None:
+    least = {"centres": 2, "informative": 1, "noise": 0, "train_per_class": 2, "queries_per_class": 1, "fold": 1}
+    for name, value in options.items():
+        if value < least[name]:
+            raise ValueError(f"data.{name}={value} must be at least {least[name]}")
