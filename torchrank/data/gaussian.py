@@ -56,7 +56,7 @@ class GaussianClasses:
     noise: int  # further features
 
     def draw(self, per_class: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """As many float32 points of each class, in random order, and their classes; same bytes on any threads."""
+        """As many float32 points of each class, in random order, and their classes."""
         count, informative = self.centres.shape
         classes = random.permutation(np.repeat(np.arange(count), per_class))
         x = random.standard_normal((len(classes), informative + self.noise))
