@@ -131,6 +131,36 @@ def lambdarank_loss(scores, labels, k=None):
     return ranknet_loss(scores, labels, change)
 
 
+def warp_terms(scores, labels, margin=0.1, negatives="lower"):
+    """(i, its violators, L(|V|) / |V| over the number of entries with a negative) for the entries that have one."""
+    terms = []
+    for i, y in enumerate(labels):
+        below = [j for j, z in enumerate(labels) if z < y and (negatives == "lower" or z == 0)]
+        if below:
+            found = [j for j in below if margin + scores[j] > scores[i]]
+            rank_weight = sum(1 / math.log2(r + 1) for r in range(1, len(found) + 1))
+            terms.append((i, found, rank_weight / max(len(found), 1)))
+    return [(i, found, weight / len(terms)) for i, found, weight in terms]
+
+
+def warp_loss(scores, labels, **options):
+    margin = options.get("margin", 0.1)
+    return math.fsum(
+        weight * (margin - scores[i] + scores[j])
+        for i, found, weight in warp_terms(scores, labels, **options)
+        for j in found
+    )
+
+
+def warp_gradient(scores, labels, **options):
+    """The weights are constants, so every violator adds its weight to itself and takes it from i."""
+    result = np.zeros(len(scores))
+    for i, found, weight in warp_terms(scores, labels, **options):
+        result[i] -= weight * len(found)
+        result[found] += weight
+    return result
+
+
 def each(function, scores, labels, offsets, **options):
     """`function` on every list of a batch of tensors: a numpy array (Q,)."""
     s, y, o = scores.tolist(), labels.tolist(), offsets.tolist()

@@ -1,7 +1,7 @@
 """Pure tensor functions on flat lists; imports torch only."""
 
 from torchrank.functional.conventions import CONVENTIONS, describe, evaluate
-from torchrank.functional.losses import LOSSES, lambdarank_loss, listnet_loss, ranknet_loss
+from torchrank.functional.losses import LOSSES, lambdarank_loss, listnet_loss, rank_weights, ranknet_loss, warp_loss
 from torchrank.functional.metrics import (
     all_pairs_error,
     auc,
@@ -32,8 +32,10 @@ __all__ = [
     "ndcg",
     "pad",
     "precision",
+    "rank_weights",
     "ranknet_loss",
     "recall",
     "reciprocal_rank",
     "unpad",
+    "warp_loss",
 ]

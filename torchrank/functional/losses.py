@@ -1,23 +1,29 @@
 """Differentiable losses, one value per list `(Q,)`. A list with one distinct label gives a graph-connected 0."""
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from torchrank.functional.gains import discount_of, gain_of, ideal_dcg
+from torchrank.functional.gains import check_grades, discount_of, gain_of, ideal_dcg
 from torchrank.functional.ragged import (
+    levels_within,
     list_ids,
     longest_list,
     partner_blocks,
     ranks,
     read,
+    segment_cumsum,
     segment_logsumexp,
     segment_max,
     segment_min,
     segment_softmax,
     segment_sum,
+    sort_keys,
     wide,
 )
-from torchrank.functional.ranking import check_cutoff, check_lists, ratio, result_dtype
+from torchrank.functional.ranking import check_cutoff, check_lists, count_grades, ratio, result_dtype
 
 PAIRS_AT_ONCE = 2**20  # bounds the memory of the pairwise losses: about 60 bytes per pair
 
@@ -59,7 +65,7 @@ def ranknet_loss(
     tensor([0.6931, 0.0000])
     """
     check_lists(scores, labels, offsets)
-    loss = _PairLoss.apply(wide(scores), labels, offsets, None, max_length, num_pairs)
+    loss = _pair_loss(wide(scores), labels, offsets, (), max_length, num_pairs)
     return loss.to(result_dtype(scores))
 
 
@@ -92,45 +98,173 @@ def lambdarank_loss(
         labels, offsets, cutoffs=[k], gain="exp2", discount="log2p1", longest=longest, num_grades=num_grades
     )
     gains = gain_of(labels) * ratio(torch.ones_like(ideal), ideal, 0.0)[list_ids(offsets, len(labels))]
-    loss = _PairLoss.apply(wide(scores), labels, offsets, (gains, discounts), longest, num_pairs)
+    loss = _pair_loss(wide(scores), labels, offsets, (gains, discounts), longest, num_pairs)
     return loss.to(result_dtype(scores))
 
 
-class _PairLoss(torch.autograd.Function):
-    """Sum of w_ij log(1 + exp(-(s_i - s_j))) per list, and its gradient, in one walk over the pairs in pieces.
+def warp_loss(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    *,
+    margin: float = 0.1,
+    negatives: str = "lower",
+    max_length: int | None = None,
+    num_grades: int | None = None,
+    num_pairs: int | None = None,
+) -> Tensor:
+    """Mean over the entries i that have a negative of L(|V|) / |V| sum_V (margin - s_i + s_j), `(Q,)`.
 
-    The gradient of a pair is known in closed form (-w sigmoid(-(s_i - s_j)) to i, the opposite to j), so the forward
-    pass adds it up per entry and no pair has to be kept: memory is O(N + PAIRS_AT_ONCE) for any batch, where autograd
-    would hold every pair, and a padded Q x L x L tensor the square of the longest list for each list. 85 lists of up to
-    769 entries, forward and backward on one core: 26 ms, padded 2,490 ms.
+    L are the `rank_weights`; V the negatives j with margin + s_j > s_i: of the entries with a smaller label
+    (`negatives="lower"`) or of those at label 0 (`"zero"`). Su, King & Lyu 2017, eq. 17: the exact form of WARP (Weston
+    et al. 2011). The weights are constants, so the loss jumps where an entry joins V. Costs O(N log N), not the pairs.
+
+    >>> warp_loss(torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
+    tensor([0.1000, 0.0000])
     """
+    check_lists(scores, labels, offsets)
+    longest = longest_list(offsets, len(scores), max_length)
+    levels, num_levels = _warp_levels(labels, offsets, negatives, longest, num_grades)
+    s, ids = wide(scores), list_ids(offsets, len(scores))
+    splits = list(_splits(s.detach(), margin + s.detach(), levels, ids, lists=len(offsets) - 1, num_levels=num_levels))
+    violators, hinges = _violations(s.detach(), splits, longest)
+    eligible = wide(levels > segment_min(levels, offsets)[ids])
+    shares = ratio(eligible, segment_sum(eligible, offsets)[ids], 0.0)
+    weights = shares * rank_weights(longest, s.device)[violators] / violators.clamp(min=1)
+    slopes = _pulls(weights, splits, longest) - weights * violators
+    loss = _KnownGradient.apply(s, segment_sum(weights * hinges, offsets), slopes, ids)
+    return loss.to(result_dtype(scores))
+
+
+def rank_weights(longest: int, device: torch.device | str | None = None) -> Tensor:
+    """L(k) = sum of 1/log2(i + 1) over i = 1..k, for k = 0..longest: what WARP pays for k violators, float64.
+
+    >>> rank_weights(3)
+    tensor([0.0000, 1.0000, 1.6309, 2.1309], dtype=torch.float64)
+    """
+    ranks = wide(torch.arange(1, longest + 1, device=device))
+    return torch.nn.functional.pad((1 / torch.log2(ranks + 1)).cumsum(0), (1, 0))
+
+
+def _warp_levels(
+    labels: Tensor, offsets: Tensor, negatives: str, longest: int, num_grades: int | None
+) -> tuple[Tensor, int]:
+    """Labels as integers such that the negatives of an entry are those below it, and a bound of these integers."""
+    if negatives not in ("lower", "zero"):
+        raise ValueError(f'negatives must be "lower" or "zero", got {negatives!r}')
+    if negatives == "zero":
+        return (labels > 0).long(), 2
+    if grades := count_grades(labels, num_grades):
+        check_grades(labels, grades)
+        return labels.long(), grades
+    return levels_within(labels, offsets, max_length=longest), longest
+
+
+class _Split(NamedTuple):
+    """Entries in groups that are looked through from the highest key to the lowest."""
+
+    order: Tensor  # (N,) entries in this order
+    groups: Tensor  # (G+1,) offsets of the groups
+    upper: Tensor  # (N,) True: may be an i, False: may be a j
+    keys: Tensor  # (N,)
+
+
+def _splits(
+    upper_keys: Tensor, lower_keys: Tensor, levels: Tensor, ids: Tensor, *, lists: int, num_levels: int
+) -> Iterator[_Split]:
+    """All pairs of a list with levels[i] > levels[j], without forming them: one split per bit of the levels.
+
+    Two levels agree down to the bit at which they part; there i has a 1 and j a 0. So for each bit the entries that
+    agree above it form a group, ones (`upper`) with their upper key and zeros with their lower key, by descending key,
+    at equal keys ones first: the zeros before a one are its j with lower_keys[j] > upper_keys[i].
+    """
+    both = sort_keys(torch.cat([upper_keys, lower_keys]), torch.cat([ids, ids]), lists=lists)
+    places = torch.empty_like(both).scatter(0, both, torch.arange(len(both), device=both.device))
+    upper_places, lower_places = places.tensor_split(2)
+    for bit in range((num_levels - 1).bit_length()):
+        one, prefix = (levels >> bit & 1).bool(), levels >> bit + 1
+        order = torch.where(one, upper_places, lower_places).add_(prefix, alpha=len(both)).argsort()
+        group = (prefix * lists + ids)[order]
+        num_groups = ((num_levels - 1 >> bit + 1) + 1) * lists
+        groups = torch.searchsorted(group, torch.arange(num_groups + 1, device=group.device))
+        yield _Split(order, groups, one[order], torch.where(one, upper_keys, lower_keys)[order])
+
+
+def _violations(scores: Tensor, splits: list[_Split], longest: int) -> tuple[Tensor, Tensor]:
+    """|V| and the sum over V of (lower key of j - upper key of i) for every entry i, `(N,)` each.
+
+    The sum is that of the steps from key to key down to i, each as often as there are j above it. No term is negative,
+    so no digits cancel however large the scores are.
+    """
+    violators = torch.zeros(len(scores), dtype=torch.int64, device=scores.device)
+    hinges = torch.where(scores.isnan(), scores, 0.0)  # scores that are no numbers have no loss, not the best one
+    for order, groups, upper, keys in splits:
+        lower = (~upper).long()
+        above = segment_cumsum(lower, groups) - lower
+        before = keys.roll(1)
+        steps = torch.where((above > 0) & (before != keys), above * (before - keys), 0.0)
+        violators.index_add_(0, order, above * upper)
+        hinges.index_add_(0, order, torch.where(upper, segment_cumsum(steps, groups, max_length=longest), 0.0))
+    return violators, hinges
+
+
+def _pulls(weights: Tensor, splits: list[_Split], longest: int) -> Tensor:
+    """Sum of the weights of those i that have j among their violators, for every entry j, `(N,)`."""
+    pulls = torch.zeros_like(weights)
+    for order, groups, upper, _ in splits:
+        backwards = torch.where(upper, weights[order], 0.0).flip(0)
+        below = segment_cumsum(backwards, len(weights) - groups.flip(0), max_length=longest).flip(0)
+        pulls.index_add_(0, order, torch.where(upper, 0.0, below))
+    return pulls
+
+
+class _KnownGradient(torch.autograd.Function):
+    """A loss per list `(Q,)` whose slope at every score `(N,)` is already known."""
 
     @staticmethod
-    def forward(ctx, scores, labels, offsets, factors, max_length, num_pairs):
-        order, partners, first = partner_blocks(labels, offsets, max_length=max_length)
-        starts = partners.cumsum(0) - partners
-        if num_pairs is None:
-            num_pairs = read(partners.sum())
-        ids = list_ids(offsets, len(scores))
-        ordered, factors = scores[order], [factor[order] for factor in factors or ()]
-        loss, slopes = scores.new_zeros(len(offsets) - 1), torch.zeros_like(ordered)
-        for begin in range(0, num_pairs, PAIRS_AT_ONCE):
-            upper, lower = _piece(starts, first, begin, min(PAIRS_AT_ONCE, num_pairs - begin))
-            margin = ordered[upper] - ordered[lower]
-            weight = torch.ones_like(margin)
-            for factor in factors:
-                weight = weight * (factor[upper] - factor[lower]).abs()
-            loss.index_add_(0, ids[upper], weight * torch.nn.functional.softplus(-margin))
-            slope = weight * torch.sigmoid(-margin)
-            slopes.index_add_(0, upper, -slope).index_add_(0, lower, slope)
-        ctx.save_for_backward(torch.empty_like(slopes).scatter(0, order, slopes), ids)
-        return loss
+    def forward(ctx, scores, loss, slopes, ids):
+        ctx.save_for_backward(slopes, ids)
+        return loss.clone()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
         slopes, ids = ctx.saved_tensors
-        return grad[ids] * slopes, None, None, None, None, None
+        return grad[ids] * slopes, None, None, None
+
+
+def _pair_loss(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    factors: tuple[Tensor, ...],
+    max_length: int | None,
+    num_pairs: int | None,
+) -> Tensor:
+    """Sum of w_ij log(1 + exp(-(s_i - s_j))) per list, and its gradient, in one walk over the pairs in pieces.
+
+    The gradient of a pair is known in closed form (-w sigmoid(-(s_i - s_j)) to i, the opposite to j), so the walk adds
+    it up per entry and no pair has to be kept: memory is O(N + PAIRS_AT_ONCE) for any batch, where autograd would hold
+    every pair, and a padded Q x L x L tensor the square of the longest list for each list. 85 lists of up to 769
+    entries, forward and backward on one core: 26 ms, padded 2,490 ms.
+    """
+    order, partners, first = partner_blocks(labels, offsets, max_length=max_length)
+    starts = partners.cumsum(0) - partners
+    if num_pairs is None:
+        num_pairs = read(partners.sum())
+    ids = list_ids(offsets, len(scores))
+    ordered, factors = scores.detach()[order], tuple(factor[order] for factor in factors)
+    loss, slopes = ordered.new_zeros(len(offsets) - 1), torch.zeros_like(ordered)
+    for begin in range(0, num_pairs, PAIRS_AT_ONCE):
+        upper, lower = _piece(starts, first, begin, min(PAIRS_AT_ONCE, num_pairs - begin))
+        margin = ordered[upper] - ordered[lower]
+        weight = torch.ones_like(margin)
+        for factor in factors:
+            weight = weight * (factor[upper] - factor[lower]).abs()
+        loss.index_add_(0, ids[upper], weight * torch.nn.functional.softplus(-margin))
+        slope = weight * torch.sigmoid(-margin)
+        slopes.index_add_(0, upper, -slope).index_add_(0, lower, slope)
+    return _KnownGradient.apply(scores, loss, torch.empty_like(slopes).scatter(0, order, slopes), ids)
 
 
 def _piece(starts: Tensor, first: Tensor, begin: int, size: int) -> tuple[Tensor, Tensor]:
@@ -141,4 +275,4 @@ def _piece(starts: Tensor, first: Tensor, begin: int, size: int) -> tuple[Tensor
     return upper, first[upper] + torch.arange(begin, begin + size, device=starts.device) - starts[upper]
 
 
-LOSSES = {"listnet": listnet_loss, "ranknet": ranknet_loss, "lambdarank": lambdarank_loss}
+LOSSES = {"listnet": listnet_loss, "ranknet": ranknet_loss, "lambdarank": lambdarank_loss, "warp": warp_loss}
