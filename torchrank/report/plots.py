@@ -1,0 +1,203 @@
+"""Figures of a sweep: a measure against a swept option, with the deviation over folds or seeds as a band.
+
+Whatever else was swept is chosen by validation within each fold and seed, as in the tables.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchrank.report.results import Run
+from torchrank.report.select import Method, measured, natural, select
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SECONDS = "fit_seconds"
+DASHES = ("--", ":", "-.")  # of the references of one colour
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method of one group: a point for each value of the option, or one point as a reference (`x` is empty)."""
+
+    label: str
+    group: Any  # lines of one group have one colour
+    x: list[Any]
+    mean: NDArray[np.float64]  # (points,) mean of the fold means; seeds are averaged within a fold
+    deviation: NDArray[np.float64]  # (points,) over the fold means, n-1; over the seeds where there is one fold
+
+
+def plot_sweep(
+    runs: Iterable[Run], option: str, measure: str, *, group: str = "name", convention: str = "default"
+) -> "Figure":
+    """A figure of a test measure, or of "fit_seconds", against a swept option such as "model.metrics".
+
+    `group` gives the colours: "name" (the method), "data", or another swept option. Runs without the option are level
+    dashed lines. Scales and limits are those of `figure.axes[0]`, for example `set_xscale("log")`.
+
+    >>> plot_sweep([], "model.metrics", "map")
+    Traceback (most recent call last):
+    ...
+    ValueError: none of 0 runs sets model.metrics; they set nothing
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("figures need matplotlib: pip install 'torchrank[plots]'") from error
+    lines = sweep_lines(runs, option, measure, group=group, convention=convention)
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot(xlabel=option, ylabel=_named(measure, convention))
+    groups = sorted({line.group for line in lines}, key=natural)
+    drawn: dict[Any, int] = defaultdict(int)  # references of each group so far
+    for line in lines:
+        colour = f"C{groups.index(line.group)}"
+        if line.x:
+            _draw_line(axes, line, colour)
+        else:
+            _draw_reference(axes, line, colour, DASHES[drawn[line.group] % len(DASHES)])
+            drawn[line.group] += 1
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    return figure
+
+
+def sweep_lines(
+    runs: Iterable[Run], option: str, measure: str, *, group: str = "name", convention: str = "default"
+) -> list[Line]:
+    """The numbers of `plot_sweep`: swept lines first, then the references, each in the order of their groups.
+
+    >>> from pathlib import Path
+    >>> settings, test = {"model.metrics": 8}, {"default": {"measures": {"map": 0.5}}}
+    >>> run = Run(Path("."), "lgmml", "LGMML", "mq2008", 1, 0, settings, "val/map", 0.4, "max", test, 2.0, "")
+    >>> sweep_lines([run], "model.metrics", "map")
+    [Line(label='lgmml', group='lgmml', x=[8], mean=array([0.5]), deviation=array([nan]))]
+    """
+    runs = list(runs)
+    _check(runs, option, measure, group, convention)
+    swept: dict[tuple, list[Run]] = defaultdict(list)
+    references: dict[tuple, list[Run]] = defaultdict(list)
+    for run in runs:
+        (swept if option in run.settings else references)[_group(run, group), run.name].append(run)
+    methods = {name for _, name in swept}
+    lines = []
+    for (value, name), members in sorted(swept.items(), key=_order):
+        points: dict[Any, list[Run]] = defaultdict(list)
+        for run in members:
+            points[_number_or_text(run.settings[option])].append(run)
+        x = sorted(points, key=_place)
+        lines.append(_line(_label(name, group, value), value, x, [points[each] for each in x], measure, convention))
+    for (value, name), members in sorted(references.items(), key=_order):
+        default = f" ({option} as by default)" if name in methods else ""
+        lines.append(_line(_label(name, group, value) + default, value, [], [members], measure, convention))
+    return _one_kind_of_x(lines)
+
+
+def _line(label: str, group: Any, x: list, points: list[list[Run]], measure: str, convention: str) -> Line:
+    """The chosen runs of each point, summarised; a line whose points have unequal numbers of runs says so."""
+    methods = [select(members)[0].methods[0] for members in points]
+    counts = sorted({len(method.choices) for method in methods})
+    if len(counts) > 1:
+        label += f" ({counts[0]} to {counts[-1]} repetitions)"
+    mean, deviation = np.array([_summary(method, measure, convention) for method in methods]).T
+    return Line(label, group, x, mean, deviation)
+
+
+def _summary(method: Method, measure: str, convention: str) -> tuple[float, float]:
+    folds = [[_value(run, measure, convention) for run in runs] for runs in method.folds.values()]
+    means = [float(np.mean(values)) for values in folds]
+    repetitions = means if len(means) > 1 else folds[0]
+    deviation = float(np.std(repetitions, ddof=1)) if len(repetitions) > 1 else float("nan")
+    return float(np.mean(means)), deviation
+
+
+def _draw_line(axes: "Axes", line: Line, colour: str) -> None:
+    axes.plot(line.x, line.mean, color=colour, marker="o", markersize=4, label=line.label)
+    low, high = line.mean - line.deviation, line.mean + line.deviation
+    axes.fill_between(line.x, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _draw_reference(axes: "Axes", line: Line, colour: str, dashes: str) -> None:
+    mean, deviation = line.mean[0], line.deviation[0]
+    axes.axhline(mean, color=colour, linestyle=dashes, label=line.label)
+    if np.isfinite(deviation):
+        axes.axhspan(mean - deviation, mean + deviation, color=colour, alpha=0.07, linewidth=0)
+
+
+def _check(runs: list[Run], option: str, measure: str, group: str, convention: str) -> None:
+    """Refuse what would be a wrong figure: nothing swept, nothing measured, different data in one line."""
+    options = sorted({key for run in runs for key in run.settings})
+    if not any(option in run.settings for run in runs):
+        raise ValueError(f"none of {len(runs)} runs sets {option}; they set {', '.join(options) or 'nothing'}")
+    if all(np.isnan(_value(run, measure, convention)) for run in runs):
+        parts = {(key, name) for run in runs for key, part in run.test.items() for name in part["measures"]}
+        found = [*(f"{name} ({key})" for key, name in sorted(parts)), SECONDS]
+        raise ValueError(f"no run has {measure} of convention {convention}; they have {', '.join(found)}")
+    data = sorted({run.data for run in runs})
+    if len(data) > 1 and group != "data":
+        raise ValueError(f"runs on {', '.join(data)} in one figure: group='data', or give the runs of one of them")
+    for key in options:
+        if key.startswith("data.") and key not in (option, group):
+            _check_same_data(runs, key)
+
+
+def _check_same_data(runs: list[Run], key: str) -> None:
+    """An option of the data is no setting that validation may choose: easier data would win."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for run in runs:
+        found[run.data].add(str(run.settings.get(key, "default")))
+    for data, values in found.items():
+        if len(values) > 1:
+            raise ValueError(
+                f"{key} of {data} is {', '.join(sorted(values, key=natural))}: these are different data. Group by it, "
+                "give the runs of one value, or sweep data.fold for repetitions."
+            )
+
+
+def _value(run: Run, measure: str, convention: str) -> float:
+    return run.fit_seconds if measure == SECONDS else measured(run, convention, measure)
+
+
+def _named(measure: str, convention: str) -> str:
+    return "seconds of the fit" if measure == SECONDS else f"test {measure}, convention {convention}"
+
+
+def _group(run: Run, group: str) -> Any:
+    if group in ("name", "data"):
+        return run.name if group == "name" else run.data
+    return _number_or_text(run.settings.get(group, "default"))
+
+
+def _label(name: str, group: str, value: Any) -> str:
+    """
+    >>> _label("lgmml", "name", "lgmml"), _label("lgmml", "data.centres", 10), _label("lgmml", "data", "mq2008")
+    ('lgmml', 'lgmml, centres=10', 'lgmml, mq2008')
+    """
+    if group == "name":
+        return name
+    return f"{name}, {value}" if group == "data" else f"{name}, {group.rpartition('.')[2]}={value}"
+
+
+def _order(item: tuple[tuple, Any]) -> list[tuple]:
+    return [natural(part) for part in item[0]]
+
+
+def _number_or_text(value: Any) -> Any:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+def _place(value: Any) -> tuple[bool, float, str]:
+    """Numbers by size, then texts."""
+    return (True, 0.0, value) if isinstance(value, str) else (False, value, "")
+
+
+def _one_kind_of_x(lines: list[Line]) -> list[Line]:
+    """An option with any text among its values has an axis of texts."""
+    if any(isinstance(value, str) for line in lines for value in line.x):
+        return [replace(line, x=[str(value) for value in line.x]) for line in lines]
+    return lines
