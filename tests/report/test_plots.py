@@ -56,12 +56,13 @@ def test_the_figure_shows_lines_bands_and_references(tmp_path):
     figure = plot_sweep(read_runs(tmp_path), "model.metrics", "map", group="data.centres")
     (axes,) = figure.axes
     assert axes.get_xlabel() == "model.metrics" and axes.get_ylabel() == "test map, convention default"
-    drawn = {line.get_label(): line for line in axes.lines}
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == list(drawn)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [line.get_label() for line in axes.lines]
+    drawn = {line.get_label().partition(" ±")[0]: line for line in axes.lines}
     swept, reference = drawn["lgmml, centres=50"], drawn["gmml, centres=50"]
     assert swept.get_xdata().tolist() == [1, 2, 10] and swept.get_linestyle() == "-"
     assert swept.get_color() == reference.get_color() != drawn["lgmml, centres=10"].get_color()
     assert reference.get_linestyle() == "--"
+    assert reference.get_label() == f"gmml, centres=50 ±{expected(values, 50, None)[1]:.3f}"
     assert list(reference.get_ydata()) == pytest.approx([expected(values, 50, None)[0]] * 2)
     band = axes.collections[1].get_paths()[0].vertices
     mean, deviation = expected(values, 50, 10)

@@ -123,10 +123,9 @@ def _draw_line(axes: "Axes", line: Line, colour: str) -> None:
 
 
 def _draw_reference(axes: "Axes", line: Line, colour: str, dashes: str) -> None:
-    mean, deviation = line.mean[0], line.deviation[0]
-    axes.axhline(mean, color=colour, linestyle=dashes, label=line.label)
-    if np.isfinite(deviation):
-        axes.axhspan(mean - deviation, mean + deviation, color=colour, alpha=0.07, linewidth=0)
+    """Its deviation stands in the legend: bands of several references would hide the lines."""
+    deviation = f" ±{line.deviation[0]:.3f}" if np.isfinite(line.deviation[0]) else ""
+    axes.axhline(line.mean[0], color=colour, linestyle=dashes, label=line.label + deviation)
 
 
 def _check(runs: list[Run], option: str, measure: str, group: str, convention: str) -> None:
