@@ -1,4 +1,4 @@
-"""Pure tensor functions on flat lists; imports torch only."""
+"""Pure tensor functions on flat lists and on matrices; imports torch only."""
 
 from torchrank.functional.conventions import CONVENTIONS, describe, evaluate
 from torchrank.functional.losses import LOSSES, lambdarank_loss, listnet_loss, rank_weights, ranknet_loss, warp_loss
@@ -15,6 +15,15 @@ from torchrank.functional.metrics import (
     reciprocal_rank,
 )
 from torchrank.functional.ragged import pad, unpad
+from torchrank.functional.spd import (
+    geometric_mean,
+    gmml,
+    gmml_factor,
+    gmml_residual,
+    mahalanobis,
+    pair_scatter,
+    project_psd,
+)
 
 __all__ = [
     "CONVENTIONS",
@@ -26,12 +35,19 @@ __all__ = [
     "domination_error",
     "err",
     "evaluate",
+    "geometric_mean",
+    "gmml",
+    "gmml_factor",
+    "gmml_residual",
     "lambdarank_loss",
     "listnet_loss",
+    "mahalanobis",
     "mean_ndcg",
     "ndcg",
     "pad",
+    "pair_scatter",
     "precision",
+    "project_psd",
     "rank_weights",
     "ranknet_loss",
     "recall",

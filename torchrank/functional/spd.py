@@ -1,0 +1,331 @@
+"""Symmetric positive definite matrices: geometric means, the GMML metric, scatter of pairs, Mahalanobis distances.
+
+Matrices are batched, `(..., D, D)`, and their symmetric part counts. Solves run in float64 whatever the input is, the
+result has the dtype of the input. Nothing adds a ridge. Only `pair_scatter`, `gmml_residual` and `mahalanobis` have
+gradients: that of an eigenvector is NaN where eigenvalues are equal, so a trained metric has the factor as parameter.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.linalg import cholesky_ex, eigh, matrix_norm, solve_triangular, svd, vector_norm
+
+from torchrank.functional.ragged import read, wide
+from torchrank.functional.ranking import result_dtype
+
+FORMED = 1e6  # condition up to which C = L^T D L may be formed: beyond it the svd of L^T K keeps twice the digits
+SUSPECT = 1e-8  # share of a variance left by the features before, below which eigenvalues say whether the rank is full
+VERIFIED = 1e-9  # residual up to which an iteration is believed
+
+
+@torch.no_grad()
+def geometric_mean(a: Tensor, b: Tensor, t: float = 0.5) -> Tensor:
+    """Point A #_t B on the geodesic from A (t=0) to B (t=1): A^1/2 (A^-1/2 B A^-1/2)^t A^1/2.
+
+    Zadeh, Hosseini & Sra, ICML 2016. Computed through Cholesky factors, never through an inverse, from the nearer end:
+    A #_t B = B #_(1-t) A, where the exponent changes with the base.
+
+    >>> geometric_mean(torch.eye(2), 16 * torch.eye(2), t=0.25)
+    tensor([[2., 0.],
+            [0., 2.]])
+    """
+    shape, (first, second) = _flatten(a, b, t)
+    (base, other), broken, suspect = _cholesky(torch.stack([first, second]))
+    broken_a, broken_b, suspect_a, suspect_b = _read(torch.cat([broken, suspect]))
+    _check_rank(first, broken_a, suspect_a, "a", shape, result_dtype(a))
+    _check_rank(second, broken_b, suspect_b, "b", shape, result_dtype(b))
+    if t > 0.5:
+        base, other, t = other, base, 1 - t
+    u, values, _ = svd(solve_triangular(base, other, upper=False))
+    return _outer(base @ (u * values.pow(t).unsqueeze(-2))).view(shape).to(result_dtype(a))
+
+
+@torch.no_grad()
+def gmml(similar: Tensor, dissimilar: Tensor, t: float = 0.5) -> Tensor:
+    """Geometric-mean metric M = S^-1 #_t D of pair scatters (Zadeh, Hosseini & Sra, ICML 2016): t=0 is S^-1, t=1 is D.
+
+    At t=1/2 it is the one positive definite solution of M S M = D. A singular `similar` raises, for a singular
+    `dissimilar` the limit is given.
+
+    >>> gmml(torch.diag(torch.tensor([1.0, 4.0])), torch.diag(torch.tensor([9.0, 1.0])))
+    tensor([[3.0000, 0.0000],
+            [0.0000, 0.5000]])
+    """
+    factor = _factor(similar, dissimilar, t, "auto")
+    return _outer(factor).to(result_dtype(similar))
+
+
+@torch.no_grad()
+def gmml_factor(similar: Tensor, dissimilar: Tensor, t: float = 0.5, *, method: str = "auto") -> Tensor:
+    """F with F F^T = `gmml(similar, dissimilar, t)`, `(..., D, D)`.
+
+    `method` is a choice of speed: `eigh`, `svd`, `dbase` (base D, no triangular solve) or `gemm` (matrix products and
+    Cholesky only, for t=1/2). Elements for which a method is too inaccurate are solved by svd.
+
+    >>> factor = gmml_factor(torch.diag(torch.tensor([1.0, 4.0])), torch.diag(torch.tensor([9.0, 1.0])))
+    >>> factor @ factor.T
+    tensor([[3.0000, 0.0000],
+            [0.0000, 0.5000]])
+    """
+    return _factor(similar, dissimilar, t, method).to(result_dtype(similar))
+
+
+def gmml_residual(factor: Tensor, similar: Tensor, dissimilar: Tensor) -> Tensor:
+    """||M S M - D|| / ||D|| in the Frobenius norm with M = F F^T, `(...)`: 0 for the metric of t=1/2.
+
+    >>> gmml_residual(torch.tensor([[2.0]]), torch.tensor([[1.0]]), torch.tensor([[16.0]]))
+    tensor(0.)
+    """
+    metric, s, d = _outer(wide(factor)), wide(similar), wide(dissimilar)
+    size = matrix_norm(d).clamp_min(torch.finfo(d.dtype).tiny)
+    return (matrix_norm(metric @ s @ metric - d) / size).to(result_dtype(factor))
+
+
+def pair_scatter(positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Sum of (x_i - x_j)(x_i - x_j)^T over all pairs of positives `(n+, D)`, each once, the same over all pairs of a
+    positive and a negative `(n-, D)`, and the two numbers of pairs (Su, King & Lyu 2017, eq. 4 and 5).
+
+    Exact and without a pair: with A and B centred at the mean of the positives they are n+ A^T A and
+    n- A^T A + n+ B^T B.
+
+    >>> pair_scatter(torch.tensor([[1.0], [3.0]]), torch.tensor([[0.0]]))
+    (tensor([[4.]]), tensor([[10.]]), tensor(1), tensor(2))
+    """
+    a, b = wide(positives), wide(negatives)
+    n, m, dtype = a.shape[-2], b.shape[-2], result_dtype(positives)
+    for _ in range(2):  # the second time removes what the first mean was rounded by
+        centre = a.sum(-2, keepdim=True) / max(n, 1)
+        a, b = a - centre, b - centre
+    within = a.mT @ a
+    similar, dissimilar = n * within, m * within + n * (b.mT @ b)
+    pairs, mixed = (torch.full((), count, device=a.device) for count in (n * (n - 1) // 2, n * m))
+    return similar.to(dtype), dissimilar.to(dtype), pairs, mixed
+
+
+@torch.no_grad()
+def project_psd(a: Tensor) -> Tensor:
+    """Positive semi-definite matrix nearest to the symmetric part of `a` in the Frobenius norm.
+
+    >>> project_psd(torch.tensor([[0.0, 2.0], [0.0, 0.0]]))
+    tensor([[0.5000, 0.5000],
+            [0.5000, 0.5000]])
+    """
+    values, vectors = eigh(_symmetric(wide(a)))
+    return _outer(vectors * values.clamp_min(0).sqrt().unsqueeze(-2)).to(result_dtype(a))
+
+
+def mahalanobis(x: Tensor, anchors: Tensor, factors: Tensor) -> Tensor:
+    """Distance |F_r^T (x_i - a_r)| of the rows x `(N, D)` from anchor r `(M, D)` under metric F_r F_r^T, where the
+    factors are `(M, D, k)`; `(N, M)`, in one matrix product with an intermediate of N M k numbers. Differentiable.
+
+    Distances below the rounding error of that product are 0, so that of an anchor from itself is; its gradient is 0.
+
+    >>> mahalanobis(torch.tensor([[3.0, 4.0]]), torch.zeros(2, 2), torch.stack([torch.eye(2), 2 * torch.eye(2)]))
+    tensor([[ 5., 10.]])
+    """
+    centre = anchors.detach().sum(0) / max(len(anchors), 1)  # no digits are lost to what all anchors have in common
+    x, anchors = x - centre, anchors - centre
+    metrics, size, width = factors.shape
+    images = (x @ factors.transpose(0, 1).reshape(size, -1)).view(len(x), metrics, width)
+    distances = vector_norm(images - torch.einsum("md,mdk->mk", anchors, factors), dim=-1)
+    rounding = 4 * size**0.5 * torch.finfo(distances.dtype).eps
+    noise = rounding * vector_norm(anchors.detach(), dim=-1) * matrix_norm(factors.detach())
+    return torch.where(distances > noise, distances, 0)
+
+
+# The GMML factor. With S = L L^T, D = K K^T and C = L^T D L = V diag(c) V^T the metric is M = L^-T C^t L^-1, and
+# F = L^-T V c^(t/2). Features go by falling scale of S and D: on such graded matrices the decompositions keep the
+# digits of small features too (dead features with a ridge of 1e-8: error 2e-15 instead of 2e-8).
+
+
+def _factor(similar: Tensor, dissimilar: Tensor, t: float, method: str) -> Tensor:
+    """F in float64: all elements by the fast route, then one read of flags says which ones need more care."""
+    shape, (s, d) = _flatten(similar, dissimilar, t)
+    order = (s.diagonal(dim1=1, dim2=2) * d.diagonal(dim1=1, dim2=2)).argsort(dim=1, descending=True)
+    s, d = _permute(s, order), _permute(d, order)
+    (root_s, root_d), broken, suspect = _cholesky(torch.stack([s, d]))
+    factor, doubtful = _route(method, t, root_s)(root_s, root_d, t)
+    broken_s, broken_d, suspect_s, again = _read(torch.stack([*broken, suspect[0], doubtful | suspect[0] | broken[1]]))
+    _check_rank(s, broken_s, suspect_s, "similar", shape, result_dtype(similar))
+    if broken_d:
+        root_d[broken_d] = _semidefinite_roots(d, broken_d, "dissimilar", shape, result_dtype(dissimilar))
+    if again:
+        factor[again], _ = _svd(root_s[again], root_d[again], t)
+    return factor.gather(1, order.argsort(dim=1).unsqueeze(-1).expand_as(factor)).view(shape)
+
+
+Route = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
+
+
+def _eigh(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
+    """The factor and which elements are doubtful, from the eigenvectors of C."""
+    z = root_s.mT @ root_d
+    values, vectors = eigh(z @ z.mT)
+    powers = values.clamp_min(0).pow(t / 2).unsqueeze(-2)
+    return solve_triangular(root_s.mT, vectors * powers, upper=True), ~(values[:, -1] <= FORMED * values[:, 0])
+
+
+def _svd(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
+    """From the singular vectors of L^T K, without C."""
+    vectors, values, _ = svd(root_s.mT @ root_d)
+    factor = solve_triangular(root_s.mT, vectors * values.pow(t).unsqueeze(-2), upper=True)
+    return factor, _nowhere(factor)
+
+
+def _dbase(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
+    """From the eigenvectors of B = K^T S K: M = K B^(t-1) K^T needs no triangular solve."""
+    z = root_s.mT @ root_d
+    values, vectors = eigh(z.mT @ z)
+    smallest = torch.finfo(values.dtype).eps * values[:, -1:].clamp_min(torch.finfo(values.dtype).tiny)
+    powers = values.clamp_min(smallest).pow((t - 1) / 2).unsqueeze(-2)
+    return root_d @ (vectors * powers), ~(values[:, -1] <= FORMED * values[:, 0])
+
+
+def _gemm(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
+    """t=1/2 from the polar form L^T K = C^1/2 W: matrix products for W, then F = L^-T cholesky(C^1/2).
+
+    Newton-Schulz steps x <- x (3 - x^2) / 2, each scaled for the interval [low, 1] in which the singular values are
+    known to lie (Chen & Chow 2014): `low` starts at the bound for a condition of C below FORMED, and the number of
+    steps needs no look at the values. W W^T = I and M S M = D are verified.
+    """
+    z = root_s.mT @ root_d
+    gram, size = z.mT @ z, z.shape[-1]
+    x = z / matrix_norm(gram @ gram).pow(0.25)[:, None, None]  # largest singular value between size^(-1/8) and 1
+    low = FORMED**-0.5 * size**-0.125
+    while low < 1:
+        scale = (3 / (1 + low + low**2)) ** 0.5
+        x = torch.baddbmm(x, x, x.mT @ x, beta=1.5 * scale, alpha=-0.5 * scale**3)
+        low = scale * low * (3 - (scale * low) ** 2) / 2 if low < 1 - 1e-8 else 1
+    factor = solve_triangular(root_s.mT, cholesky_ex(_symmetric(z @ x.mT))[0], upper=True)
+    turned = matrix_norm(x @ x.mT - torch.eye(size, dtype=x.dtype, device=x.device))
+    residual = gmml_residual(factor, _outer(root_s), _outer(root_d))
+    return factor, ~(torch.maximum(turned, residual) <= VERIFIED)
+
+
+def _at_similar(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
+    """t=0: M = S^-1."""
+    identity = torch.eye(root_s.shape[-1], dtype=root_s.dtype, device=root_s.device).expand_as(root_s)
+    return solve_triangular(root_s.mT, identity, upper=True), _nowhere(root_s)
+
+
+def _at_dissimilar(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
+    """t=1: M = D."""
+    return root_d.clone(), _nowhere(root_d)
+
+
+METHODS: dict[str, Route] = {"eigh": _eigh, "svd": _svd, "dbase": _dbase, "gemm": _gemm}
+
+
+def _route(method: str, t: float, roots: Tensor) -> Route:
+    """The function that solves for the factor."""
+    if method not in ("auto", *METHODS):
+        raise ValueError(f"method is {method!r}, choose one of {['auto', *METHODS]}")
+    if t in (0, 1):
+        return _at_dissimilar if t else _at_similar
+    if method == "auto":
+        loops = roots.is_cuda and roots.shape[-1] > 32  # eigh and svd solve larger matrices one after the other there
+        return _gemm if loops and t == 0.5 else _eigh
+    return METHODS["svd" if method == "gemm" and t != 0.5 else method]
+
+
+def _nowhere(matrices: Tensor) -> Tensor:
+    return torch.zeros(len(matrices), dtype=torch.bool, device=matrices.device)
+
+
+# Shapes, symmetry and rank.
+
+
+def _flatten(first: Tensor, second: Tensor, t: float) -> tuple[torch.Size, list[Tensor]]:
+    """The shape of the result, and both as symmetric float64 matrices `(B, D, D)`."""
+    if not 0 <= t <= 1:
+        raise ValueError(f"t is {t}, but the geodesic runs from t=0 to t=1")
+    if first.shape[-2:] != second.shape[-2:] or first.ndim < 2 or first.shape[-1] != first.shape[-2]:
+        raise ValueError(
+            f"shapes are {tuple(first.shape)} and {tuple(second.shape)}, both must be (..., D, D) with the same D"
+        )
+    shape = torch.broadcast_shapes(first.shape, second.shape)
+    flat = (shape[:-2].numel(), *shape[-2:])
+    return shape, [_symmetric(wide(one)).expand(shape).reshape(flat) for one in (first, second)]
+
+
+def _symmetric(matrices: Tensor) -> Tensor:
+    return (matrices + matrices.mT) / 2
+
+
+def _outer(factors: Tensor) -> Tensor:
+    """F F^T, symmetric to the last bit."""
+    return _symmetric(factors @ factors.mT)
+
+
+def _permute(matrices: Tensor, order: Tensor) -> Tensor:
+    """Rows and columns of each matrix in the given order `(B, D)`."""
+    rows, columns = order.unsqueeze(-1).expand_as(matrices), order.unsqueeze(-2).expand_as(matrices)
+    return matrices.gather(-2, rows).gather(-1, columns)
+
+
+def _cholesky(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Lower roots (the identity where there is none), where there is none, and where the rank may not be full.
+
+    The squared pivot over the diagonal entry is the share of a feature's variance that the features before it do not
+    explain: unlike a condition number it does not mind features of small scale.
+    """
+    roots, info = cholesky_ex(matrices)
+    pivots = roots.diagonal(dim1=-2, dim2=-1)
+    broken = (info != 0) | ~pivots.isfinite().all(-1)
+    shares = pivots.square() / matrices.diagonal(dim1=-2, dim2=-1)
+    identity = torch.eye(roots.shape[-1], dtype=roots.dtype, device=roots.device)
+    return torch.where(broken[..., None, None], identity, roots), broken, broken | ~(shares > SUSPECT).all(-1)
+
+
+def _read(flags: Tensor) -> list[list[int]]:
+    """The numbers of the flagged elements, one list per row of flags; on the meta device nothing is flagged."""
+    rows = [[]] * len(flags) if flags.is_meta else read(flags)
+    return [[number for number, flag in enumerate(row) if flag] for row in rows]
+
+
+def _check_rank(
+    matrices: Tensor, broken: list[int], suspect: list[int], name: str, shape: torch.Size, dtype: torch.dtype
+) -> None:
+    """Refuses matrices that are not positive definite. The rank it names counts what `dtype` can tell from 0."""
+    if not suspect:
+        return
+    names = [_element(name, number, shape) for number in suspect]
+    values, _ = _scaled_eigh(matrices[suspect], names)
+    size, eps = values.shape[-1], torch.finfo(values.dtype).eps
+    for number, element, relative in zip(suspect, names, values / values[:, -1:].abs(), strict=True):
+        if number in broken or relative[0] <= size * eps:
+            noise = size * torch.finfo(dtype).eps
+            what = "not positive definite" if relative[0] < -noise else "singular"
+            rank = min(read((relative > noise).sum()), size - 1)
+            raise ValueError(f"{element} is {what}: rank {rank} of {size}. Add a ridge to its diagonal")
+
+
+def _semidefinite_roots(
+    matrices: Tensor, broken: list[int], name: str, shape: torch.Size, dtype: torch.dtype
+) -> Tensor:
+    """Square roots `(B', D, D)` of matrices that have no Cholesky root because they are singular."""
+    names = [_element(name, number, shape) for number in broken]
+    values, vectors = _scaled_eigh(matrices[broken], names)
+    noise = values.shape[-1] * torch.finfo(dtype).eps
+    for element, smallest, largest in zip(names, read(values[:, 0]), read(values[:, -1]), strict=True):
+        if smallest < -noise * abs(largest):
+            raise ValueError(f"{element} is not positive semi-definite: it is no scatter of pairs")
+    return vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
+
+
+def _scaled_eigh(matrices: Tensor, names: list[str]) -> tuple[Tensor, Tensor]:
+    """Eigenvalues of the matrices scaled to a diagonal of ones, and their eigenvectors scaled back."""
+    for name, finite in zip(names, read(matrices.isfinite().flatten(1).all(1)), strict=True):
+        if not finite:
+            raise ValueError(f"{name} has values that are not finite: clean the features it comes from")
+    scale = matrices.diagonal(dim1=1, dim2=2).abs().sqrt()
+    scale = torch.where(scale > 0, scale, 1)
+    values, vectors = eigh(matrices / scale.unsqueeze(-1) / scale.unsqueeze(-2))
+    return values, vectors * scale.unsqueeze(-1)
+
+
+def _element(name: str, number: int, shape: torch.Size) -> str:
+    """`similar`, `similar[3]` or `similar[1, 2]`: element `number` of a batch of matrices."""
+    place = torch.unravel_index(torch.tensor(number), shape[:-2]) if len(shape) > 2 else ()
+    return f"{name}{[read(index) for index in place] if place else ''}"
