@@ -124,7 +124,8 @@ def warp_loss(
     """
     check_lists(scores, labels, offsets)
     longest = longest_list(offsets, len(scores), max_length)
-    levels, num_levels = _warp_levels(labels, offsets, negatives, longest, num_grades)
+    labels, num_grades = warp_labels(labels, negatives), num_grades if negatives == "lower" else 2
+    levels, num_levels = _levels(labels, offsets, longest, num_grades)
     s, ids = wide(scores), list_ids(offsets, len(scores))
     splits = list(_splits(s.detach(), margin + s.detach(), levels, ids, lists=len(offsets) - 1, num_levels=num_levels))
     violators, hinges = _violations(s.detach(), splits, longest)
@@ -146,14 +147,19 @@ def rank_weights(longest: int, device: torch.device | str | None = None) -> Tens
     return torch.nn.functional.pad((1 / torch.log2(ranks + 1)).cumsum(0), (1, 0))
 
 
-def _warp_levels(
-    labels: Tensor, offsets: Tensor, negatives: str, longest: int, num_grades: int | None
-) -> tuple[Tensor, int]:
-    """Labels as integers such that the negatives of an entry are those below it, and a bound of these integers."""
+def warp_labels(labels: Tensor, negatives: str) -> Tensor:
+    """Labels such that the negatives of an entry are all those of its list below it.
+
+    >>> warp_labels(torch.tensor([2, 0, 1]), "zero").tolist()
+    [1, 0, 1]
+    """
     if negatives not in ("lower", "zero"):
         raise ValueError(f'negatives must be "lower" or "zero", got {negatives!r}')
-    if negatives == "zero":
-        return (labels > 0).long(), 2
+    return labels if negatives == "lower" else (labels > 0).long()
+
+
+def _levels(labels: Tensor, offsets: Tensor, longest: int, num_grades: int | None) -> tuple[Tensor, int]:
+    """Labels as integers from 0 in the same order, and how many different ones there may be."""
     if grades := count_grades(labels, num_grades):
         check_grades(labels, grades)
         return labels.long(), grades
