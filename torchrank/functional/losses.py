@@ -143,8 +143,8 @@ def rank_weights(longest: int, device: torch.device | str | None = None) -> Tens
     >>> rank_weights(3)
     tensor([0.0000, 1.0000, 1.6309, 2.1309], dtype=torch.float64)
     """
-    ranks = wide(torch.arange(1, longest + 1, device=device))
-    return torch.nn.functional.pad((1 / torch.log2(ranks + 1)).cumsum(0), (1, 0))
+    rank = wide(torch.arange(1, longest + 1, device=device))
+    return torch.nn.functional.pad((1 / torch.log2(rank + 1)).cumsum(0), (1, 0))
 
 
 def warp_labels(labels: Tensor, negatives: str) -> Tensor:
