@@ -14,6 +14,9 @@ RANKERS = {
     "LambdaRank": "torchrank.rankers.lambdarank",
     "SingleFeature": "torchrank.rankers.singlefeature",
     "GBDTRanker": "torchrank.rankers.gbdt",
+    "GMML": "torchrank.rankers.gmml",
+    "LGMML": "torchrank.rankers.lgmml",
+    "LGMMLNet": "torchrank.rankers.lgmml_net",
 }
 EXPORTS = RANKERS | {
     "load": "torchrank.rankers.base",

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 
 import torchrank
 from torchrank.data.catalogue import CATALOGUE
+from torchrank.data.datamodule import LOADERS
 from torchrank.train import CONF
 
 MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))
@@ -38,7 +39,7 @@ def test_there_is_a_config_for_every_exported_ranker():
 
 
 def test_there_is_a_config_for_every_data_set():
-    assert set(DATA) == {"synthetic", "points", "retrieval", *CATALOGUE}
+    assert set(DATA) == {"synthetic", *LOADERS, *CATALOGUE}
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -149,6 +149,10 @@ class CorpusSet(RankingSet):
         return True
 
     @property
+    def classes(self) -> Tensor | None:
+        return self.relevance.classes if isinstance(self.relevance, SameClass) else None
+
+    @property
     def device(self) -> torch.device:
         return self.x.device
 

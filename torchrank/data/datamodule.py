@@ -117,9 +117,10 @@ class RankingDataModule(LightningDataModule):
 
     @property
     def title(self) -> str:
-        """The name in tables, with the part of a collection: `letor3/td2003`, `points/wine`."""
-        part = self.source.get("subset") or self.source.get("source")
-        return f"{self.name}/{part}" if isinstance(part, str) else self.name
+        """The name in tables, with the part of a collection: `letor3/td2003`, `points/wine`, `gaussian/10`."""
+        parts = (self.source.get(option) for option in ("subset", "source", "centres"))
+        part = next((part for part in parts if isinstance(part, str | int)), None)
+        return self.name if part is None else f"{self.name}/{part}"
 
     @property
     def letor_threshold(self) -> int:

@@ -84,6 +84,11 @@ class RankingSet(Dataset):
         return self.queries is not None
 
     @property
+    def classes(self) -> Tensor | None:
+        """(Q,) class of each query, where relevance means to be of the same class."""
+        return None
+
+    @property
     def device(self) -> torch.device:
         return self.labels.device
 

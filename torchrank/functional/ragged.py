@@ -4,12 +4,13 @@ Everything here is whole-tensor work: no loop over lists, no host synchronisatio
 (`max_length`, `num_pairs`), and lists of length 0 as well as batches without lists are ordinary input.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-GRAM_NUMBERS = 2**24  # bounds the memory of `segment_gram`: 128 MB in float64
+BLOCK_NUMBERS = 2**24  # entries of the matrices made at once by `segment_gram`: 128 MB in float64
 
 
 def read(values: Tensor) -> Any:
@@ -68,28 +69,47 @@ def measure_sum(values: Tensor, offsets: Tensor) -> Tensor:
 def segment_gram(values: Tensor, offsets: Tensor) -> Tensor:
     """Sum of the outer products of the rows of each list, `(Q, D, D)` from `(N, D)`; 0 for a list without entries.
 
-    Lists are cut into blocks of equal length, which become one batched product: only the last block of a list is
-    padded, and no more than a quarter of the rows are added to long lists.
-
     >>> segment_gram(torch.tensor([[1.0, 2.0], [0.0, 1.0], [3.0, 0.0]]), torch.tensor([0, 2, 3])).tolist()
     [[[1.0, 2.0], [2.0, 5.0]], [[9.0, 0.0], [0.0, 0.0]]]
     """
-    (num_entries, width), num_lists = values.shape, len(offsets) - 1
-    total = values.new_zeros(num_lists, width, width)
-    if num_entries == 0:
-        return total
-    size = max(32, num_entries // (4 * num_lists))
-    last = (-(-offsets.diff() // size)).cumsum(0)  # number of the block behind each list
-    first = torch.nn.functional.pad(last, (1, 0))[:-1]
-    step = max(1, GRAM_NUMBERS // (width * max(width, size)))
-    for begin in range(0, num_entries // size + num_lists, step):
-        block = torch.arange(begin, min(begin + step, num_entries // size + num_lists), device=values.device)
-        lists = torch.searchsorted(last, block, right=True).clamp(max=num_lists - 1)
-        rows = (offsets[lists] + (block - first[lists]) * size)[:, None] + torch.arange(size, device=values.device)
-        inside = rows < offsets[lists + 1][:, None]
-        cut = torch.where(inside[:, :, None], values[rows.clamp(max=num_entries - 1)], 0)  # (blocks, size, D)
-        total.index_add_(0, lists, cut.mT @ cut)
+    width = values.shape[1]
+    total = values.new_zeros(len(offsets) - 1, width, width)
+    for lists, rows, inside in row_blocks(offsets, len(values), width):
+        block = torch.where(inside[:, :, None], values[rows], 0)  # (blocks, size, D)
+        total.index_add_(0, lists, block.mT @ block)
     return total
+
+
+def segment_forms(values: Tensor, matrices: Tensor, offsets: Tensor) -> Tensor:
+    """Quadratic form x' A_q x of every row `(N, D)` with the matrix of its list, `matrices (Q, D, D)`: `(N,)`.
+
+    >>> segment_forms(torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.eye(2).expand(2, 2, 2), torch.tensor([0, 1, 2]))
+    tensor([5., 9.])
+    """
+    forms = values.new_zeros(len(values))
+    for lists, rows, inside in row_blocks(offsets, len(values), values.shape[1]):
+        block = values[rows]
+        found = ((block @ matrices[lists]) * block).sum(2)
+        forms.index_add_(0, rows.flatten(), torch.where(inside, found, 0).flatten())
+    return forms
+
+
+def row_blocks(offsets: Tensor, num_entries: int, width: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Lists of rows cut into blocks of one length, for batched products: list of each block `(B,)`, its rows
+    `(B, size)` and which of these are inside the list. Only the last block of a list is filled up, by at most a quarter
+    of all rows where lists are long; no more blocks come at once than a `(B, width, width)` tensor of 128 MB has."""
+    num_lists = len(offsets) - 1
+    if num_entries == 0:
+        return
+    size = max(32, num_entries // (4 * num_lists))
+    last = (-(-offsets.diff() // size)).cumsum(0)  # number of the first block behind each list
+    first = torch.nn.functional.pad(last, (1, 0))[:-1]
+    count = num_entries // size + num_lists  # no less than there are
+    for begin in range(0, count, step := max(1, BLOCK_NUMBERS // (width * max(width, size)))):
+        block = torch.arange(begin, min(begin + step, count), device=offsets.device)
+        lists = torch.searchsorted(last, block, right=True).clamp(max=num_lists - 1)
+        rows = (offsets[lists] + (block - first[lists]) * size)[:, None] + torch.arange(size, device=offsets.device)
+        yield lists, rows.clamp(max=num_entries - 1), rows < offsets[lists + 1][:, None]
 
 
 def segment_max(values: Tensor, offsets: Tensor) -> Tensor:

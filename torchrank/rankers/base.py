@@ -75,6 +75,18 @@ class Ranker(LightningModule):
         query: Tensor | None = None,
     ) -> Tensor:
         """Scores (N,) of raw rows. Whole lists: a score may depend on the other documents of its list."""
+        return self.score(self.inputs(x, offsets, index=index, queries=queries, query=query))
+
+    def inputs(
+        self,
+        x: Tensor | SparseRows,
+        offsets: Tensor,
+        *,
+        index: Tensor | None = None,
+        queries: Tensor | None = None,
+        query: Tensor | None = None,
+    ) -> Batch:
+        """Raw lists without labels as the batch that `score` takes: checked and transformed."""
         self._check_rows(x, index is not None, queries is not None)
         lengths = offsets.diff()
         batch = Batch(
@@ -88,7 +100,7 @@ class Ranker(LightningModule):
             num_pairs=0,
             num_grades=1,
         )
-        return self.score(transform_batch(self.transform, batch))
+        return transform_batch(self.transform, batch)
 
     def rank(self, x: Tensor | SparseRows, offsets: Tensor, *, index: Tensor | None = None, **given: Any) -> Tensor:
         """Row numbers (N,): each list's block holds its rows, best first (ties keep their order)."""
@@ -142,6 +154,23 @@ class Ranker(LightningModule):
         if not isinstance(sums, Tensor | tuple):
             raise TypeError(f"total sums a tensor or a tuple of tensors, not a {type(sums).__name__}")
         return tuple(self._reduce(t) for t in sums) if isinstance(sums, tuple) else self._reduce(sums)
+
+    def sample_rows(self, count: int, seed: int = 0) -> Tensor:
+        """At most `count` training rows (n, D) drawn by `seed`, transformed, in float64: the same on every process."""
+        lists = self.data.sets["train"]
+        chosen = torch.randperm(len(lists.x), generator=torch.Generator().manual_seed(seed))[:count].sort().values
+        if lists.is_shared:
+            corpus: Any = self.data.ready("train")
+            return corpus.x[chosen.to(self.device)].double()
+        chosen = chosen.to(self.device)
+
+        def gather(batch: Batch, into: tuple[Tensor, ...]) -> None:
+            start = int(lists.offsets[batch.query[0]]) if batch.num_lists else 0
+            here = (chosen >= start) & (chosen < start + len(batch.labels))
+            into[0][here] = batch.x[chosen[here] - start].double()  # type: ignore[union-attr]
+
+        shape = (len(chosen), self.transform.num_outputs)
+        return self.total(gather, into=(torch.zeros(shape, dtype=torch.float64, device=self.device),))[0]
 
     def _reduce(self, tensor: Tensor) -> Tensor:
         return self.trainer.strategy.reduce(tensor, reduce_op="sum")

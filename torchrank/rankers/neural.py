@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
+from torchrank.functional.kernels import KERNELS
 from torchrank.functional.losses import LOSSES
 from torchrank.rankers.base import GradientRanker
 
@@ -41,11 +42,46 @@ class MLPScorer(nn.Module):
         return hidden.squeeze(-1)
 
 
-SCORERS = {"linear": LinearScorer, "mlp": MLPScorer}
+class LocalMetricScorer(nn.Module):
+    """sum_r weights_r phi(||F_r' x - b_r|| / tau_r) + u . x with M metrics F_r F_r' of this rank (None: full)."""
+
+    def __init__(
+        self,
+        num_inputs: int,
+        metrics: int = 32,
+        rank: int | None = None,
+        kernel: str = "distance",
+        beta: float = 2.0,
+        linear: bool = True,
+    ):
+        super().__init__()
+        if kernel not in KERNELS:
+            raise ValueError(f"unknown kernel {kernel!r}: choose one of {', '.join(KERNELS)}")
+        self.kernel, self.beta = kernel, beta
+        rank = num_inputs if rank is None else min(rank, num_inputs)
+        self.factors = nn.Parameter(torch.randn(metrics, num_inputs, rank) / max(rank, 1) ** 0.5)
+        self.shifts = nn.Parameter(torch.randn(metrics, rank))
+        self.log_tau = nn.Parameter(torch.full((metrics,), max(num_inputs, 1) ** 0.5).log())
+        self.weights = nn.Parameter(torch.ones(metrics))
+        self.linear = nn.Parameter(torch.zeros(num_inputs)) if linear else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.terms(x).sum(1)
+        return scores if self.linear is None else scores + x @ self.linear.to(x.dtype)
+
+    def terms(self, x: Tensor) -> Tensor:
+        """What each metric adds to the score of each row, (n, M)."""
+        columns = self.factors.permute(1, 0, 2).flatten(1).to(x.dtype)  # (D, M k)
+        images = (x @ columns).unflatten(1, self.shifts.shape) - self.shifts.to(x.dtype)
+        distances = torch.linalg.vector_norm(images, dim=2)  # its gradient at an anchor is 0, not nan
+        return KERNELS[self.kernel](distances / self.log_tau.exp().to(x.dtype), self.beta) * self.weights.to(x.dtype)
+
+
+SCORERS = {"linear": LinearScorer, "mlp": MLPScorer, "local": LocalMetricScorer}
 
 
 class NeuralRanker(GradientRanker):
-    """A scorer of single documents (`linear` or `mlp`) trained with Adam on a loss of `torchrank.functional`."""
+    """A scorer of single documents (`linear`, `mlp`, `local`) trained with Adam on a loss of `torchrank.functional`."""
 
     takes = frozenset({"sparse", "corpus"})
 

@@ -1,0 +1,135 @@
+"""From which training lists and documents local metrics and their anchors are made."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from torchrank.data.batch import Batch
+from torchrank.functional.ragged import list_ids, positions_within, segment_max, segment_min, segment_sum
+
+
+class ListTable(NamedTuple):
+    """What the draws need to know of every training list, on the host."""
+
+    highs: Tensor  # (Q,) number of high documents
+    top: Tensor  # (Q,) largest label
+    tops: Tensor  # (Q,) number of documents with it
+
+
+def high_and_low(labels: Tensor, offsets: Tensor, high: str) -> tuple[Tensor, Tensor]:
+    """Masks (N,) of the high and the low documents of each list. Low: the smallest label of the list. High, and never
+    low: with `half` the labels from max(1, ceil(top / 2)) on, with `max` the top label, with `positive` all above 0.
+
+    >>> high_and_low(torch.tensor([0., 1., 4.]), torch.tensor([0, 3]), "half")
+    (tensor([False, False,  True]), tensor([ True, False, False]))
+    """
+    ids = list_ids(offsets, len(labels))
+    top, low = segment_max(labels, offsets)[ids], labels == segment_min(labels, offsets)[ids]
+    if high == "positive":
+        return (labels > 0) & ~low, low
+    least = top if high == "max" else (top / 2).ceil().clamp(min=1)
+    return (labels >= least) & ~low, low
+
+
+def add_table(batch: Batch, table: Tensor, high: str) -> None:
+    """Write the rows (highs, top, tops) of these lists into `table (Q, 3)`."""
+    if len(batch.labels):
+        top = segment_max(batch.labels, batch.offsets)
+        at_top = batch.labels == top[list_ids(batch.offsets, len(batch.labels))]
+        highs, tops = (
+            segment_sum(mask.double(), batch.offsets)
+            for mask in (high_and_low(batch.labels, batch.offsets, high)[0], at_top)
+        )
+        table[batch.query] = torch.stack((highs, torch.where(tops > 0, top, 0).double(), tops), 1)
+
+
+def draw_sources(
+    highs: Tensor,
+    metrics: int,
+    lists: int | None,
+    generator: torch.Generator,
+    classes: Tensor | None = None,
+) -> Tensor:
+    """Training lists (M, `lists`) of every metric: none is drawn again before all were, then they are shuffled anew.
+
+    A list can be drawn when it has two high documents at least; `lists=None` takes every list with one. Where queries
+    have classes every class comes once before one comes again: queries of a class have the same relevant documents.
+
+    >>> draw_sources(torch.tensor([2, 1, 5, 0]), 2, 1, torch.Generator().manual_seed(0)).sort(0).values.tolist()
+    [[0], [2]]
+    """
+    usable = (highs >= (1 if lists is None else 2)).nonzero().flatten()
+    if len(usable) == 0:
+        raise ValueError(
+            f"none of the {len(highs)} training lists has two high documents beside a lower one, so no metric can be "
+            "learned: check the labels, or try high=positive"
+        )
+    if lists is None:
+        return usable.repeat(metrics, 1)
+    count = min(lists, len(usable))
+    rows: list[list[int]] = []
+    deck: list[int] = []
+    for _ in range(metrics):
+        row, deck = deck[:count], deck[count:]
+        if missing := count - len(row):
+            fresh = _shuffled(usable, generator, classes)
+            fill = [position for position in fresh if position not in row][:missing]
+            row, deck = row + fill, [position for position in fresh if position not in set(fill)]
+        rows.append(row)
+    return torch.tensor(rows)
+
+
+def _shuffled(usable: Tensor, generator: torch.Generator, classes: Tensor | None) -> list[int]:
+    deck = usable[torch.randperm(len(usable), generator=generator)]
+    if classes is None:
+        return deck.tolist()
+    order = classes.cpu()[deck].argsort(stable=True)
+    sizes = classes.cpu()[deck].bincount()
+    turn = torch.empty_like(order).scatter(0, order, positions_within(pad(sizes.cumsum(0), (1, 0)), len(order)))
+    return deck[turn.argsort(stable=True)].tolist()
+
+
+def draw_candidates(table: ListTable, sources: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Documents that may become the anchor of each metric: those with the largest label among its lists, as lists
+    (M, C), -1 where there are fewer, and numbers (M, C) among the list's documents of that label.
+
+    Of more than `count` documents a seeded choice is kept, in their order.
+    """
+    lists, numbers = torch.full((2, len(sources), count), -1)
+    for metric, row in enumerate(sources):
+        best = row[table.top[row] == table.top[row].max()]
+        tops = table.tops[best].long()
+        number = positions_within(pad(tops.cumsum(0), (1, 0)), int(tops.sum()))
+        kept = torch.randperm(len(number), generator=generator)[:count].sort().values
+        lists[metric, : len(kept)] = best.repeat_interleave(tops)[kept]
+        numbers[metric, : len(kept)] = number[kept]
+    return lists, numbers
+
+
+def found_in(batch: Batch, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Which of the training lists `positions (M, C)` are in this batch: list of the batch, row and column, `(U,)`."""
+    if batch.num_lists == 0:
+        none = torch.zeros(0, dtype=torch.int64, device=batch.device)
+        return none, none, none
+    order = batch.query.argsort()
+    slot = torch.searchsorted(batch.query[order], positions).clamp(max=batch.num_lists - 1)
+    row, column = (batch.query[order][slot] == positions).nonzero(as_tuple=True)
+    return order[slot[row, column]], row, column
+
+
+def take_lists(batch: Batch, lists: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows in float64, labels and offsets of these lists of a batch, one after another."""
+    lengths = batch.offsets.diff()[lists]
+    offsets = pad(lengths.cumsum(0), (1, 0))
+    count = int(offsets[-1])
+    shift = (batch.offsets[lists] - offsets[:-1]).repeat_interleave(lengths, output_size=count)
+    entries = shift + torch.arange(count, device=batch.device)
+    return own_rows(batch, entries), batch.labels[entries], offsets
+
+
+def own_rows(batch: Batch, entries: Tensor) -> Tensor:
+    """Rows of these entries in float64."""
+    rows: Any = batch.x[entries if batch.index is None else batch.index[entries]]
+    return rows.double()
