@@ -1,6 +1,7 @@
 """L-GMML: local geometric-mean metrics that rank (Su, King & Lyu, SIGIR 2017), in closed form and by WARP."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from itertools import count
 from typing import Any
 
@@ -22,6 +23,7 @@ from torchrank.solvers.warp import sampled_warp
 
 SAMPLE = 10_000  # training rows from which scales are taken
 KEPT_BYTES = 2**32  # kernel values of the training entries are kept up to this size, else computed in every round
+HALVINGS = 30
 QUANTILES = {"median": 0.5, "q95": 0.95, "max": 1.0}
 
 
@@ -32,9 +34,9 @@ class LGMML(RoundRanker):
     The first round is a complete ranker with all weights 1, in closed form: metric r is the geometric mean S^-1 #_t D
     of the scatter of `queries_per_metric` drawn lists (`high` documents among each other, and against the low ones,
     each with `ridge`), its anchor the best real document (`best`), or the ideal one mu+ + kappa (mu+ - mu-)
-    (`virtual`), or the better of both (`search`). Each later round is one WARP iteration on the weights: `full`, one
-    projected gradient step of size `lr` on the mean over all lists, or `sgd`, as many sampled steps as there are lists,
-    of size `lr` / lists. The step falls linearly to 0 over the rounds.
+    (`virtual`), or the better of both (`search`). Each later round is one WARP iteration on the weights: `full`, a
+    projected gradient step that lowers the mean loss over all lists and changes no weight by more than `lr` times the
+    largest; `sgd`, as many sampled steps as there are lists, of size `lr` / lists, falling to 0 over the rounds.
 
     `weights`: `shared` by all queries; `per_query`, a row for each training query, and for every other query the
     `fallback` (mean of the rows, ones, or the mean of the 10 nearest training queries by their documents' features);
@@ -51,6 +53,7 @@ class LGMML(RoundRanker):
     row_mean: Tensor  # (D,) of the training rows
     row_covariance: Tensor  # (D, D)
     scale: Tensor  # 1 / mean standard deviation of the kernel values over the training entries; 0 = not yet known
+    step: Tensor  # length of the last full step
 
     def __init__(
         self,
@@ -105,9 +108,10 @@ class LGMML(RoundRanker):
         self.nonneg, self.mode, self.margin, self.negatives, self.lr = nonneg, mode, margin, negatives, lr
         self._check(weights, fallback)
         self.register_buffer("sources", torch.zeros(0, 0, dtype=torch.int64))
-        for name in ("row_mean", "row_covariance", "scale"):
+        for name in ("row_mean", "row_covariance", "scale", "step"):
             self.register_buffer(name, torch.zeros((), dtype=torch.float64))
         self.weighting: MetricWeights = WEIGHTS[weights](fallback)
+        self._compiled: tuple[CompiledScorer, ...] = ()
         self._forget()
 
     def _check(self, weights: str, fallback: str) -> None:
@@ -189,25 +193,26 @@ class LGMML(RoundRanker):
 
     def on_predict_start(self) -> None:
         possible = self.scorer.kernel != "localized" and self.weighting.constant() is not None
-        self._compiled = self.compiled() if possible else None
+        self._compiled = (self.compiled(),) if possible else ()  # in a tuple it is no part of the checkpoint
 
     def predict_step(self, batch: Batch, batch_index: int) -> Tensor:
-        if self._compiled is None or batch.queries is not None:
+        if not self._compiled or batch.queries is not None:
             return super().predict_step(batch, batch_index)
-        scores = self._compiled(batch.x)
+        scores = self._compiled[0](batch.x)
         return scores if batch.index is None else scores[batch.index]
 
     def explain(self, x: Tensor, offsets: Tensor, pairs: Tensor, **given: Tensor) -> Tensor:
         """What each metric and each (transformed) feature adds to score[first] - score[second], for entries
-        `pairs (P, 2)` of one list, (P, M, D). In float64: the parts sum to the difference of scores in float64."""
-        batch = self.inputs(x, offsets, **given)
+        `pairs (P, 2)` of one list, (P, M, D). All is computed in float64: the parts sum to the difference of the scores
+        that the ranker and the rows give in float64."""
+        wide = {name: part.double() if part.is_floating_point() else part for name, part in given.items()}
+        batch = self.inputs(x.double(), offsets, **wide)
         lists = lists_of_pairs(pairs, offsets, len(batch.labels))
-        features = self.scorer.features(batch).double()
-        terms = self.scorer.terms(features, self.weighting.of(batch, features).double(), batch)
+        scorer, weighting = deepcopy(self.scorer).double(), deepcopy(self.weighting).double()
+        features = scorer.features(batch)
+        terms = scorer.terms(features, weighting.of(batch, features), batch)
         rows: Any = batch.flat().x
-        return explain_differences(
-            terms, rows.double(), self.factors.double(), self.scorer.centres(batch, lists), pairs
-        )
+        return explain_differences(terms, rows, scorer.factors, scorer.centres(batch, lists), pairs)
 
     # ---- learning -----------------------------------------------------------------------------------------------
 
@@ -221,7 +226,7 @@ class LGMML(RoundRanker):
 
     def _forget(self) -> None:
         self._training: list[Tensor] | None = None  # kernel values of this process's batches, in their order
-        self._validation: dict[int, Tensor] = {}
+        self._latest: tuple[Tensor, Tensor, Tensor] | None = None  # weights, loss and gradient after the last round
 
     def round(self) -> bool:
         if len(self.factors) == 0:
@@ -245,18 +250,43 @@ class LGMML(RoundRanker):
             **self.weighting.profiles_of(self),
         }
         for name, value in made.items():
-            self.resize(name, tuple(value.shape)).data.copy_(value)
+            self.resize(name, tuple(value.shape)).copy_(value)  # not .data: what is kept of it sees that it changed
         self.scale.zero_()
+        self.step.zero_()
 
     def _full_round(self) -> bool:
-        """One projected gradient step on the mean of the exact WARP loss over the lists that have different labels."""
-        features, scale = self._training_features(), self._phi_scale()
+        """One projected gradient step on the mean of the exact WARP loss over the lists that have different labels, of
+        half the length until the loss falls; converged where no step lowers it."""
+        scale, point = self._phi_scale(), self.weights.detach().clone()
+        if self._latest is None or not torch.equal(self._latest[0], point):
+            self._latest = (point, *self._objective(point, scale))
+        _, loss, gradient = self._latest
+        limit = self.lr * point.abs().max() / gradient.abs().max().clamp(min=1e-300)
+        step = torch.where(self.step > 0, torch.minimum(2 * self.step, limit), limit)
+        for _ in range(HALVINGS):
+            new = self._projected(point - step * gradient)
+            new_loss, new_gradient = self._objective(new, scale)
+            if new_loss <= loss - 1e-4 * ((point - new) * gradient).sum() and new_loss < loss:
+                break
+            step = step / 2
+        else:
+            return True
+        self._latest = (new, new_loss, new_gradient)
+        self.log("train/loss", new_loss, prog_bar=True)
+        self.weights.copy_(new)
+        self.scale.copy_(scale)
+        self.step.copy_(step)
+        return False
+
+    def _objective(self, values: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean exact WARP loss of the training lists and its gradient in `values`."""
+        features = self._training_features()
 
         def slope(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-            values = features(batch)
+            found = features(batch)
             with torch.enable_grad():
-                point = self.weights.detach().clone().requires_grad_()
-                scores = scale * self.scorer.combine(values, self.weighting.learned(point, batch, values), batch)
+                point = values.clone().requires_grad_()
+                scores = scale * self.scorer.combine(found, self.weighting.learned(point, batch, found), batch)
                 losses = warp_loss(
                     scores,
                     batch.labels,
@@ -272,10 +302,7 @@ class LGMML(RoundRanker):
             return losses.detach().double().sum(), gradient.double(), several.sum().double()
 
         loss, gradient, lists = self.total(slope)
-        self.log("train/loss", loss / lists, prog_bar=True)
-        step = self._step_size() / (1 if self.weighting.each_list else lists)
-        self._write_weights(self.weights - step * gradient, scale)
-        return not gradient.any()
+        return loss / lists, gradient / lists
 
     def _sampled_round(self) -> bool:
         """As many steps of the paper's Algorithm 2 as there are lists with different labels, drawn with replacement."""
@@ -285,7 +312,8 @@ class LGMML(RoundRanker):
         generator = torch.Generator().manual_seed(self.options.seed + self.trainer.current_epoch)
         usable = torch.from_numpy(self.data.sets["train"].pairs).nonzero().flatten()
         drawn = usable[torch.randint(len(usable), (len(usable),), generator=generator)].to(self.device)
-        step = self._step_size() / (1 if self.weighting.each_list else len(usable))
+        decay = 1 - (self.trainer.current_epoch - 1) / (self.rounds - 1)  # type: ignore[operator]
+        step = self.lr * decay / (1 if self.weighting.each_list else len(usable))
         weights = self.weights.detach().clone()
         for batch in self.batches():
             lists, _, _ = found_in(batch, drawn[:, None])
@@ -302,16 +330,12 @@ class LGMML(RoundRanker):
                 nonneg=self.nonneg,
                 generator=generator,
             )
-        self._write_weights(weights, scale)
+        self.weights.copy_(weights)
+        self.scale.copy_(scale)
         return False
 
-    def _step_size(self) -> float:
-        """Falls linearly from `lr` to 0 over the rounds after the closed form."""
-        return self.lr * (1 - (self.trainer.current_epoch - 1) / ((self.rounds or 2) - 1))
-
-    def _write_weights(self, weights: Tensor, scale: Tensor) -> None:
-        self.weights.copy_(self.weighting.projected(weights) if self.nonneg else weights)
-        self.scale.copy_(scale)
+    def _projected(self, weights: Tensor) -> Tensor:
+        return self.weighting.projected(weights) if self.nonneg else weights
 
     def _phi_scale(self) -> Tensor:
         """1 / mean deviation of the kernel values over the training entries, so that step and margin have one meaning
