@@ -93,7 +93,7 @@ class Scatter(NamedTuple):
     pairs: Tensor  # (M, 2) number of either
     means: Tensor  # (M, 2, D) mean of the high and of the low documents of each list
     candidates: Tensor  # (M, C, D) documents that may become the anchor
-    varies: Tensor  # (2, D) entries unlike the reference row, and unlike the first entry of their list
+    varies: Tensor  # (2, D) rows unlike the reference row, and entries unlike the first one of their list
 
 
 def local_metrics(
@@ -119,7 +119,7 @@ def local_metrics(
 
     def add(batch: Batch, into: tuple[Tensor, ...]) -> None:
         scatter = Scatter(*into)
-        scatter.varies.add_(_variation(batch, reference))
+        scatter.varies.add_(_variation(batch, reference, options.drop_query_constant))
         _add_scatter(batch, scatter, sources, options.high)
         _add_candidates(batch, scatter.candidates, places, numbers)
 
@@ -137,12 +137,14 @@ def _zeros(device: torch.device, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]
 # ---- sums over the lists ---------------------------------------------------------------------------------------------
 
 
-def _variation(batch: Batch, reference: Tensor) -> Tensor:
-    """Number of entries (2, D) unlike the reference row, and unlike the first entry of their list."""
+def _variation(batch: Batch, reference: Tensor, within_lists: bool) -> Tensor:
+    """Number of rows (2, D) unlike the reference, and of entries unlike the first one of their list if this is asked
+    for, since the entries of a shared corpus are far more than its rows."""
     rows: Any = batch.x
     unlike = (rows != reference).sum(0).double()
-    if batch.index is not None or len(batch.labels) == 0:  # a list of a shared corpus holds nearly all of its rows
+    if not within_lists or len(batch.labels) == 0:
         return unlike.expand(2, -1)
+    rows = batch.flat().x
     first = rows[batch.offsets[:-1].clamp(max=len(rows) - 1)]
     within = (rows != first[list_ids(batch.offsets, len(batch.labels))]).sum(0).double()
     return torch.stack((unlike, within))
