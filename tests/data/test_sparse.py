@@ -33,7 +33,9 @@ def shuffled(rows: SparseRows, seed: int) -> SparseRows:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("columns", [torch.int64, torch.int32])
 @pytest.mark.parametrize("width", [None, 0, 1, 5])
-def test_products_are_those_of_the_dense_matrix(dtype, columns, width):
+@pytest.mark.parametrize("block", [2**18, 7])
+def test_products_are_those_of_the_dense_matrix(dtype, columns, width, block, monkeypatch):
+    monkeypatch.setattr("torchrank.data.sparse.BLOCK", block)
     x = random_rows(0, dtype=dtype)
     rows = shuffled(SparseRows.from_dense(x), 1)
     rows = SparseRows(rows.values, rows.columns.to(columns), rows.row_offsets, rows.num_features)
@@ -51,7 +53,9 @@ def test_product_takes_the_dtype_of_the_dense_side():
     np.testing.assert_allclose(product.numpy(), x.double().numpy() @ w.numpy(), rtol=1e-12, atol=1e-12)
 
 
-def test_gradients_first_and_second():
+@pytest.mark.parametrize("block", [2**18, 7])
+def test_gradients_first_and_second(block, monkeypatch):
+    monkeypatch.setattr("torchrank.data.sparse.BLOCK", block)
     rows = SparseRows.from_dense(random_rows(2))
     for shape in [(11,), (11, 3)]:
         w = torch.randn(shape, dtype=torch.float64, requires_grad=True)
@@ -108,3 +112,57 @@ def test_shapes_that_do_not_fit_are_refused_with_numbers():
         rows.T @ torch.ones(2)
     with pytest.raises(ValueError, match=r"\(2,\) and \(3,\)"):
         SparseRows(torch.ones(2), torch.arange(3), torch.tensor([0, 2]), 3)
+
+
+def test_blocks_are_the_rows_one_after_another(monkeypatch):
+    monkeypatch.setattr("torchrank.data.sparse.BLOCK", 7)
+    rows = SparseRows.from_dense(random_rows(0))
+    starts, blocks = zip(*rows.blocks(), strict=True)
+    assert len(blocks) > 5 and list(starts) == np.cumsum([0, *map(len, blocks[:-1])]).tolist()
+    assert torch.equal(torch.cat([block.dense() for block in blocks]), rows.dense())
+
+
+def test_a_row_longer_than_a_block_and_rows_without_entries(monkeypatch):
+    monkeypatch.setattr("torchrank.data.sparse.BLOCK", 3)
+    x = torch.zeros(9, 10, dtype=torch.float64)
+    x[2], x[5, 3], x[8, 1:3] = torch.arange(1.0, 11.0), 2.0, 4.0
+    rows, w, v = SparseRows.from_dense(x), torch.randn(10, dtype=torch.float64), torch.randn(9, dtype=torch.float64)
+    np.testing.assert_allclose((rows @ w).numpy(), x.numpy() @ w.numpy(), rtol=1e-12)
+    np.testing.assert_allclose((rows.T @ v).numpy(), x.numpy().T @ v.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("places", [torch.int64, torch.int32])
+def test_by_column_reads_the_columns_of_the_dense_matrix(places):
+    x = random_rows(6)
+    x[:, 4] = 0  # a column without entries
+    rows = shuffled(SparseRows.from_dense(x), 1)
+    columns = SparseRows(rows.values, rows.columns.to(places), rows.row_offsets, rows.num_features).by_column()
+    assert len(columns) == 11
+    for number, column in enumerate(x.T.numpy()):
+        found, values = columns[number]
+        assert found.tolist() == np.flatnonzero(column).tolist() and found.dtype == places
+        assert values.tolist() == column[np.flatnonzero(column)].tolist()
+    for wrong in (-1, 11):
+        with pytest.raises(IndexError, match=f"column {wrong} of 11"):
+            columns[wrong]
+
+
+def test_by_column_multiplies_and_can_be_picked_from():
+    x, chosen = random_rows(7), torch.tensor([9, 0, 0, 4])
+    columns = SparseRows.from_dense(x).by_column()
+    v, w = torch.randn(23, 2, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+    np.testing.assert_allclose((columns @ v).numpy(), x.numpy().T @ v.numpy(), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose((columns[chosen].T @ w).numpy(), x[:, chosen].numpy() @ w.numpy(), atol=1e-12)
+    assert columns[chosen][1][1].tolist() == columns[0][1].tolist()
+
+
+def test_by_column_adds_a_column_that_stands_twice():
+    values, places = torch.tensor([1.0, 2.0, 4.0, 8.0]), torch.tensor([1, 0, 1, 1])
+    columns = SparseRows(values, places, torch.tensor([0, 3, 4]), 3).by_column()
+    assert [part.tolist() for part in columns[1]] == [[0, 1], [5.0, 8.0]]
+    assert [part.tolist() for part in columns[0]] == [[0], [2.0]] and len(columns[2][0]) == 0
+
+
+def test_by_column_without_rows():
+    columns = SparseRows.from_dense(torch.zeros(0, 4)).by_column()
+    assert len(columns) == 4 and columns[3][0].tolist() == [] and (columns @ torch.ones(0)).tolist() == [0.0] * 4

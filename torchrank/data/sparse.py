@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+BLOCK = 2**18  # entries of a product that are held in the dtype of the dense side at a time: a cache holds them
 
 
 @dataclass(eq=False)  # not frozen: Lightning's precisions rebuild it
@@ -14,7 +21,8 @@ class SparseRows:
     """An (n, D) matrix by rows: the entries of row i are `row_offsets[i]:row_offsets[i + 1]`.
 
     Columns may stand in any order inside a row; a column that stands twice counts as its sum. Products take the dtype
-    of the dense side and are differentiable in it, twice if needed.
+    of the dense side and are differentiable in it, twice if needed; on the host they need no memory that grows with the
+    entries.
 
     >>> rows = SparseRows.from_dense(torch.tensor([[0., 2., 0.], [1., 0., 3.]]))
     >>> rows @ torch.tensor([1., 10., 100.])
@@ -87,9 +95,31 @@ class SparseRows:
         values, columns = self.values[first:last], self.columns[first:last]
         return replace(self, values=values, columns=columns, row_offsets=offsets - first)
 
-    def row_ids(self) -> Tensor:
+    def blocks(self) -> Iterator[tuple[int, SparseRows]]:
+        """(first row, consecutive rows) of about `BLOCK` entries on the host; elsewhere looking would synchronise, so
+        that there is one block."""
+        if self.device.type != "cpu" or len(self.values) <= BLOCK:
+            yield 0, self
+            return
+        starts = torch.searchsorted(self.row_offsets, torch.arange(0, len(self.values), BLOCK)).unique().tolist()
+        for first, last in pairwise([*starts, len(self)]):
+            yield first, self[first:last]
+
+    def by_column(self) -> ByColumn:
+        """The transpose, built by one sort of the entries: as large as the rows, so build it once and keep it."""
+        row_ids, order = self.row_ids(self.columns.dtype), self.columns.sort(stable=True).indices
+        columns, rows, values = self.columns[order], row_ids[order], self.values[order]
+        again = (columns[1:] == columns[:-1]) & (rows[1:] == rows[:-1])
+        if again.any():  # one entry for a column that stands twice in a row
+            new = F.pad(~again, (1, 0), value=True)
+            values = values.new_zeros(int(new.sum())).index_add_(0, new.cumsum(0) - 1, values)
+            columns, rows = columns[new], rows[new]
+        counts = torch.bincount(columns, minlength=self.num_features)
+        return ByColumn(SparseRows(values, rows, F.pad(counts.cumsum(0), (1, 0)), len(self)))
+
+    def row_ids(self, dtype: torch.dtype = torch.int64) -> Tensor:
         """The row of every stored entry (nnz,)."""
-        rows = torch.arange(len(self), device=self.device)
+        rows = torch.arange(len(self), device=self.device, dtype=dtype)
         return torch.repeat_interleave(rows, self.row_offsets.diff(), output_size=len(self.values))
 
     def dense(self) -> Tensor:
@@ -118,29 +148,95 @@ class SparseColumns:
         if v.dim() not in (1, 2) or v.shape[0] != len(self.rows):
             shape = (self.rows.num_features, len(self.rows))
             raise ValueError(f"columns {shape} cannot be multiplied by a tensor of shape {tuple(v.shape)}")
-        values, columns, row_ids = self.rows.values.to(v.dtype), self.rows.columns.long(), self.rows.row_ids()
+        product = _TransposedProduct.apply(v if v.dim() == 2 else v[:, None], self.rows)
+        return product if v.dim() == 2 else product[:, 0]
 
-        def times(column: Tensor) -> Tensor:  # one column at a time: an (nnz, C) product is slower and larger
-            return v.new_zeros(self.rows.num_features).scatter_add(0, columns, values * column[row_ids])
 
-        if v.dim() == 1:
-            return times(v)
-        return torch.stack([times(c) for c in v.unbind(1)], 1) if v.shape[1] else v.new_zeros(self.rows.num_features, 0)
+@dataclass(frozen=True, eq=False)
+class ByColumn:
+    """Rows that can be read by column: `columns[r]` are the places and values of column r, rows ascending.
+
+    `columns[index]` are some of the columns, `columns @ v` is `rows.T @ v` and `columns.T @ w` is `rows @ w`.
+
+    >>> columns = SparseRows.from_dense(torch.tensor([[0., 2., 0.], [1., 4., 3.]])).by_column()
+    >>> columns[1]
+    (tensor([0, 1]), tensor([2., 4.]))
+    >>> columns[torch.tensor([2, 0])] @ torch.tensor([1., 10.])
+    tensor([30., 10.])
+    """
+
+    transposed: SparseRows  # (D, n)
+
+    @cached_property
+    def bounds(self) -> np.ndarray:
+        """(D + 1,) where the columns start and end, on the host: reading one never synchronises."""
+        return self.transposed.row_offsets.cpu().numpy()
+
+    def __len__(self) -> int:
+        return len(self.transposed)
+
+    def __getitem__(self, column):  # an int gives (rows, values), a tensor ByColumn
+        if isinstance(column, Tensor):
+            return ByColumn(self.transposed[column])
+        if not 0 <= column < len(self):
+            raise IndexError(f"column {column} of {len(self)} columns")
+        entries = slice(int(self.bounds[column]), int(self.bounds[column + 1]))
+        return self.transposed.columns[entries], self.transposed.values[entries]
+
+    @property
+    def T(self) -> SparseColumns:
+        return self.transposed.T
+
+    def __matmul__(self, v: Tensor) -> Tensor:
+        return self.transposed @ v
 
 
 class _Product(torch.autograd.Function):
-    """rows @ w. embedding_bag is the fastest forward, but its backward is 20 times slower than a scatter."""
+    """rows @ w; its backward is the other product, so that both can be differentiated again."""
 
     @staticmethod
     def forward(ctx, w: Tensor, rows: SparseRows) -> Tensor:
         ctx.rows = rows
         if w.shape[1] == 0:  # embedding_bag fails on it when it runs on several threads
             return w.new_zeros(len(rows), 0)
-        offsets, weights = rows.row_offsets.to(rows.columns.dtype), rows.values.to(w.dtype)
-        return F.embedding_bag(
-            rows.columns, w, offsets, mode="sum", per_sample_weights=weights, include_last_offset=True
-        )
+        # embedding_bag is the fastest in float32 (its backward is slow), MKL's CSR product by far in float64
+        wide = w.dtype == torch.float64 and w.device.type == "cpu" and torch.backends.mkl.is_available()
+        if wide and len(rows.values):
+            return torch.cat([_csr(block, w.dtype) @ w for _, block in rows.blocks()])
+        return torch.cat([_bags(block, w) for _, block in rows.blocks()])
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.rows.T @ gradient, None
+        return _TransposedProduct.apply(gradient, ctx.rows), None
+
+
+class _TransposedProduct(torch.autograd.Function):
+    """rows.T @ v."""
+
+    @staticmethod
+    def forward(ctx, v: Tensor, rows: SparseRows) -> Tensor:
+        ctx.rows = rows
+        sums = v.new_zeros(v.shape[1], rows.num_features)  # one column at a time: an (nnz, C) product is slower
+        for first, block in rows.blocks():
+            values, columns, row_ids = block.values.to(v.dtype), block.columns.long(), block.row_ids()
+            part = v[first : first + len(block)]
+            for place in range(v.shape[1]):
+                sums[place].scatter_add_(0, columns, part[:, place][row_ids].mul_(values))
+        return sums.T
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        return _Product.apply(gradient, ctx.rows), None
+
+
+def _bags(rows: SparseRows, w: Tensor) -> Tensor:
+    offsets, weights = rows.row_offsets.to(rows.columns.dtype), rows.values.to(w.dtype)
+    return F.embedding_bag(rows.columns, w, offsets, mode="sum", per_sample_weights=weights, include_last_offset=True)
+
+
+def _csr(rows: SparseRows, dtype: torch.dtype) -> Tensor:
+    """The rows as torch's CSR tensor, which cannot be sliced but multiplies fast; MKL reads 32-bit places."""
+    places, values = (rows.row_offsets.int(), rows.columns.int()), rows.values.to(dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says once that these tensors are new
+        return torch.sparse_csr_tensor(*places, values, size=rows.shape, check_invariants=False)
