@@ -161,6 +161,37 @@ def warp_gradient(scores, labels, **options):
     return result
 
 
+def domination_loss(scores, labels, delta=lambda i, j: 0.0):
+    """Sum over i of log(1 + sum of exp(f_j - f_i + delta(i, j)) over the j with smaller label), pair by pair."""
+    total = np.longdouble(0)
+    for terms in domination_terms(scores, labels, delta).values():
+        top = max(0, *terms.values())
+        total += top + np.log(np.exp(-top) + sum(np.exp(term - top) for term in terms.values()))
+    return float(total)
+
+
+def domination_gradient(scores, labels, delta=lambda i, j: 0.0):
+    """The share of j in the sum of i goes up at j and down at i."""
+    result = np.zeros(len(scores), dtype=np.longdouble)
+    for i, terms in domination_terms(scores, labels, delta).items():
+        top = max(0, *terms.values())
+        whole = np.exp(-top) + sum(np.exp(term - top) for term in terms.values())
+        for j, term in terms.items():
+            share = np.exp(term - top) / whole
+            result[j] += share
+            result[i] -= share
+    return result.astype(float)
+
+
+def domination_terms(scores, labels, delta):
+    """{i: {j: f_j - f_i + delta(i, j) for the j with smaller label}} for the i that have such a j."""
+    s = [np.longdouble(score) for score in scores]
+    terms: dict = {}
+    for i, j in pairs(labels):
+        terms.setdefault(i, {})[j] = s[j] - s[i] + np.longdouble(delta(i, j))
+    return terms
+
+
 def each(function, scores, labels, offsets, **options):
     """`function` on every list of a batch of tensors: a numpy array (Q,)."""
     s, y, o = scores.tolist(), labels.tolist(), offsets.tolist()

@@ -31,6 +31,7 @@ CASES = [
     ("lambdarank", {}),
     ("lambdarank", {"k": 1}),
     ("lambdarank", {"k": 3}),
+    ("domination", {}),
     ("warp", {}),
     ("warp", {"margin": 1.0, "negatives": "zero"}),
 ]
@@ -51,7 +52,7 @@ def test_value_equals_the_double_loop(name, options, scale):
     np.testing.assert_allclose(low, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["listnet", "ranknet", "warp"])
+@pytest.mark.parametrize("name", ["listnet", "ranknet", "domination", "warp"])
 def test_real_labels(name):
     scores, labels, offsets = batch(1, real=True)
     expected = plain.each(getattr(plain, name + "_loss"), scores, labels, offsets)

@@ -31,6 +31,7 @@ LOG3 = float(np.log2(3))
 DCG = 3 / LOG3 + 1 / float(np.log2(5))
 NDCG = DCG / (3 + 1 / LOG3)
 SOFTMAX_LOSS = float(np.log(4))
+MARGIN = [[0.1 * (k - m) ** 2 for m in range(4)] for k in range(4)]
 WARP2, WARP3 = 1 + 1 / LOG3, 1 + 1 / LOG3 + 1 / 2  # L(2), L(3)
 
 ROWS = {
@@ -60,6 +61,8 @@ ROWS = {
     "ranknet_loss": Row(F.ranknet_loss, {}, loss=True, all_tied=5 * float(np.log(2)), single=0),
     "lambdarank_loss": Row(F.lambdarank_loss, {}, loss=True, single=0),
     "lambdarank_loss@2": Row(F.lambdarank_loss, {"k": 2}, loss=True, single=0),
+    "domination_loss": Row(F.domination_loss, {}, loss=True, all_tied=float(np.log(4 * 3)), single=0),
+    "domination_loss, layers": Row(F.domination_loss, {"margin": MARGIN}, loss=True, single=0),
     "warp_loss": Row(F.warp_loss, {}, loss=True, all_tied=0.1 * (WARP3 + WARP2) / 2, single=0),
     "warp_loss, zero": Row(F.warp_loss, {"negatives": "zero", "margin": 1.0}, loss=True, all_tied=WARP2, single=0),
 }

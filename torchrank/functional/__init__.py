@@ -1,6 +1,7 @@
 """Pure tensor functions on flat lists and on matrices; imports torch only."""
 
 from torchrank.functional.conventions import CONVENTIONS, describe, evaluate
+from torchrank.functional.domination import domination_loss
 from torchrank.functional.losses import LOSSES, lambdarank_loss, listnet_loss, rank_weights, ranknet_loss, warp_loss
 from torchrank.functional.metrics import (
     all_pairs_error,
@@ -33,6 +34,7 @@ __all__ = [
     "average_precision",
     "describe",
     "domination_error",
+    "domination_loss",
     "err",
     "evaluate",
     "geometric_mean",

@@ -6,9 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchrank.functional.gains import check_grades, discount_of, gain_of, ideal_dcg
+from torchrank.functional.domination import domination_loss
+from torchrank.functional.gains import discount_of, gain_of, ideal_dcg
+from torchrank.functional.gradient import KnownGradient
 from torchrank.functional.ragged import (
-    levels_within,
     list_ids,
     longest_list,
     partner_blocks,
@@ -23,7 +24,7 @@ from torchrank.functional.ragged import (
     sort_keys,
     wide,
 )
-from torchrank.functional.ranking import check_cutoff, check_lists, count_grades, ratio, result_dtype
+from torchrank.functional.ranking import check_cutoff, check_lists, levels_of, ratio, result_dtype
 
 PAIRS_AT_ONCE = 2**20  # bounds the memory of the pairwise losses: about 60 bytes per pair
 
@@ -125,7 +126,7 @@ def warp_loss(
     check_lists(scores, labels, offsets)
     longest = longest_list(offsets, len(scores), max_length)
     labels, num_grades = warp_labels(labels, negatives), num_grades if negatives == "lower" else 2
-    levels, num_levels = _levels(labels, offsets, longest, num_grades)
+    levels, num_levels = levels_of(labels, offsets, longest=longest, num_grades=num_grades)
     s, ids = wide(scores), list_ids(offsets, len(scores))
     splits = list(_splits(s.detach(), margin + s.detach(), levels, ids, lists=len(offsets) - 1, num_levels=num_levels))
     violators, hinges = _violations(s.detach(), splits, longest)
@@ -133,7 +134,7 @@ def warp_loss(
     shares = ratio(eligible, segment_sum(eligible, offsets)[ids], 0.0)
     weights = shares * rank_weights(longest, s.device)[violators] / violators.clamp(min=1)
     slopes = _pulls(weights, splits, longest) - weights * violators
-    loss = _KnownGradient.apply(s, segment_sum(weights * hinges, offsets), slopes, ids)
+    loss = KnownGradient.apply(s, segment_sum(weights * hinges, offsets), slopes, ids)
     return loss.to(result_dtype(scores))
 
 
@@ -156,14 +157,6 @@ def warp_labels(labels: Tensor, negatives: str) -> Tensor:
     if negatives not in ("lower", "zero"):
         raise ValueError(f'negatives must be "lower" or "zero", got {negatives!r}')
     return labels if negatives == "lower" else (labels > 0).long()
-
-
-def _levels(labels: Tensor, offsets: Tensor, longest: int, num_grades: int | None) -> tuple[Tensor, int]:
-    """Labels as integers from 0 in the same order, and how many different ones there may be."""
-    if grades := count_grades(labels, num_grades):
-        check_grades(labels, grades)
-        return labels.long(), grades
-    return levels_within(labels, offsets, max_length=longest), longest
 
 
 class _Split(NamedTuple):
@@ -224,21 +217,6 @@ def _pulls(weights: Tensor, splits: list[_Split], longest: int) -> Tensor:
     return pulls
 
 
-class _KnownGradient(torch.autograd.Function):
-    """A loss per list `(Q,)` whose slope at every score `(N,)` is already known."""
-
-    @staticmethod
-    def forward(ctx, scores, loss, slopes, ids):
-        ctx.save_for_backward(slopes, ids)
-        return loss.clone()
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad):
-        slopes, ids = ctx.saved_tensors
-        return grad[ids] * slopes, None, None, None
-
-
 def _pair_loss(
     scores: Tensor,
     labels: Tensor,
@@ -270,7 +248,7 @@ def _pair_loss(
         loss.index_add_(0, ids[upper], weight * torch.nn.functional.softplus(-margin))
         slope = weight * torch.sigmoid(-margin)
         slopes.index_add_(0, upper, -slope).index_add_(0, lower, slope)
-    return _KnownGradient.apply(scores, loss, torch.empty_like(slopes).scatter(0, order, slopes), ids)
+    return KnownGradient.apply(scores, loss, torch.empty_like(slopes).scatter(0, order, slopes), ids)
 
 
 def _piece(starts: Tensor, first: Tensor, begin: int, size: int) -> tuple[Tensor, Tensor]:
@@ -281,4 +259,10 @@ def _piece(starts: Tensor, first: Tensor, begin: int, size: int) -> tuple[Tensor
     return upper, first[upper] + torch.arange(begin, begin + size, device=starts.device) - starts[upper]
 
 
-LOSSES = {"listnet": listnet_loss, "ranknet": ranknet_loss, "lambdarank": lambdarank_loss, "warp": warp_loss}
+LOSSES = {
+    "listnet": listnet_loss,
+    "ranknet": ranknet_loss,
+    "lambdarank": lambdarank_loss,
+    "warp": warp_loss,
+    "domination": domination_loss,
+}

@@ -7,7 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchrank.functional.gains import check_grades
 from torchrank.functional.ragged import (
+    levels_within,
     list_ids,
     longest_list,
     read,
@@ -91,6 +93,19 @@ def count_grades(labels: Tensor, num_grades: int | None) -> int:
         return 0
     whole = not labels.is_floating_point() or read(labels.frac().max()) == 0
     return int(highest) + 1 if whole else 0
+
+
+def levels_of(labels: Tensor, offsets: Tensor, *, longest: int, num_grades: int | None) -> tuple[Tensor, int]:
+    """Labels as integers from 0 in the same order, `(N,)`, and how many different ones there may be.
+
+    >>> levels_of(torch.tensor([0.5, 7.0, 0.5]), torch.tensor([0, 3]), longest=3, num_grades=None)
+    (tensor([0, 1, 0]), 3)
+    """
+    if grades := count_grades(labels, num_grades):
+        if num_grades:
+            check_grades(labels, grades)
+        return labels.long(), grades
+    return levels_within(labels, offsets, max_length=longest), max(longest, 1)
 
 
 def check(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
