@@ -17,6 +17,8 @@ RANKERS = {
     "GMML": "torchrank.rankers.gmml",
     "LGMML": "torchrank.rankers.lgmml",
     "LGMMLNet": "torchrank.rankers.lgmml_net",
+    "DominationRank": "torchrank.rankers.domination",
+    "PAMIR": "torchrank.rankers.pamir",
 }
 EXPORTS = RANKERS | {
     "load": "torchrank.rankers.base",

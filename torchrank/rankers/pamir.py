@@ -1,0 +1,243 @@
+"""PAMIR (Grangier & Bengio, PAMI 2008): passive-aggressive steps on sampled triplets, one model or one per topic."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchrank.data.batch import Batch
+from torchrank.data.lists import RankingSet
+from torchrank.data.sparse import SparseRows
+from torchrank.functional.ragged import list_ids
+from torchrank.rankers.base import RoundRanker
+from torchrank.solvers.passive import (
+    Passed,
+    differences,
+    draw_lists,
+    draw_pairs,
+    in_order,
+    list_counts,
+    passive_minibatches,
+    passive_steps,
+)
+from torchrank.solvers.sources import found_in
+
+NUMBERS = 2**24  # numbers of the differences held at once: 128 MB in float64
+
+
+class PAMIR(RoundRanker):
+    """Linear scores w.x. A step draws a document i and one j of its list with a lower label, v = x_i - x_j, and moves w
+    to the minimiser of 1/2 |w' - w|^2 + l2 |w'|^2 + C max(0, 1 - w'.v), starting at w = 0.
+
+    `sampling`: "positive", each document that has a lower one as often as any other, "query", each list that has such
+    as often, or "pair", each pair (i, j). `l2` shrinks the weights at every step: useful values are about 1 / steps.
+    A round makes `steps` steps; None: as many as it takes to draw a triplet for each document that has a lower one.
+    `averaged`: scores by the mean of the weights after each step of all rounds. With `minibatch` > 1 a step moves to
+    the mean of the points to which that many triplets would go alone; the others are sequential and run in one process.
+
+    `per_topic`: list q of every set is topic q and has weights of its own, which its own triplets move; their shares
+    follow `sampling`, averages count own steps, and several processes share out the topics.
+    """
+
+    takes = frozenset({"sparse", "corpus"})
+    iterate: Tensor  # weights after the last step, where `weight` is their mean
+    made: Tensor  # (models,) steps made so far
+
+    def __init__(
+        self,
+        num_features: int,
+        steps: int | None = None,
+        C: float = 0.1,
+        l2: float = 0.0,
+        sampling: str = "positive",
+        averaged: bool = True,
+        minibatch: int = 1,
+        per_topic: bool = False,
+        rounds: int = 50,
+        seed: int = 0,
+        transform: str | dict | list | None = None,
+    ):
+        super().__init__(num_features, transform, rounds)
+        if C <= 0 or l2 < 0 or minibatch < 1 or (steps is not None and steps < 1):
+            raise ValueError(
+                f"C={C}, l2={l2}, minibatch={minibatch}, steps={steps}: C has to be above 0, l2 at least 0, minibatch "
+                "and steps at least 1"
+            )
+        list_counts(torch.zeros(0), torch.zeros(1, dtype=torch.int64), sampling)  # refuses unknown samplings
+        self.steps, self.C, self.l2, self.sampling, self.averaged = steps, C, l2, sampling, averaged
+        self.minibatch, self.per_topic, self.seed = minibatch, per_topic, seed
+        self.topics: list[str] = []
+        self._counts: Tensor | None = None
+        shape = (0, self.transform.num_outputs) if per_topic else (self.transform.num_outputs,)
+        self.weight = nn.Parameter(torch.zeros(shape, dtype=torch.float64), requires_grad=False)
+        self.register_buffer("iterate", torch.zeros(0, dtype=torch.float64))
+        self.register_buffer("made", torch.zeros(1, dtype=torch.int64))
+
+    def score(self, batch: Batch) -> Tensor:
+        if self.per_topic:
+            return topic_scores(batch, self.weight)
+        scores = batch.x @ self.weight.to(batch.x.dtype)
+        return scores if batch.index is None else scores[batch.index]
+
+    # ---- learning -----------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        self._counts = None
+        models = len(self.data.sets["train"]) if self.per_topic else 1
+        shape = (models, self.transform.num_outputs) if self.per_topic else (self.transform.num_outputs,)
+        self.resize("weight", shape)
+        self.resize("made", (models,))
+        if self.averaged:
+            self.resize("iterate", shape)
+
+    def round(self) -> bool:
+        if self.trainer.world_size > 1 and self.minibatch == 1 and not self.per_topic:
+            raise ValueError("PAMIR makes one step after another, in one process: set model.minibatch=64 on several")
+        counts = self._list_counts()
+        triplets, portion = self._sizes_of_a_round(counts)
+        if triplets == 0:
+            return True
+        generator = torch.Generator().manual_seed(1_000_003 * self.seed + self.trainer.current_epoch)
+        models = self._current.detach().clone().view(len(self.made), -1)
+        totals, made, loss = torch.zeros_like(models), torch.zeros_like(self.made), 0.0
+        for begin in range(0, triplets, portion):
+            number = min(portion, triplets - begin)
+            lists = draw_lists(counts, number, generator)
+            uniform = torch.rand(number, 2, dtype=torch.float64, generator=generator)
+            for model, places, rows in self._by_model(lists.to(self.device), uniform.to(self.device)):
+                passed = self._steps(rows, models[model], places, number)
+                models[model] = passed.weights
+                totals[model] += passed.total
+                made[model] += -(-(len(places) if self.per_topic else number) // self.minibatch)
+                loss += passed.loss
+        self._write(models, totals, made, loss / triplets)
+        return False
+
+    def _steps(self, rows: Tensor | SparseRows, weights: Tensor, places: Tensor, number: int) -> Passed:
+        """Steps of one model on the rows at `places` of its `number` rows; those of a topic are all here."""
+        if self.minibatch == 1:
+            return passive_steps(rows, weights, C=self.C, l2=self.l2)
+        if self.per_topic:
+            places, number = torch.arange(len(places), device=places.device), len(places)
+        starts = torch.arange(0, number, self.minibatch, device=places.device)
+        bounds = [*torch.searchsorted(places, starts).tolist(), len(places)]
+        sizes = [min(self.minibatch, number - start) for start in starts.tolist()]
+        summed: Any = {} if self.per_topic else {"reduce": self._reduce}
+        return passive_minibatches(rows, weights, bounds, sizes, C=self.C, l2=self.l2, **summed)
+
+    def _by_model(self, lists: Tensor, uniform: Tensor) -> list[tuple[int, Tensor, Any]]:
+        """For each model the places of its triplets among the drawn ones, in order, and their rows x_i - x_j, of the
+        lists of this process."""
+        places, rows = self._differences(lists, uniform)
+        if not self.per_topic:
+            return [(0, places, rows)]
+        owners, order = torch.sort(lists[places], stable=True)
+        topics, counts = torch.unique_consecutive(owners, return_counts=True)
+        return [(topic, places[own], rows[own])
+                for topic, own in zip(topics.tolist(), order.split(counts.tolist()), strict=True)]  # fmt: skip
+
+    def _differences(self, lists: Tensor, uniform: Tensor) -> tuple[Tensor, Any]:
+        found, parts = [], []
+        for batch in self.batches():
+            here, places, _ = found_in(batch, lists[:, None])
+            first, second = draw_pairs(batch.labels, batch.offsets, here, uniform[places], self.sampling)
+            if batch.index is not None:
+                first, second = batch.index[first], batch.index[second]
+            found.append(places)
+            parts.append(differences(batch.x, first, second))
+        places, order = torch.sort(torch.cat(found))
+        return places, in_order(parts, order)
+
+    def _write(self, models: Tensor, totals: Tensor, made: Tensor, loss: float) -> None:
+        """Weights after a round; of topics each process brings its own, and 0 for the others."""
+        if self.trainer.world_size > 1:
+            loss = float(self._reduce(torch.tensor(loss, dtype=torch.float64, device=self.device)))
+        if self.trainer.world_size > 1 and self.per_topic:
+            here = torch.zeros(len(models), 1, dtype=models.dtype, device=self.device)
+            for batch in self.batches():
+                here[batch.query] = 1
+            models, totals, made = (self._reduce(part) for part in (models * here, totals, made))
+        if self.averaged:
+            steps = (self.made + made)[:, None].clamp(min=1)
+            mean = (self.weight.view_as(totals) * self.made[:, None] + totals) / steps
+            self.weight.copy_(mean.view_as(self.weight))
+        self._current.copy_(models.view_as(self._current))
+        self.made += made
+        self.log("train/loss", loss, prog_bar=True)
+
+    @property
+    def _current(self) -> Tensor:
+        return self.iterate if self.averaged else self.weight
+
+    def _list_counts(self) -> Tensor:
+        """How likely each training list is to be drawn, on the host: the same in all processes."""
+        if self._counts is None:
+
+            def count(batch: Batch, into: tuple[Tensor, ...]) -> None:
+                into[0][batch.query] = list_counts(batch.labels, batch.offsets, self.sampling).double()
+                into[1].add_(list_counts(batch.labels, batch.offsets, "positive").sum())
+
+            zeros = torch.zeros(len(self.data.sets["train"]) + 1, dtype=torch.float64, device=self.device)
+            counts, positives = self.total(count, into=(zeros[1:], zeros[0]))
+            self._counts, self._positives = counts.long().cpu(), int(positives)
+        return self._counts
+
+    def _sizes_of_a_round(self, counts: Tensor) -> tuple[int, int]:
+        """Triplets of a round, and how many of them are held at once; both fill their minibatches."""
+        steps = -(-self._positives // self.minibatch) if self.steps is None else self.steps
+        x = self.data.sets["train"].x
+        width = 2 * len(x.values) // max(len(x), 1) if isinstance(x, SparseRows) else self.transform.num_outputs
+        held = max(1, NUMBERS // max(width, 1) // self.minibatch)
+        return (steps if counts.any() else 0) * self.minibatch, held * self.minibatch
+
+    # ---- topics -------------------------------------------------------------------------------------------------
+
+    def setup(self, stage: str) -> None:
+        super().setup(stage)
+        if self.per_topic:
+            if stage == "fit":
+                self.topics = topic_names(self.data.sets["train"])
+            for lists in self.data.sets.values():
+                check_topics(lists, self.topics)
+
+    def on_save_checkpoint(self, checkpoint: dict) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["topics"] = self.topics
+
+    def on_load_checkpoint(self, checkpoint: dict) -> None:
+        super().on_load_checkpoint(checkpoint)
+        self.topics, self._counts = checkpoint["topics"], None
+
+
+def topic_scores(batch: Batch, weights: Tensor) -> Tensor:
+    """Scores (N,) of a batch whose list q is topic `batch.query[q]`, by the rows `weights (T, D)`."""
+    own = weights[batch.query].to(batch.x.dtype)  # (Q, D)
+    lists = list_ids(batch.offsets, len(batch.labels))
+    if batch.index is not None and len(batch.x) * len(own) <= 2 * len(lists):  # most rows stand in most lists
+        return (batch.x @ own.T.contiguous())[batch.index, lists]
+    x = batch.flat().x
+    if isinstance(x, Tensor):
+        return (x * own[lists]).sum(1)
+    columns = x.columns + x.num_features * lists[x.row_ids()]
+    return SparseRows(x.values, columns, x.row_offsets, own.numel()) @ own.flatten()
+
+
+def topic_names(lists: RankingSet) -> list[str]:
+    """Names of the lists; their positions where they have none."""
+    return [str(name) for name in (range(len(lists)) if lists.query_ids is None else lists.query_ids)]
+
+
+def check_topics(lists: RankingSet, topics: list[str]) -> None:
+    """Refuse lists that are not these topics in this order."""
+    found = topic_names(lists)
+    if len(found) != len(topics):
+        raise ValueError(
+            f"per_topic=true has weights for {len(topics)} topics, but the set '{lists.name}' has {len(found)} lists: "
+            "every set needs one list for each topic, in the same order"
+        )
+    for place, (name, topic) in enumerate(zip(found, topics, strict=True)):
+        if name != topic:
+            raise ValueError(
+                f"list {place} of the set '{lists.name}' is topic {name!r}, that of the training lists {topic!r}: "
+                "per_topic=true needs the same query_ids in the same order in all sets"
+            )
