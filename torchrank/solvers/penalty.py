@@ -1,0 +1,36 @@
+"""The penalty l1 |w|_1 + l2 |w|^2 (no half in front of the square), for one problem or T side by side."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Penalty(NamedTuple):
+    """`l1` and `l2` are numbers, or (T, 1) where the problems differ."""
+
+    l1: float | Tensor
+    l2: float | Tensor
+
+    def __call__(self, point: Tensor) -> Tensor:
+        """Value for each problem (T,) of points (T, D)."""
+        return (self.l1 * point.abs() + self.l2 * point.square()).sum(-1)
+
+    def prox(self, point: Tensor, gradient: Tensor, steepness: Tensor) -> Tensor:
+        """The minimiser of gradient . move + steepness/2 move^2 + penalty(point + move), coordinate by coordinate, with
+        exact zeros under l1. Where steepness and l2 are 0 there is no slope: the point stays, or goes to 0 under l1.
+
+        >>> Penalty(1.0, 0.0).prox(torch.tensor([2.0, 0.1]), torch.tensor([0.5, 0.5]), torch.ones(2))
+        tensor([0.5000, 0.0000])
+        """
+        pull = steepness * point - gradient
+        shrunk = pull - pull.clamp(-self.l1, self.l1)  # type: ignore[arg-type]
+        width = steepness + 2 * self.l2
+        free = torch.where(torch.as_tensor(self.l1, device=point.device) > 0, 0.0, point)
+        return torch.where(width > 0, shrunk / torch.where(width > 0, width, 1.0), free)
+
+    def violation(self, point: Tensor, gradient: Tensor) -> Tensor:
+        """How far each coordinate is from optimality (the smallest subgradient), of the shape of `point`."""
+        slope = gradient + 2 * self.l2 * point
+        at_zero = (slope.abs() - self.l1).clamp(min=0)
+        return torch.where(point == 0, at_zero, (slope + self.l1 * point.sign()).abs())
