@@ -1,0 +1,338 @@
+"""Domination Rank: linear models with the log-sum-exp domination loss (Stevens, MIT 2010), solved to a certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from pytorch_lightning.utilities import rank_zero_warn
+from torch import Tensor, nn
+
+from torchrank.data.batch import Batch
+from torchrank.functional.domination import dominating, domination_slopes
+from torchrank.functional.ragged import list_ids, positions_within, segment_sum
+from torchrank.rankers.base import RoundRanker
+from torchrank.solvers.curvature import add_curvature
+from torchrank.solvers.fista import Fista, fista_start, fista_step
+from torchrank.solvers.lbfgs import LBFGS, lbfgs_start, lbfgs_step
+from torchrank.solvers.negatives import keep_negatives
+from torchrank.solvers.penalty import Penalty
+
+MEMORY = 30  # moves remembered by L-BFGS
+STEPS = 20  # steps of FISTA or L-BFGS in a round
+PATH_ROUNDS = 200  # times STEPS for one fit of a path
+
+
+class DominationRank(RoundRanker):
+    """Linear scores f = Xw that minimise sum_i log(1 + sum_{j below i} exp(f_j - f_i)) + l1 |w|_1 + l2 |w|^2, where j
+    runs over the documents of the same list with a smaller label. A sum over all lists: l1 and l2 grow with the data.
+
+    `grades="flat"` knows relevant and other documents only. `margin`: a number k demands k times the difference of the
+    labels, `{"slope": a, "offset": b, "log": true}` the schedules s(y) = a y + b or a ln y + b (0 for y <= 0), a list
+    one margin for each boundary between grades, a matrix one for each pair of grades. `group="pooled"` ranks all
+    documents of all lists together. `negatives` is the share of the lowest documents of each list that is drawn.
+    `per_topic` learns a model for every list: list q of each split is topic q.
+
+    Solvers of the one convex problem: `lbfgs` (without l1), `fista`; `auto` takes the first that can. A round is
+    20 of their steps. The fit ends when no coordinate is farther than `tolerance` from optimality (KKT). With `path=n`
+    a round is one whole fit, from the l1 under which w = 0 down to `path_ratio` of it in n steps, each started from the
+    one before; validation chooses among them.
+    """
+
+    takes = frozenset({"sparse", "corpus"})
+    weight: nn.Parameter  # (T, D): a row for each topic, or one
+    memory: Tensor  # (rows, T D) of the solver: where FISTA looks next, or moves and changes of L-BFGS
+    pace: Tensor  # (2, T) momentum and curvature of FISTA
+
+    def __init__(
+        self,
+        num_features: int,
+        l1: float = 0.0,
+        l2: float = 1.0,
+        solver: str = "auto",
+        bound: str = "range",
+        grades: str = "layered",
+        margin: float | list | dict | None = None,
+        group: str = "query",
+        negatives: float = 1.0,
+        per_topic: bool = False,
+        path: int | None = None,
+        path_ratio: float = 1e-3,
+        tolerance: float = 1e-3,
+        rounds: int = 500,
+        seed: int = 0,
+        transform: str | dict | list | None = "standard",
+    ):
+        super().__init__(num_features, transform, rounds if path is None else path)
+        self.l1, self.l2, self.bound, self.grades, self.margin = l1, l2, bound, grades, margin
+        self.solver = solver if solver != "auto" else "fista" if l1 > 0 or path else "lbfgs"
+        self.group, self.negatives, self.per_topic = group, negatives, per_topic
+        self.path, self.path_ratio, self.tolerance, self.seed = path, path_ratio, tolerance, seed
+        self.certified = path is None
+        self._check(solver)
+        self.weight = nn.Parameter(torch.zeros(1, self.transform.num_outputs, dtype=torch.float64), requires_grad=False)
+        for name in ("memory", "pace"):
+            self.register_buffer(name, torch.zeros(0, 0, dtype=torch.float64))
+        self._forget()
+
+    def _check(self, solver: str) -> None:
+        chosen = {
+            "solver": (solver, ("auto", "lbfgs", "fista")),
+            "bound": (self.bound, ("range", "square")),
+            "grades": (self.grades, ("layered", "flat")),
+            "group": (self.group, ("query", "pooled")),
+        }
+        for name, (value, choices) in chosen.items():
+            if value not in choices:
+                raise ValueError(f"unknown {name}={value!r}: choose one of {', '.join(choices)}")
+        if self.l1 < 0 or self.l2 < 0:
+            raise ValueError(f"penalties must not be negative, got l1={self.l1}, l2={self.l2}")
+        if not 0 < self.negatives <= 1:
+            raise ValueError(f"negatives={self.negatives} is the kept share of low documents: above 0, at most 1")
+        if self.solver == "lbfgs" and (self.l1 > 0 or self.path):
+            raise ValueError("solver=lbfgs needs a smooth objective: use fista with l1 or a path")
+        if self.group == "pooled" and self.per_topic:
+            raise ValueError("group=pooled ranks all lists together, per_topic each by itself: choose one")
+
+    # ---- scoring ------------------------------------------------------------------------------------------------
+
+    def score(self, batch: Batch) -> Tensor:
+        return self._entry_scores(batch, self.weight.to(batch.x.dtype))
+
+    def _entry_scores(self, batch: Batch, weight: Tensor) -> Tensor:
+        """Scores (N,) of the entries under weights (T, D)."""
+        if not self.per_topic:
+            scores = batch.x.to(dtype=weight.dtype) @ weight[0]
+            return scores if batch.index is None else scores[batch.index]
+        scores = batch.x.to(dtype=weight.dtype) @ weight[batch.query].T  # (n, Q)
+        lists = list_ids(batch.offsets, len(batch.labels))
+        rows = torch.arange(len(lists), device=lists.device) if batch.index is None else batch.index
+        return scores[rows, lists]
+
+    # ---- the objective ------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        self._forget()
+        if self.per_topic:
+            self._check_topics()
+        topics = len(self.data.sets["train"]) if self.per_topic else 1
+        self.resize("weight", (topics, self.transform.num_outputs))
+        for name in ("memory", "pace"):
+            self.resize(name, (0, 0))
+
+    def _check_topics(self) -> None:
+        ids = {split: lists.query_ids for split, lists in self.data.sets.items()}
+        for split, found in ids.items():
+            if len(self.data.sets[split]) != len(self.data.sets["train"]) or (
+                found is not None and ids["train"] is not None and list(found) != list(ids["train"])
+            ):
+                raise ValueError(f"per_topic needs the same topics in the same order in train and {split}")
+
+    def _forget(self) -> None:
+        self._prepared: list[Batch] | None = None
+        self._scale: Tensor | None = None
+        self._largest: Tensor | None = None  # (T, 1): from this l1 on all weights are 0
+        self._labels: Tensor | None = None  # of all training documents, for group="pooled"
+
+    def batches(self) -> Iterator[Batch]:
+        """The training lists as they are learned from: flat, with drawn negatives; kept, where that changes them."""
+        if self.negatives == 1 and self.grades == "layered":
+            return super().batches()
+        if self._prepared is None:
+            self._prepared = [self._as_learned(batch) for batch in super().batches()]
+        return iter(self._prepared)
+
+    def _as_learned(self, batch: Batch) -> Batch:
+        if self.negatives < 1:
+            batch = keep_negatives(batch, self.negatives, self.seed)
+        if self.grades == "flat":
+            batch = batch._replace(labels=(batch.labels > 0).to(batch.labels.dtype), num_grades=2)
+        return batch
+
+    def _slopes(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss (T,) and gradient (T, D), without the penalty, over all training lists."""
+        if self.group == "pooled":
+            return self._pooled_slopes(weight)
+
+        def add(batch: Batch, into: tuple[Tensor, ...]) -> None:
+            losses, slopes = self._list_slopes(batch, weight)
+            into[0].index_add_(0, self._models(batch), losses)
+            self._add_gradient(batch, slopes, into[1])
+
+        loss, gradient = self.total(add, into=(torch.zeros_like(weight[:, 0]), torch.zeros_like(weight)))
+        return loss, gradient
+
+    def _values(self, weight: Tensor) -> Tensor:
+        """Loss (T,) alone."""
+        if self.group == "pooled":
+            return self._pooled(weight)[0]
+
+        def add(batch: Batch, into: tuple[Tensor, ...]) -> None:
+            into[0].index_add_(0, self._models(batch), self._list_slopes(batch, weight)[0])
+
+        return self.total(add, into=(torch.zeros_like(weight[:, 0]),))[0]
+
+    def _list_slopes(self, batch: Batch, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return domination_slopes(
+            self._entry_scores(batch, weight),
+            batch.labels,
+            batch.offsets,
+            margin=self._margin(batch.labels),
+            max_length=batch.max_length,
+            num_grades=batch.num_grades,
+        )
+
+    def _models(self, batch: Batch) -> Tensor:
+        return batch.query if self.per_topic else torch.zeros_like(batch.query)
+
+    def _add_gradient(self, batch: Batch, slopes: Tensor, into: Tensor) -> None:
+        """into (T, D) += X' slopes, with the slopes (N,) of the entries."""
+        x: Any = batch.x.to(dtype=torch.float64)
+        if not self.per_topic:
+            if batch.index is not None:
+                slopes = slopes.new_zeros(len(x)).index_add_(0, batch.index, slopes)
+            into[0] += x.T @ slopes
+            return
+        lists = list_ids(batch.offsets, len(slopes))
+        rows = torch.arange(len(lists), device=lists.device) if batch.index is None else batch.index
+        spread = slopes.new_zeros(len(x), batch.num_lists)
+        spread[rows, lists] = slopes
+        into[batch.query] += (x.T @ spread).T
+
+    def _margin(self, labels: Tensor) -> Tensor | None:
+        """s (N,) of the entries, or the matrix of grades."""
+        if self.margin is None:
+            return None
+        if isinstance(self.margin, list) and isinstance(self.margin[0], list):
+            return torch.tensor(self.margin, dtype=torch.float64, device=labels.device)
+        if isinstance(self.margin, list):  # one for each boundary: s(k) is their sum below grade k
+            steps = torch.tensor([0.0, *self.margin], dtype=torch.float64, device=labels.device).cumsum(0)
+            return steps[labels.long()]
+        schedule = self.margin if isinstance(self.margin, dict) else {"slope": self.margin}
+        height = labels.double().clamp(min=1e-300).log() if schedule.get("log") else labels.double()
+        found = schedule.get("slope", 1.0) * height + schedule.get("offset", 0.0)
+        return torch.where(labels > 0, found.clamp(min=0), 0.0)
+
+    # ---- all documents in one group ------------------------------------------------------------------------------
+
+    def _pooled(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss (1,) of all training documents as one list, and the slopes at their places (see `_places`)."""
+        if self._labels is None:
+            self._labels = self._gather(lambda batch: batch.labels.double())
+        scores = self._gather(lambda batch: self._entry_scores(batch, weight))
+        there = self._labels.isfinite()
+        labels = self._labels[there]
+        one = torch.tensor([0, len(labels)], device=labels.device)
+        loss, slopes = domination_slopes(scores[there], labels, one, margin=self._margin(labels))
+        return loss, torch.zeros_like(scores).masked_scatter(there, slopes)
+
+    def _pooled_slopes(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        loss, slopes = self._pooled(weight)
+
+        def add(batch: Batch, into: tuple[Tensor, ...]) -> None:
+            self._add_gradient(batch, slopes[self._places(batch)], into[0])
+
+        return loss, self.total(add, into=(torch.zeros_like(weight),))[0]
+
+    def _gather(self, entries: Callable[[Batch], Tensor]) -> Tensor:
+        """Values of the entries of all processes at their places; nan where a document is not learned from."""
+
+        def write(batch: Batch, into: tuple[Tensor, ...]) -> None:
+            into[0][self._places(batch)] = entries(batch)
+            into[1][self._places(batch)] = 1
+
+        size = int(self.data.sets["train"].lengths.sum())
+        zeros = torch.zeros(size, dtype=torch.float64, device=self.device)
+        values, written = self.total(write, into=(zeros, zeros.clone()))
+        return torch.where(written > 0, values, torch.nan)
+
+    def _places(self, batch: Batch) -> Tensor:
+        """Places (N,) of the entries among all training documents."""
+        starts = self.data.sets["train"].offsets.to(self.device)[batch.query]
+        count = len(batch.labels)
+        return starts[list_ids(batch.offsets, count)] + positions_within(batch.offsets, count)
+
+    # ---- solving ------------------------------------------------------------------------------------------------
+
+    def round(self) -> bool:
+        penalty = self._penalty()
+        state = Solving(self.weight.detach().clone(), self.memory, self.pace)
+        if self.path is not None:
+            state = Solving(state.weight, self.memory[:0], self.pace[:0])
+        for _ in range(1 if self.path is None else PATH_ROUNDS):
+            state = self._advance(state, penalty)
+            loss, gradient = self._slopes(state.weight)
+            violation = float(penalty.violation(state.weight, gradient).max())
+            if violation <= self.tolerance:
+                break
+        self._report(float((loss + penalty(state.weight)).sum()), violation, state.weight)
+        for name, value in zip(("weight", "memory", "pace"), state, strict=True):
+            self.resize(name, tuple(value.shape)).data.copy_(value)
+        return self.path is None and violation <= self.tolerance
+
+    def _penalty(self) -> Penalty:
+        """The penalty of this round: on a path l1 falls from the value at which all weights become 0."""
+        if self.path is None:
+            return Penalty(self.l1, self.l2)
+        if self._largest is None:
+            self._largest = self._slopes(torch.zeros_like(self.weight))[1].abs().amax(1, keepdim=True)
+        share = self.path_ratio ** (self.trainer.current_epoch / max(self.path - 1, 1))
+        return Penalty(share * self._largest, self.l2)
+
+    def _advance(self, state: Solving, penalty: Penalty) -> Solving:
+        """A number of steps of the solver."""
+        return self._fista(state, penalty) if self.solver == "fista" else self._lbfgs(state, penalty)
+
+    def _fista(self, state: Solving, penalty: Penalty) -> Solving:
+        now = fista_start(state.weight)
+        if len(state.memory):
+            now = Fista(state.weight, state.memory.view_as(state.weight), *state.pace)
+        scale = self._curvature()
+        for _ in range(STEPS):
+            now = fista_step(now, self._values, self._slopes, penalty, scale)
+        return Solving(now.point, now.ahead.view(1, -1), torch.stack((now.momentum, now.curvature)))
+
+    def _lbfgs(self, state: Solving, penalty: Penalty) -> Solving:
+        def objective(point: Tensor) -> tuple[Tensor, Tensor]:
+            weight = point.view_as(state.weight)
+            loss, gradient = self._slopes(weight)
+            return (loss + penalty(weight)).sum(), (gradient + 2 * penalty.l2 * weight).flatten()
+
+        now = lbfgs_start(state.weight.flatten(), MEMORY)
+        if len(state.memory):
+            now = LBFGS(state.weight.flatten(), *state.memory.chunk(2))
+        value, gradient = objective(now.point)
+        for _ in range(STEPS):
+            if gradient.abs().max() <= self.tolerance:
+                break
+            now, value, gradient = lbfgs_step(now, objective, value, gradient)
+        return Solving(now.point.view_as(state.weight), torch.cat((now.moves, now.changes)), state.pace)
+
+    def _curvature(self) -> Tensor:
+        """Bound (T, D) of the curvature of the loss along each weight."""
+        if self._scale is None:
+            self._scale = torch.zeros_like(self.weight)
+
+            def add(batch: Batch, into: tuple[Tensor, ...]) -> None:
+                counts = segment_sum(dominating(batch.labels, batch.offsets).double(), batch.offsets)
+                add_curvature(batch, into[0], self._models(batch), counts, self.bound)
+
+            (self._scale,) = self.total(add, into=(torch.zeros_like(self.weight),))
+        return self._scale
+
+    def _report(self, objective: float, violation: float, weight: Tensor) -> None:
+        self.certificate = {"kkt": violation, "tolerance": self.tolerance}
+        self.log("train/objective", objective, prog_bar=True)
+        self.log("train/kkt", violation, prog_bar=True)
+        self.log("train/density", float((weight != 0).double().mean()))
+        if self.path is not None and violation > self.tolerance:
+            rank_zero_warn(f"this step of the path ends at a KKT violation of {violation:.1e}, above {self.tolerance}")
+
+
+class Solving(NamedTuple):
+    """Where a solver stands: what goes into the checkpoint after a round."""
+
+    weight: Tensor  # (T, D)
+    memory: Tensor  # (rows, T D): where FISTA looks next, or moves and changes of L-BFGS
+    pace: Tensor  # (2, T): momentum and curvature of FISTA
