@@ -14,8 +14,11 @@ from torchrank.functional.ragged import (
     list_ids,
     pairs,
     ranks,
+    row_blocks,
     runs,
     segment_cumsum,
+    segment_forms,
+    segment_gram,
     segment_logsumexp,
     segment_max,
     segment_min,
@@ -162,3 +165,62 @@ def test_pad_refuses_a_max_length_that_is_too_small():
 def test_pad_and_unpad_are_differentiable():
     values = torch.randn(11, dtype=torch.float64, requires_grad=True)
     torch.autograd.gradcheck(lambda v: unpad(*pad(v, OFFSETS))[0], values)
+
+
+RAGGED = [
+    [0, 3, 3, 4, 11, 11],
+    [0],
+    [0, 0, 0],
+    [0, 100],
+    [0, 31, 63, 96],
+    [0, 0, 500, 500, 501, 533, 565, 565],
+    [0, *range(7, 700, 7)],
+]
+
+
+@pytest.mark.parametrize("offsets", RAGGED, ids=lambda offsets: f"{len(offsets) - 1} lists")
+@pytest.mark.parametrize("numbers", [2**24, 1, 7000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_products_of_the_rows_of_each_list(offsets, numbers, dtype, monkeypatch):
+    monkeypatch.setattr("torchrank.functional.ragged.BLOCK_NUMBERS", numbers)
+    draw, count, width = np.random.default_rng(0), offsets[-1], 3
+    x, matrices = draw.normal(size=(count, width)), draw.normal(size=(len(offsets) - 1, width, width))
+    bounds = torch.tensor(offsets)
+    gram = segment_gram(torch.tensor(x, dtype=dtype), bounds)
+    forms = segment_forms(torch.tensor(x, dtype=dtype), torch.tensor(matrices, dtype=dtype), bounds)
+    assert gram.shape == matrices.shape and forms.shape == (count,) and gram.dtype == forms.dtype == dtype
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
+    for number, (a, b) in enumerate(itertools.pairwise(offsets)):
+        sums = sum((np.outer(row, row) for row in x[a:b]), np.zeros((width, width)))
+        np.testing.assert_allclose(gram[number], sums, rtol=tolerance, atol=tolerance * max(b - a, 1))
+        for i in range(a, b):
+            form = x[i] @ matrices[number] @ x[i]
+            np.testing.assert_allclose(forms[i], form, rtol=tolerance, atol=10 * tolerance)
+
+
+@pytest.mark.parametrize("offsets", RAGGED, ids=lambda offsets: f"{len(offsets) - 1} lists")
+def test_row_blocks_hold_every_row_once(offsets):
+    bounds = torch.tensor(offsets)
+    ids, seen, room = list_ids(bounds, offsets[-1]), [], 0
+    for lists, rows, inside in row_blocks(bounds, offsets[-1], 4):
+        assert (ids[rows] == lists[:, None])[inside].all()
+        seen += rows[inside].tolist()
+        room += rows.numel()
+    assert sorted(seen) == list(range(offsets[-1]))
+    assert room <= 1.25 * offsets[-1] + 32 * (len(offsets) + 1)
+
+
+def test_products_keep_to_their_list():
+    """What fills up the last block of a list is another list's row: not even inf may reach it."""
+    x = torch.ones(40, 2)
+    x[5:] = torch.inf
+    offsets = torch.tensor([0, 5, 40])
+    assert segment_gram(x, offsets)[0].tolist() == [[5, 5], [5, 5]]
+    assert segment_forms(x, torch.eye(2).expand(2, 2, 2), offsets)[:5].tolist() == [2] * 5
+
+
+def test_gradients_of_products():
+    x = torch.randn(11, 2, dtype=torch.float64, requires_grad=True)
+    matrices = torch.randn(5, 2, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: segment_gram(x, OFFSETS), (x,))
+    assert torch.autograd.gradcheck(lambda x, a: segment_forms(x, a, OFFSETS), (x, matrices))
