@@ -145,13 +145,15 @@ def _factor(similar: Tensor, dissimilar: Tensor, t: float, method: str) -> Tenso
     order = (s.diagonal(dim1=1, dim2=2) * d.diagonal(dim1=1, dim2=2)).argsort(dim=1, descending=True)
     s, d = _permute(s, order), _permute(d, order)
     (root_s, root_d), broken, suspect = _cholesky(torch.stack([s, d]))
-    factor, doubtful = _route(method, t, root_s)(root_s, root_d, t)
+    route = _route(method, t, root_s)
+    factor, doubtful = route(root_s, root_d, t)
     broken_s, broken_d, suspect_s, again = _read(torch.stack([*broken, suspect[0], doubtful | suspect[0] | broken[1]]))
     _check_rank(s, broken_s, suspect_s, "similar", shape, result_dtype(similar))
     if broken_d:
         root_d[broken_d] = _semidefinite_roots(d, broken_d, "dissimilar", shape, result_dtype(dissimilar))
     if again:
-        factor[again], _ = _svd(root_s[again], root_d[again], t)
+        route = route if t in (0, 1) else _svd
+        factor[again], _ = route(root_s[again], root_d[again], t)
     return factor.gather(1, order.argsort(dim=1).unsqueeze(-1).expand_as(factor)).view(shape)
 
 
@@ -218,14 +220,17 @@ METHODS: dict[str, Route] = {"eigh": _eigh, "svd": _svd, "dbase": _dbase, "gemm"
 
 
 def _route(method: str, t: float, roots: Tensor) -> Route:
-    """The function that solves for the factor."""
+    """The function that solves for the factor.
+
+    Measured on CPU (64 matrices, float64, one thread, ms of CPU time at D = 46 / 136): eigh 20 / 205, dbase 22 / 202,
+    svd 35 / 265, gemm 42 / 514. On CUDA eigh loops over matrices with more than 32 features, products do not.
+    """
     if method not in ("auto", *METHODS):
         raise ValueError(f"method is {method!r}, choose one of {['auto', *METHODS]}")
     if t in (0, 1):
         return _at_dissimilar if t else _at_similar
     if method == "auto":
-        loops = roots.is_cuda and roots.shape[-1] > 32  # eigh and svd solve larger matrices one after the other there
-        return _gemm if loops and t == 0.5 else _eigh
+        return _gemm if roots.is_cuda and roots.shape[-1] > 32 and t == 0.5 else _eigh
     return METHODS["svd" if method == "gemm" and t != 0.5 else method]
 
 
@@ -259,9 +264,9 @@ def _outer(factors: Tensor) -> Tensor:
 
 
 def _permute(matrices: Tensor, order: Tensor) -> Tensor:
-    """Rows and columns of each matrix in the given order `(B, D)`."""
-    rows, columns = order.unsqueeze(-1).expand_as(matrices), order.unsqueeze(-2).expand_as(matrices)
-    return matrices.gather(-2, rows).gather(-1, columns)
+    """Rows and columns of each matrix `(B, D, D)` in the given order `(B, D)`."""
+    index = order.unsqueeze(-1) * order.shape[-1] + order.unsqueeze(-2)
+    return matrices.flatten(1).gather(1, index.flatten(1)).view_as(matrices)
 
 
 def _cholesky(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
