@@ -100,7 +100,7 @@ def finite_differences(scores, labels, offsets, **options):
 # --- L(k) ---
 
 
-def test_table_of_the_specification():
+def test_table_of_rank_losses():
     table = {1: 1, 2: 1.63092975, 3: 2.13092975, 4: 2.56160631, 5: 2.94845912, 10: 4.54355934, 20: 7.04026838}
     found = F.rank_weights(100, torch.device("cpu"))
     assert found.shape == (101,)
