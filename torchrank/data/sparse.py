@@ -107,8 +107,8 @@ class SparseRows:
 
     def by_column(self) -> ByColumn:
         """The transpose, built by one sort of the entries: as large as the rows, so build it once and keep it."""
-        row_ids, order = self.row_ids(self.columns.dtype), self.columns.sort(stable=True).indices
-        columns, rows, values = self.columns[order], row_ids[order], self.values[order]
+        columns, order = self.columns.sort(stable=True)
+        rows, values = (part.index_select(0, order) for part in (self.row_ids(columns.dtype), self.values))
         again = (columns[1:] == columns[:-1]) & (rows[1:] == rows[:-1])
         if again.any():  # one entry for a column that stands twice in a row
             new = F.pad(~again, (1, 0), value=True)
@@ -203,7 +203,7 @@ class _Product(torch.autograd.Function):
         wide = w.dtype == torch.float64 and w.device.type == "cpu" and torch.backends.mkl.is_available()
         if wide and len(rows.values):
             return torch.cat([_csr(block, w.dtype) @ w for _, block in rows.blocks()])
-        return torch.cat([_bags(block, w) for _, block in rows.blocks()])
+        return _bags(rows, w)
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
@@ -218,10 +218,10 @@ class _TransposedProduct(torch.autograd.Function):
         ctx.rows = rows
         sums = v.new_zeros(v.shape[1], rows.num_features)  # one column at a time: an (nnz, C) product is slower
         for first, block in rows.blocks():
-            values, columns, row_ids = block.values.to(v.dtype), block.columns.long(), block.row_ids()
-            part = v[first : first + len(block)]
-            for place in range(v.shape[1]):
-                sums[place].scatter_add_(0, columns, part[:, place][row_ids].mul_(values))
+            values, columns, lengths = block.values.to(v.dtype), block.columns.long(), block.row_offsets.diff()
+            for place, column in enumerate(v[first : first + len(block)].unbind(1)):
+                spread = torch.repeat_interleave(column, lengths, output_size=len(values))
+                sums[place].scatter_add_(0, columns, spread.mul_(values))
         return sums.T
 
     @staticmethod
