@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 from torchrank.functional.kernels import KERNELS
 
 WIDTH, DIRECTIONS = 256, 16  # where metrics are few, up to 16 directions share a GEMM of at most 256 columns
-NUMBERS = {"cpu": 2**19, "cuda": 2**25}  # of an intermediate: 2 MB stay in the cache of a core, a GPU wants more
+NUMBERS = {"cpu": 2**18, "cuda": 2**25}  # of an intermediate: 1 MB a thread stays in its cache, a GPU wants more
 
 
 class CompiledMetrics(nn.Module):
@@ -55,7 +55,8 @@ class CompiledMetrics(nn.Module):
     @property
     def chunk(self) -> int:
         """Rows whose intermediate stays in the cache."""
-        numbers = NUMBERS.get(self.columns.device.type, NUMBERS["cuda"])
+        on_host = self.columns.device.type == "cpu"
+        numbers = NUMBERS["cpu"] * torch.get_num_threads() if on_host else NUMBERS["cuda"]
         return max(1, numbers // max(self.columns.shape[2], 1))
 
     def distances(self, x: Tensor) -> Tensor:
