@@ -1,4 +1,4 @@
-"""Queries that all rank the same corpus: the entries of a batch are made when it is asked for, never all at once."""
+"""Queries or topics that all rank one corpus: the entries of a batch are made when it is asked for, not all at once."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ class SameClass:
     corpus_classes: Tensor  # (n,) class of each corpus row
     class_names: tuple[str, ...]
     num_grades: int = 2
+
+    def __len__(self) -> int:
+        return len(self.classes)
 
     def pairs(self, lengths: np.ndarray, num_rows: int) -> np.ndarray:
         sizes = np.bincount(self.corpus_classes.numpy(), minlength=len(self.class_names))
@@ -58,6 +61,9 @@ class Judged:
         rows_, grades_, offsets_ = map(torch.from_numpy, (rows.astype(np.int64), grades, offsets))
         return cls(rows_, grades_, offsets_, counts, num_grades)
 
+    def __len__(self) -> int:
+        return len(self.counts)
+
     def pairs(self, lengths: np.ndarray, num_rows: int) -> np.ndarray:
         among = count_pairs(self.grades.numpy(), self.offsets.numpy(), self.num_grades)
         return among + self.counts * (lengths - self.counts)
@@ -69,7 +75,7 @@ class Judged:
         lists = torch.repeat_interleave(offsets.diff(), output_size=total)
         judged = self.offsets[place][lists] + torch.arange(total, device=place.device) - offsets[lists]
         rows = self.rows[judged]
-        labels = torch.zeros(len(entries.index), device=place.device)
+        labels = self.grades.new_zeros(len(entries.index))  # whatever the default dtype is (precision=64-true)
         labels[entries.offsets[lists] + rows - (rows > entries.own[lists]).long()] = self.grades[judged]
         return labels
 
@@ -101,6 +107,7 @@ class CorpusSet(RankingSet):
 
     IsoLet's 6,238 training points are 39 million entries: `index` and `labels` would take 470 MB. Here they are made
     for the lists of a batch. The properties `index` and `labels` make them all; use them on small sets only.
+    `queries=None`: the lists have no vector, as the topics of a text collection, each with a model of its own.
 
     >>> relevance = SameClass(torch.tensor([0, 1, 0]), torch.tensor([0, 1, 0]), ("a", "b"))
     >>> batch = CorpusSet(torch.eye(3), torch.eye(3), relevance, own=torch.arange(3))[1:]
@@ -108,12 +115,10 @@ class CorpusSet(RankingSet):
     (tensor([0, 2, 0, 1]), tensor([0., 0., 1., 0.]), tensor([0, 2, 4]))
     """
 
-    queries: Tensor
-
     def __init__(
         self,
         x: Tensor | SparseRows,
-        queries: Tensor,
+        queries: Tensor | None,
         relevance: SameClass | Judged,
         *,
         own: Tensor | None = None,
@@ -123,10 +128,13 @@ class CorpusSet(RankingSet):
         pairs: np.ndarray | None = None,
     ):
         """`own` (Q,) is the corpus row that a query is and does not rank; len(x), the default, where it is none."""
-        if queries.dim() != 2 or queries.shape[1] != x.shape[1]:
+        if queries is not None and (queries.dim() != 2 or queries.shape[1] != x.shape[1]):
             raise ValueError(f"query vectors {tuple(queries.shape)} do not fit a corpus {tuple(x.shape)} in '{name}'")
+        for what, part in (("query vectors", queries), ("query ids", query_ids), ("own rows", own)):
+            if part is not None and len(part) != len(relevance):
+                raise ValueError(f"{len(part)} {what} for the relevance of {len(relevance)} queries in '{name}'")
         self.x, self.queries, self.relevance = x, queries, relevance
-        self.own = torch.full((len(queries),), len(x), device=x.device) if own is None else own
+        self.own = torch.full((len(relevance),), len(x), device=x.device) if own is None else own
         self.query_ids, self.document_ids, self.corpus_ids, self.name = query_ids, None, corpus_ids, name
         self.lengths = len(x) - (self.own < len(x)).cpu().numpy().astype(np.int64)
         self._bounds = np.concatenate(([0], np.cumsum(self.lengths)))
@@ -167,8 +175,11 @@ class CorpusSet(RankingSet):
         bounds = np.concatenate(([0], np.cumsum(self.lengths[host])))
         place, offsets = (torch.from_numpy(array).to(self.device, non_blocking=True) for array in (host, bounds))
         entries = self._entries(host, place, offsets, int(bounds[-1]))
-        labels, queries = self.relevance.labels(place, entries), self.queries[place]
+        labels, queries = self.relevance.labels(place, entries), self._vectors(place)
         return self._batch(host, self.x, labels, offsets, place, entries.index, queries)
+
+    def _vectors(self, place: Tensor) -> Tensor | None:
+        return None if self.queries is None else self.queries[place]
 
     def _entries(self, host: np.ndarray, place: Tensor, offsets: Tensor, count: int) -> Entries:
         lists = torch.repeat_interleave(offsets.diff(), output_size=count)
@@ -183,7 +194,7 @@ class CorpusSet(RankingSet):
         ids = None if self.query_ids is None else np.asarray(self.query_ids)[host]
         return CorpusSet(
             self.x,
-            self.queries[place],
+            self._vectors(place),
             self.relevance.take(host),
             own=self.own[place],
             query_ids=ids,
@@ -194,10 +205,12 @@ class CorpusSet(RankingSet):
 
     def to(self, device: torch.device | str, transform: Transform | None = None) -> CorpusSet:
         """The set on a device in float32, corpus and query vectors sent through a fitted transform."""
-        x = _moved(self.x, device, transform, self.name)
+        x, queries = _moved(self.x, device, transform, self.name), self.queries
+        if queries is not None:
+            queries = x if queries is self.x else _moved(queries, device, transform, self.name)
         return CorpusSet(
             x,
-            x if self.queries is self.x else _moved(self.queries, device, transform, self.name),
+            queries,
             self.relevance.to(device),
             own=self.own.to(device),
             query_ids=self.query_ids,
