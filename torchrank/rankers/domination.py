@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from pytorch_lightning.utilities import rank_zero_warn
@@ -16,11 +16,13 @@ from torchrank.rankers.base import RoundRanker
 from torchrank.solvers.curvature import add_curvature
 from torchrank.solvers.fista import Fista, fista_start, fista_step
 from torchrank.solvers.lbfgs import LBFGS, lbfgs_start, lbfgs_step
+from torchrank.solvers.linear import add_gradient, entry_scores, restrict
 from torchrank.solvers.negatives import keep_negatives
 from torchrank.solvers.penalty import Penalty
 
 MEMORY = 30  # moves remembered by L-BFGS
 STEPS = 20  # steps of FISTA or L-BFGS in a round
+INDUCED_ROUNDS = 50  # times STEPS for the features taken in
 PATH_ROUNDS = 200  # times STEPS for one fit of a path
 
 
@@ -44,6 +46,8 @@ class DominationRank(RoundRanker):
     weight: nn.Parameter  # (T, D): a row for each topic, or one
     memory: Tensor  # (rows, T D) of the solver: where FISTA looks next, or moves and changes of L-BFGS
     pace: Tensor  # (2, T) momentum and curvature of FISTA
+    chosen: Tensor  # (T, D) features taken in by induction
+    first_gain: Tensor  # the largest gain of the first round
 
     def __init__(
         self,
@@ -57,6 +61,8 @@ class DominationRank(RoundRanker):
         group: str = "query",
         negatives: float = 1.0,
         per_topic: bool = False,
+        induction: int | None = None,
+        gain_tolerance: float = 0.0,
         path: int | None = None,
         path_ratio: float = 1e-3,
         tolerance: float = 1e-3,
@@ -68,12 +74,15 @@ class DominationRank(RoundRanker):
         self.l1, self.l2, self.bound, self.grades, self.margin = l1, l2, bound, grades, margin
         self.solver = solver if solver != "auto" else "fista" if l1 > 0 or path else "lbfgs"
         self.group, self.negatives, self.per_topic = group, negatives, per_topic
+        self.induction, self.gain_tolerance = induction, gain_tolerance
         self.path, self.path_ratio, self.tolerance, self.seed = path, path_ratio, tolerance, seed
         self.certified = path is None
         self._check(solver)
         self.weight = nn.Parameter(torch.zeros(1, self.transform.num_outputs, dtype=torch.float64), requires_grad=False)
         for name in ("memory", "pace"):
             self.register_buffer(name, torch.zeros(0, 0, dtype=torch.float64))
+        self.register_buffer("chosen", torch.zeros(0, 0, dtype=torch.bool))
+        self.register_buffer("first_gain", torch.zeros((), dtype=torch.float64))
         self._forget()
 
     def _check(self, solver: str) -> None:
@@ -98,17 +107,7 @@ class DominationRank(RoundRanker):
     # ---- scoring ------------------------------------------------------------------------------------------------
 
     def score(self, batch: Batch) -> Tensor:
-        return self._entry_scores(batch, self.weight.to(batch.x.dtype))
-
-    def _entry_scores(self, batch: Batch, weight: Tensor) -> Tensor:
-        """Scores (N,) of the entries under weights (T, D)."""
-        if not self.per_topic:
-            scores = batch.x.to(dtype=weight.dtype) @ weight[0]
-            return scores if batch.index is None else scores[batch.index]
-        scores = batch.x.to(dtype=weight.dtype) @ weight[batch.query].T  # (n, Q)
-        lists = list_ids(batch.offsets, len(batch.labels))
-        rows = torch.arange(len(lists), device=lists.device) if batch.index is None else batch.index
-        return scores[rows, lists]
+        return entry_scores(batch, self.weight.to(batch.x.dtype), self.per_topic)
 
     # ---- the objective ------------------------------------------------------------------------------------------
 
@@ -120,6 +119,8 @@ class DominationRank(RoundRanker):
         self.resize("weight", (topics, self.transform.num_outputs))
         for name in ("memory", "pace"):
             self.resize(name, (0, 0))
+        self.resize("chosen", tuple(self.weight.shape) if self.induction else (0, 0))
+        self.first_gain.zero_()
 
     def _check_topics(self) -> None:
         ids = {split: lists.query_ids for split, lists in self.data.sets.items()}
@@ -131,12 +132,15 @@ class DominationRank(RoundRanker):
 
     def _forget(self) -> None:
         self._prepared: list[Batch] | None = None
+        self._restricted: list[Batch] | None = None  # to the features that were induced
         self._scale: Tensor | None = None
         self._largest: Tensor | None = None  # (T, 1): from this l1 on all weights are 0
         self._labels: Tensor | None = None  # of all training documents, for group="pooled"
 
     def batches(self) -> Iterator[Batch]:
         """The training lists as they are learned from: flat, with drawn negatives; kept, where that changes them."""
+        if self._restricted is not None:
+            return iter(self._restricted)
         if self.negatives == 1 and self.grades == "layered":
             return super().batches()
         if self._prepared is None:
@@ -158,7 +162,7 @@ class DominationRank(RoundRanker):
         def add(batch: Batch, into: tuple[Tensor, ...]) -> None:
             losses, slopes = self._list_slopes(batch, weight)
             into[0].index_add_(0, self._models(batch), losses)
-            self._add_gradient(batch, slopes, into[1])
+            add_gradient(batch, slopes, into[1], self.per_topic)
 
         loss, gradient = self.total(add, into=(torch.zeros_like(weight[:, 0]), torch.zeros_like(weight)))
         return loss, gradient
@@ -175,10 +179,10 @@ class DominationRank(RoundRanker):
 
     def _list_slopes(self, batch: Batch, weight: Tensor) -> tuple[Tensor, Tensor]:
         return domination_slopes(
-            self._entry_scores(batch, weight),
+            entry_scores(batch, weight, self.per_topic),
             batch.labels,
             batch.offsets,
-            margin=self._margin(batch.labels),
+            margin=margin_of(self.margin, batch.labels),
             max_length=batch.max_length,
             num_grades=batch.num_grades,
         )
@@ -186,52 +190,24 @@ class DominationRank(RoundRanker):
     def _models(self, batch: Batch) -> Tensor:
         return batch.query if self.per_topic else torch.zeros_like(batch.query)
 
-    def _add_gradient(self, batch: Batch, slopes: Tensor, into: Tensor) -> None:
-        """into (T, D) += X' slopes, with the slopes (N,) of the entries."""
-        x: Any = batch.x.to(dtype=torch.float64)
-        if not self.per_topic:
-            if batch.index is not None:
-                slopes = slopes.new_zeros(len(x)).index_add_(0, batch.index, slopes)
-            into[0] += x.T @ slopes
-            return
-        lists = list_ids(batch.offsets, len(slopes))
-        rows = torch.arange(len(lists), device=lists.device) if batch.index is None else batch.index
-        spread = slopes.new_zeros(len(x), batch.num_lists)
-        spread[rows, lists] = slopes
-        into[batch.query] += (x.T @ spread).T
-
-    def _margin(self, labels: Tensor) -> Tensor | None:
-        """s (N,) of the entries, or the matrix of grades."""
-        if self.margin is None:
-            return None
-        if isinstance(self.margin, list) and isinstance(self.margin[0], list):
-            return torch.tensor(self.margin, dtype=torch.float64, device=labels.device)
-        if isinstance(self.margin, list):  # one for each boundary: s(k) is their sum below grade k
-            steps = torch.tensor([0.0, *self.margin], dtype=torch.float64, device=labels.device).cumsum(0)
-            return steps[labels.long()]
-        schedule = self.margin if isinstance(self.margin, dict) else {"slope": self.margin}
-        height = labels.double().clamp(min=1e-300).log() if schedule.get("log") else labels.double()
-        found = schedule.get("slope", 1.0) * height + schedule.get("offset", 0.0)
-        return torch.where(labels > 0, found.clamp(min=0), 0.0)
-
     # ---- all documents in one group ------------------------------------------------------------------------------
 
     def _pooled(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Loss (1,) of all training documents as one list, and the slopes at their places (see `_places`)."""
         if self._labels is None:
             self._labels = self._gather(lambda batch: batch.labels.double())
-        scores = self._gather(lambda batch: self._entry_scores(batch, weight))
+        scores = self._gather(lambda batch: entry_scores(batch, weight, self.per_topic))
         there = self._labels.isfinite()
         labels = self._labels[there]
         one = torch.tensor([0, len(labels)], device=labels.device)
-        loss, slopes = domination_slopes(scores[there], labels, one, margin=self._margin(labels))
+        loss, slopes = domination_slopes(scores[there], labels, one, margin=margin_of(self.margin, labels))
         return loss, torch.zeros_like(scores).masked_scatter(there, slopes)
 
     def _pooled_slopes(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         loss, slopes = self._pooled(weight)
 
         def add(batch: Batch, into: tuple[Tensor, ...]) -> None:
-            self._add_gradient(batch, slopes[self._places(batch)], into[0])
+            add_gradient(batch, slopes[self._places(batch)], into[0], self.per_topic)
 
         return loss, self.total(add, into=(torch.zeros_like(weight),))[0]
 
@@ -256,6 +232,9 @@ class DominationRank(RoundRanker):
     # ---- solving ------------------------------------------------------------------------------------------------
 
     def round(self) -> bool:
+        return self._solve() if self.induction is None else self._induce()
+
+    def _solve(self) -> bool:
         penalty = self._penalty()
         state = Solving(self.weight.detach().clone(), self.memory, self.pace)
         if self.path is not None:
@@ -270,6 +249,45 @@ class DominationRank(RoundRanker):
         for name, value in zip(("weight", "memory", "pace"), state, strict=True):
             self.resize(name, tuple(value.shape)).data.copy_(value)
         return self.path is None and violation <= self.tolerance
+
+    def _induce(self) -> bool:
+        """Take in the features from which the objective is sure to fall most, and solve for all that were taken in."""
+        penalty, weight = Penalty(self.l1, self.l2), self.weight.detach().clone()
+        loss, gradient = self._slopes(weight)
+        scale = self._curvature()
+        gain = torch.where(self.chosen, 0.0, penalty.gain(gradient, scale))
+        first = torch.where(self.first_gain > 0, self.first_gain, gain.max())
+        best = gain.topk(min(self.induction or 0, gain.shape[1]), dim=1)
+        new = torch.zeros_like(self.chosen).scatter(1, best.indices, best.values > self.gain_tolerance * first)
+        chosen = self.chosen | new
+        before = float(penalty.violation(weight, gradient).max())
+        weight, left = self._solve_chosen(weight, chosen, penalty, before if new.any() else 0.0)
+        loss, gradient = self._slopes(weight)
+        violation = float(penalty.violation(weight, gradient).max())
+        self._report(float((loss + penalty(weight)).sum()), violation, weight)
+        self.weight.copy_(weight)
+        self.resize("chosen", tuple(chosen.shape)).data.copy_(chosen)
+        self.first_gain.copy_(first)
+        return violation <= self.tolerance or (not new.any() and left <= self.tolerance)
+
+    def _solve_chosen(self, weight: Tensor, chosen: Tensor, penalty: Penalty, violation: float) -> tuple[Tensor, float]:
+        """Better weights on the chosen features (T, D), to a tenth of the violation before or to `tolerance`, and the
+        violation that is left on them."""
+        used = chosen.any(0).nonzero().flatten()
+        self._restricted = restrict(list(self.batches()), used)
+        now = fista_start(weight[:, used])
+        scale = self._curvature()[:, used] * chosen[:, used]
+        try:
+            for _ in range(INDUCED_ROUNDS):
+                for _ in range(STEPS):
+                    now = fista_step(now, self._values, self._slopes, penalty, scale)
+                gradient = self._slopes(now.point)[1]
+                left = float(torch.where(chosen[:, used], penalty.violation(now.point, gradient), 0.0).max())
+                if left <= max(self.tolerance, violation / 10):
+                    break
+        finally:
+            self._restricted = None
+        return torch.zeros_like(weight).index_copy(1, used, now.point), left
 
     def _penalty(self) -> Penalty:
         """The penalty of this round: on a path l1 falls from the value at which all weights become 0."""
@@ -328,6 +346,21 @@ class DominationRank(RoundRanker):
         self.log("train/density", float((weight != 0).double().mean()))
         if self.path is not None and violation > self.tolerance:
             rank_zero_warn(f"this step of the path ends at a KKT violation of {violation:.1e}, above {self.tolerance}")
+
+
+def margin_of(option: float | list | dict | None, labels: Tensor) -> Tensor | None:
+    """s (N,) of entries with these labels, or the matrix over pairs of grades."""
+    if option is None:
+        return None
+    if isinstance(option, list) and isinstance(option[0], list):
+        return torch.tensor(option, dtype=torch.float64, device=labels.device)
+    if isinstance(option, list):  # one for each boundary: s(k) is their sum below grade k
+        steps = torch.tensor([0.0, *option], dtype=torch.float64, device=labels.device).cumsum(0)
+        return steps[labels.long()]
+    schedule = option if isinstance(option, dict) else {"slope": option}
+    height = labels.double().clamp(min=1e-300).log() if schedule.get("log") else labels.double()
+    found = schedule.get("slope", 1.0) * height + schedule.get("offset", 0.0)
+    return torch.where(labels > 0, found.clamp(min=0), 0.0)
 
 
 class Solving(NamedTuple):

@@ -29,6 +29,12 @@ class Penalty(NamedTuple):
         free = torch.where(torch.as_tensor(self.l1, device=point.device) > 0, 0.0, point)
         return torch.where(width > 0, shrunk / torch.where(width > 0, width, 1.0), free)
 
+    def gain(self, gradient: Tensor, steepness: Tensor) -> Tensor:
+        """By how much the objective is sure to fall when a weight of 0 takes its best step alone; 0 without a slope."""
+        width = steepness + 2 * self.l2
+        reach = (gradient.abs() - self.l1).clamp(min=0).square()
+        return torch.where(width > 0, reach / (2 * torch.where(width > 0, width, 1.0)), 0.0)
+
     def violation(self, point: Tensor, gradient: Tensor) -> Tensor:
         """How far each coordinate is from optimality (the smallest subgradient), of the shape of `point`."""
         slope = gradient + 2 * self.l2 * point
