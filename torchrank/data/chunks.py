@@ -44,7 +44,8 @@ class Chunks:
 
     @torch.no_grad()
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:  # rows as they are given: dense or sparse
-        parts = ranges(np.diff(self.bounds), max(1, ELEMENTS // self.width), 0, len(self.bounds) - 1)
+        width = max(1, len(self.x.values) // max(1, len(self.x))) if isinstance(self.x, SparseRows) else self.width
+        parts = ranges(np.diff(self.bounds), max(1, ELEMENTS // width), 0, len(self.bounds) - 1)
         for first, last in tqdm(parts, desc="rows in chunks", delay=2, leave=False):
             start, stop = int(self.bounds[first]), int(self.bounds[last])
             if start == stop:  # lists without entries

@@ -199,8 +199,8 @@ class RankingSet(Dataset):
             name = type(transform).__name__
             raise ValueError(f"{name} works list by list, but the lists of '{self.name}' share rows or have a vector")
         queries = self.queries if self.queries is None else transform(self.queries.to(device), self.offsets.to(device))
-        if isinstance(self.x, SparseRows):  # only the stored values change
-            return transform(self.x.to(device), self.offsets.to(device)).to(dtype=torch.float32), queries
+        if isinstance(self.x, SparseRows):
+            return _change_values(self.x.to(device), transform), queries
         rows = torch.empty(len(self.x), transform.num_outputs, dtype=torch.float32, device=device)
         start = 0
         chunks = Chunks(self.x, None if self.is_shared else self.offsets, device, self.num_features)
@@ -228,6 +228,16 @@ class RankingSet(Dataset):
         place = np.empty(len(order), dtype=np.int64)
         place[order] = np.arange(len(order)) - self._bounds[lists]
         return torch.from_numpy(place).to(self.device)
+
+
+def _change_values(x: SparseRows, transform: Transform) -> SparseRows:
+    """Sparse rows after a transform, which changes the stored values only: made block by block, in float32."""
+    values, start = torch.empty(len(x.values), dtype=torch.float32, device=x.device), 0
+    for _, block in x.blocks():
+        rows = torch.tensor([0, len(block)], device=x.device)
+        values[start : start + len(block.values)] = transform(block, rows).values
+        start += len(block.values)
+    return x.with_values(values)
 
 
 def _one(position: int, count: int) -> tuple[int, int]:
