@@ -240,6 +240,22 @@ def nearest_rows(training_lists, rows: np.ndarray, weights: np.ndarray, k: int =
     return weights[nearest].mean(0)
 
 
+# --- WARP ---
+
+
+def warp_slope(phi: np.ndarray, labels: list[float], margin=0.1, negatives="lower") -> np.ndarray:
+    """Gradient of eq. 17 with respect to the weights, at weights of 1, pair by pair."""
+    scores, total, positives = phi.sum(1), np.zeros(phi.shape[1]), 0
+    for i, label in enumerate(labels):
+        lower = [j for j, other in enumerate(labels) if other < label and (negatives == "lower" or other == 0)]
+        violators = [j for j in lower if margin + scores[j] > scores[i]]
+        positives += len(lower) > 0
+        weight = sum(1 / np.log2(k + 1) for k in range(1, len(violators) + 1)) / max(len(violators), 1)
+        for j in violators:
+            total += weight * (phi[j] - phi[i])
+    return total / max(positives, 1)
+
+
 # --- explanation ---
 
 

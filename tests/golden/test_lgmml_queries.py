@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchrank import LGMMLNet, RankingSet
+from torchrank import LGMML, LGMMLNet, RankingSet
 
 from . import local_reference as plain
 from .local_fits import FEATURES, close, first_round, graded, rows_of, run, scores_of, state, tolerance, write
@@ -77,6 +77,27 @@ def test_query_dependent(options):
             centred = expected._replace(anchors=np.tile(query, (len(ones), 1)), tau=tau * ones)
             right = plain.scores(centred, documents, [0, len(documents)], ones, options["kernel"])
         close(found[block], right, 1e-4 if options["tau"] == 0.001 else 10 * limit, "scores")
+
+
+@pytest.mark.parametrize("kernel", ["localized", "distance"])
+def test_second_round_goes_down_the_gradient(kernel):
+    """phi_r(p) = -w_r(q) ||p - q||_r^2 is linear in the shared weights too."""
+    train = with_queries(61)
+    options = {"metrics": 4, "queries_per_metric": 2, "kernel": kernel, "anchor": "best"}
+    first, second = first_round(train, **options), run(LGMML(5, rounds=3, lr=0.01, **options), train, 2)
+    local, own, phi = state(first, train), train.x.double().numpy(), []
+    queries = plain.standardise(own, train.queries.double().numpy())
+    for query, block in zip(queries, blocks(train.offsets), strict=True):
+        near = np.array([plain.distance(m, query - a) for m, a in zip(local.metrics, local.anchors, strict=True)])
+        shares = np.exp(-(near - near.min()) / local.tau)
+        centred = local._replace(anchors=np.tile(query, (4, 1)))
+        away = plain.distances(centred, plain.standardise(own, own)[train.index.numpy()[block]], "mahalanobis")
+        phi.append(-shares * away**2 if kernel == "localized" else -away / local.tau)
+    scale = np.concatenate(phi).std(0).mean()
+    slopes = [plain.warp_slope(part / scale, train.labels[block].tolist()) for part, block in
+              zip(phi, blocks(train.offsets), strict=True)]  # fmt: skip
+    downhill, moved = -np.sum(slopes, axis=0), (second.weights - first.weights).detach().double().numpy()
+    close(moved / np.linalg.norm(moved), downhill / np.linalg.norm(downhill), 1e-3)
 
 
 def test_a_flat_copy_of_the_corpus_is_the_same():

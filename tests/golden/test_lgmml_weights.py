@@ -29,25 +29,13 @@ def test_second_round_goes_down_the_gradient(options, weights):
     z = plain.distances(local, rows_of(train), "mahalanobis") / local.tau
     phi = np.vectorize(lambda value: plain.kernel_value(value, options.get("kernel", "distance"), 2.0))(z)
     phi /= phi.std(0).mean()
+    slopes = {name: value for name, value in options.items() if name != "kernel"}
     downhill = np.zeros((len(train), 4))
     for q, block in enumerate(blocks(train.offsets)):
-        downhill[q] = -warp_slope(phi[block], train.labels[block].tolist(), **options)
+        downhill[q] = -plain.warp_slope(phi[block], train.labels[block].tolist(), **slopes)
     downhill = downhill.sum(0) if weights == "shared" else downhill
     moved = (second.weights - first.weights).detach().double().numpy()
     close(moved / np.linalg.norm(moved), downhill / np.linalg.norm(downhill), 1e-3)
-
-
-def warp_slope(phi: np.ndarray, labels: list[float], margin=0.1, negatives="lower", kernel="distance") -> np.ndarray:
-    """Gradient of eq. 17 with respect to the weights, at weights of 1, pair by pair."""
-    scores, total, positives = phi.sum(1), np.zeros(phi.shape[1]), 0
-    for i, label in enumerate(labels):
-        lower = [j for j, other in enumerate(labels) if other < label and (negatives == "lower" or other == 0)]
-        violators = [j for j in lower if margin + scores[j] > scores[i]]
-        positives += len(lower) > 0
-        weight = sum(1 / np.log2(k + 1) for k in range(1, len(violators) + 1)) / max(len(violators), 1)
-        for j in violators:
-            total += weight * (phi[j] - phi[i])
-    return total / max(positives, 1)
 
 
 @pytest.mark.parametrize("mode", ["full", "sgd"])
