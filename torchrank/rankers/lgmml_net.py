@@ -1,5 +1,6 @@
 """LGMMLNet: L-GMML with everything trainable, started from the closed form."""
 
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -77,11 +78,9 @@ class LGMMLNet(NeuralRanker):
 
     def explain(self, x: Tensor, offsets: Tensor, pairs: Tensor, **given: Tensor) -> Tensor:
         """As `LGMML.explain`, (P, M + 1, D): the last row is the linear term."""
-        batch = self.inputs(x, offsets, **given)
+        batch, scorer = self.inputs(x.double(), offsets, **given), deepcopy(self.scorer).double()
         lists_of_pairs(pairs, offsets, len(batch.labels))
         rows: Any = batch.flat().x
-        rows, scorer = rows.double(), self.scorer
-        terms = scorer.terms(rows)
-        parts = explain_differences(terms, rows, scorer.factors.double(), scorer.shifts.double(), pairs)
-        slope = torch.zeros_like(rows[0]) if scorer.linear is None else scorer.linear.double()
+        parts = explain_differences(scorer.terms(rows), rows, scorer.factors, scorer.shifts, pairs)
+        slope = torch.zeros_like(rows[0]) if scorer.linear is None else scorer.linear
         return torch.cat((parts, ((rows[pairs[:, 0]] - rows[pairs[:, 1]]) * slope)[:, None]), 1)
