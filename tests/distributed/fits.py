@@ -11,7 +11,7 @@ import torch
 from pytorch_lightning import Trainer, seed_everything
 from pytorch_lightning.strategies import DDPStrategy
 
-from torchrank import LambdaRank, ListNet, NeuralRanker, RankingDataModule, RankingSet, SingleFeature
+from torchrank import PAMIR, LambdaRank, ListNet, NeuralRanker, RankingDataModule, RankingSet, SingleFeature
 
 LENGTHS = {"train": [1, 40, 2, 9, 5, 3, 17], "val": [6, 11], "test": [4, 1, 8, 5]}  # uneven, and fewer than processes
 
@@ -24,6 +24,7 @@ FITS = {
         lambda: NeuralRanker(5, "mlp", "listnet", {"name": "pca", "variance": 0.9}, {"hidden": [4]}, lr=0.05),
         3,
     ),
+    "pamir_minibatches": (lambda: PAMIR(5, minibatch=8, rounds=3), 3),
 }
 
 

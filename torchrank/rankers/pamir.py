@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torchrank.data.batch import Batch
 from torchrank.data.lists import RankingSet
 from torchrank.data.sparse import SparseRows
-from torchrank.functional.ragged import list_ids
 from torchrank.rankers.base import RoundRanker
+from torchrank.solvers.linear import entry_scores
 from torchrank.solvers.passive import (
     Passed,
     differences,
@@ -40,8 +40,9 @@ class PAMIR(RoundRanker):
     """
 
     takes = frozenset({"sparse", "corpus"})
-    iterate: Tensor  # weights after the last step, where `weight` is their mean
-    made: Tensor  # (models,) steps made so far
+    weight: nn.Parameter  # (T, D): a row for each topic, or one
+    iterate: Tensor  # (T, D) weights after the last step, where `weight` is their mean
+    made: Tensor  # (T,) steps made so far
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class PAMIR(RoundRanker):
         per_topic: bool = False,
         rounds: int = 50,
         seed: int = 0,
-        transform: str | dict | list | None = None,
+        transform: str | dict | list | None = "standard",
     ):
         super().__init__(num_features, transform, rounds)
         if C <= 0 or l2 < 0 or minibatch < 1 or (steps is not None and steps < 1):
@@ -66,29 +67,23 @@ class PAMIR(RoundRanker):
         list_counts(torch.zeros(0), torch.zeros(1, dtype=torch.int64), sampling)  # refuses unknown samplings
         self.steps, self.C, self.l2, self.sampling, self.averaged = steps, C, l2, sampling, averaged
         self.minibatch, self.per_topic, self.seed = minibatch, per_topic, seed
-        self.topics: list[str] = []
+        self.topics: list[str] | None = None
         self._counts: Tensor | None = None
-        shape = (0, self.transform.num_outputs) if per_topic else (self.transform.num_outputs,)
-        self.weight = nn.Parameter(torch.zeros(shape, dtype=torch.float64), requires_grad=False)
-        self.register_buffer("iterate", torch.zeros(0, dtype=torch.float64))
+        self.weight = nn.Parameter(torch.zeros(1, self.transform.num_outputs, dtype=torch.float64), requires_grad=False)
+        self.register_buffer("iterate", torch.zeros(0, 0, dtype=torch.float64))
         self.register_buffer("made", torch.zeros(1, dtype=torch.int64))
 
     def score(self, batch: Batch) -> Tensor:
-        if self.per_topic:
-            return topic_scores(batch, self.weight)
-        scores = batch.x @ self.weight.to(batch.x.dtype)
-        return scores if batch.index is None else scores[batch.index]
+        return entry_scores(batch, self.weight.to(batch.x.dtype), self.per_topic)
 
     # ---- learning -----------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         self._counts = None
         models = len(self.data.sets["train"]) if self.per_topic else 1
-        shape = (models, self.transform.num_outputs) if self.per_topic else (self.transform.num_outputs,)
-        self.resize("weight", shape)
         self.resize("made", (models,))
-        if self.averaged:
-            self.resize("iterate", shape)
+        for name in ("weight", "iterate") if self.averaged else ("weight",):
+            self.resize(name, (models, self.transform.num_outputs))
 
     def round(self) -> bool:
         if self.trainer.world_size > 1 and self.minibatch == 1 and not self.per_topic:
@@ -98,7 +93,7 @@ class PAMIR(RoundRanker):
         if triplets == 0:
             return True
         generator = torch.Generator().manual_seed(1_000_003 * self.seed + self.trainer.current_epoch)
-        models = self._current.detach().clone().view(len(self.made), -1)
+        models = self._current.detach().clone()
         totals, made, loss = torch.zeros_like(models), torch.zeros_like(self.made), 0.0
         for begin in range(0, triplets, portion):
             number = min(portion, triplets - begin)
@@ -158,10 +153,9 @@ class PAMIR(RoundRanker):
                 here[batch.query] = 1
             models, totals, made = (self._reduce(part) for part in (models * here, totals, made))
         if self.averaged:
-            steps = (self.made + made)[:, None].clamp(min=1)
-            mean = (self.weight.view_as(totals) * self.made[:, None] + totals) / steps
-            self.weight.copy_(mean.view_as(self.weight))
-        self._current.copy_(models.view_as(self._current))
+            sums = self.weight * self.made[:, None] + totals
+            self.weight.copy_(sums / (self.made + made).clamp(min=1)[:, None])
+        self._current.copy_(models)
         self.made += made
         self.log("train/loss", loss, prog_bar=True)
 
@@ -197,8 +191,9 @@ class PAMIR(RoundRanker):
         if self.per_topic:
             if stage == "fit":
                 self.topics = topic_names(self.data.sets["train"])
+            count = len(self.data.sets["train"]) if stage == "fit" else len(self.weight)
             for lists in self.data.sets.values():
-                check_topics(lists, self.topics)
+                check_topics(lists, count, self.topics)
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         super().on_save_checkpoint(checkpoint)
@@ -209,33 +204,18 @@ class PAMIR(RoundRanker):
         self.topics, self._counts = checkpoint["topics"], None
 
 
-def topic_scores(batch: Batch, weights: Tensor) -> Tensor:
-    """Scores (N,) of a batch whose list q is topic `batch.query[q]`, by the rows `weights (T, D)`."""
-    own = weights[batch.query].to(batch.x.dtype)  # (Q, D)
-    lists = list_ids(batch.offsets, len(batch.labels))
-    if batch.index is not None and len(batch.x) * len(own) <= 2 * len(lists):  # most rows stand in most lists
-        return (batch.x @ own.T.contiguous())[batch.index, lists]
-    x = batch.flat().x
-    if isinstance(x, Tensor):
-        return (x * own[lists]).sum(1)
-    columns = x.columns + x.num_features * lists[x.row_ids()]
-    return SparseRows(x.values, columns, x.row_offsets, own.numel()) @ own.flatten()
+def topic_names(lists: RankingSet) -> list[str] | None:
+    return None if lists.query_ids is None else [str(name) for name in lists.query_ids]
 
 
-def topic_names(lists: RankingSet) -> list[str]:
-    """Names of the lists; their positions where they have none."""
-    return [str(name) for name in (range(len(lists)) if lists.query_ids is None else lists.query_ids)]
-
-
-def check_topics(lists: RankingSet, topics: list[str]) -> None:
-    """Refuse lists that are not these topics in this order."""
-    found = topic_names(lists)
-    if len(found) != len(topics):
+def check_topics(lists: RankingSet, count: int, topics: list[str] | None) -> None:
+    """Refuse lists that are not these topics in this order; without names only their number is compared."""
+    if len(lists) != count:
         raise ValueError(
-            f"per_topic=true has weights for {len(topics)} topics, but the set '{lists.name}' has {len(found)} lists: "
-            "every set needs one list for each topic, in the same order"
+            f"per_topic=true has weights for {count} topics, but the set '{lists.name}' has {len(lists)} lists: every "
+            "set needs one list for each topic, in the same order"
         )
-    for place, (name, topic) in enumerate(zip(found, topics, strict=True)):
+    for place, (name, topic) in enumerate(zip(topic_names(lists) or [], topics or [], strict=False)):
         if name != topic:
             raise ValueError(
                 f"list {place} of the set '{lists.name}' is topic {name!r}, that of the training lists {topic!r}: "
