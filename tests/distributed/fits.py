@@ -37,7 +37,20 @@ def lists(split: str) -> RankingSet:
     return RankingSet(x, labels, torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]), name=split)
 
 
-def fit(make, epochs: int) -> dict:
+def queries(split: str) -> RankingSet:
+    """The same lists over one corpus, with query vectors."""
+    flat = lists(split)
+    generator = torch.Generator().manual_seed(10 + len(split))
+    index = torch.randint(25, (len(flat.x),), generator=generator)
+    vectors = torch.randn(len(flat), 5, generator=generator, dtype=torch.float64)
+    corpus = torch.randn(25, 5, generator=generator, dtype=torch.float64)
+    return RankingSet(corpus, flat.labels, flat.offsets, index=index, queries=vectors, name=split)
+
+
+SETS = {"lists": lists, "queries": queries}
+
+
+def fit(make, epochs: int, kind: str = "lists") -> dict:
     seed_everything(1, verbose=False)
     ranker = make()
     strategy = DDPStrategy(process_group_backend="gloo", broadcast_buffers=False)
@@ -53,7 +66,7 @@ def fit(make, epochs: int) -> dict:
         logger=False,
         num_sanity_val_steps=0,
     )
-    data = RankingDataModule.from_sets(**{split: lists(split) for split in LENGTHS}, batch_documents=20)
+    data = RankingDataModule.from_sets(**{split: SETS[kind](split) for split in LENGTHS}, batch_documents=20)
     trainer.fit(ranker, datamodule=data)
     trainer.test(ranker, datamodule=data, verbose=False)
     return {"state": ranker.state_dict(), "measured": ranker.measured, "epochs": trainer.current_epoch}
