@@ -224,11 +224,23 @@ def test_a_long_list_of_many_grades(way):
 
 def test_both_ways_agree_at_the_range_where_one_takes_over(monkeypatch):
     scores, labels, offsets = batch(13, longest=40)
-    scores = scores / (scores.max() - scores.min()) * (domination.PRODUCT_RANGE - 4)
+    scores = scores / (scores.max() - scores.min()) * (domination.PRODUCT_RANGE * 709 - 4)
     products = domination_slopes(scores, labels, offsets, margin=torch.tensor(TRIANGLE))
     monkeypatch.setattr(domination, "PRODUCT_RANGE", -1.0)
     for one, other in zip(products, domination_slopes(scores, labels, offsets, margin=TRIANGLE), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("width", [1.0, 20.0, 61.0, 63.0, 2000.0])
+def test_single_precision_keeps_its_digits(width):
+    """Whether the range of the scores allows exponentials in float32 or not, and however long the list is."""
+    draw = np.random.default_rng(14)
+    scores = torch.tensor(draw.random(20_000) * width, dtype=torch.float32)
+    labels, offsets = torch.tensor(draw.integers(0, 5, 20_000)), torch.tensor([0, 15_000, 15_010, 20_000])
+    low, high = (value_and_gradient(kind, labels, offsets) for kind in (scores, scores.double()))
+    assert low[0].dtype == low[1].dtype == torch.float32
+    torch.testing.assert_close(low[0].double(), high[0], rtol=5e-7, atol=1e-7)
+    torch.testing.assert_close(low[1].double(), high[1], rtol=2e-6, atol=1e-6)
 
 
 def test_dominating():

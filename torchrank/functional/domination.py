@@ -1,20 +1,20 @@
 """Domination loss: an entry pays for the sum of all entries of its list that it should dominate (Stevens 2010)."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchrank.functional.gains import check_grades
 from torchrank.functional.gradient import KnownGradient
-from torchrank.functional.ragged import list_ids, longest_list, measure_sum, read, segment_min, wide
+from torchrank.functional.ragged import list_ids, measure_sum, read, segment_min, wide
 from torchrank.functional.ranking import check_lists, levels_of, result_dtype
 
 Margin = Tensor | Sequence[Sequence[float]] | None
 
-PRODUCT_RANGE = 600.0  # exp of half of it, either way, and sums of products of two such are far inside float64
-LOWEST = -1e300  # stands for -inf, with which differences would be nan; sums of several stay finite
+PRODUCT_RANGE = 0.7  # widest range of the scores for sums of exponentials, as a share of what exp can return at all
+PRODUCT_GRADES = 64  # and most grades, as their pairs are looked at
 
 
 def domination_loss(
@@ -39,7 +39,7 @@ def domination_loss(
     dtype = result_dtype(scores)
     scores, margin = _without_entry_margin(scores, margin)
     loss, slopes, ids = _solve(scores.detach(), labels, offsets, margin, max_length, num_grades)
-    return KnownGradient.apply(scores, loss.to(dtype), slopes, ids)
+    return KnownGradient.apply(scores, loss.to(dtype), slopes.to(dtype), ids)
 
 
 def domination_slopes(
@@ -56,7 +56,7 @@ def domination_slopes(
     >>> domination_slopes(torch.tensor([1.0, 1.0]), torch.tensor([0, 1]), torch.tensor([0, 2]))[1]
     tensor([ 0.5000, -0.5000], dtype=torch.float64)
     """
-    scores, margin = _without_entry_margin(scores.detach(), margin)
+    scores, margin = _without_entry_margin(wide(scores.detach()), margin)
     return _solve(scores, labels, offsets, margin, max_length, num_grades)[:2]
 
 
@@ -93,7 +93,8 @@ class _Layers(NamedTuple):
     margin: Tensor | None  # (K, K) between a grade and a smaller one
 
     def sums(self, values: Tensor) -> Tensor:
-        """Sum of each layer, `(Q, K)`."""
+        """Sum of each layer, `(Q, K)`, in float64."""
+        values = wide(values)
         total = values.new_zeros(self.shape[0] * self.shape[1])
         return total.scatter_add_(0, self.layer, values).view(self.shape)
 
@@ -112,21 +113,19 @@ def _solve(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Loss per list, slope at every score and list of every entry."""
     check_lists(scores, labels, offsets)
-    longest = longest_list(offsets, len(scores), max_length)
     if margin is not None:
         num_grades = _check_margin(margin, labels)
-    levels, num_levels = levels_of(labels, offsets, longest=longest, num_grades=num_grades)
-    ids, scores = list_ids(offsets, len(scores)), wide(scores)
+    levels, num_levels = levels_of(labels, offsets, max_length=max_length, num_grades=num_grades)
+    ids, scores = list_ids(offsets, len(scores)), scores.to(result_dtype(scores))
     layers = _Layers(torch.add(levels, ids, alpha=num_levels), (len(offsets) - 1, num_levels), margin)
-    centre = _centre(scores, margin)
-    losses, slopes = _logarithms(scores, layers) if centre is None else _products(scores, layers, centre)
-    return measure_sum(losses, offsets), slopes, ids
+    centre = _centre(scores, margin) if num_levels <= PRODUCT_GRADES else None
+    losses, slopes = _logarithms(wide(scores), layers) if centre is None else _products(scores, layers, centre)
+    return measure_sum(wide(losses), offsets), slopes, ids
 
 
 def _check_margin(margin: Tensor, labels: Tensor) -> int:
     if labels.device.type == "cpu" and labels.is_floating_point() and read((labels.frac() != 0).any()):
         raise ValueError("a margin (K, K) is indexed by the labels, and these are real-valued: give a margin per entry")
-    check_grades(labels, len(margin))
     return len(margin)
 
 
@@ -136,51 +135,45 @@ def _centre(scores: Tensor, margin: Tensor | None) -> float | None:
         return None
     low, high = (read(bound) for bound in scores.aminmax())
     widest = 0.0 if margin is None else read(margin.tril(-1).abs().amax())
-    return (low + high) / 2 if high - low + widest < PRODUCT_RANGE else None
+    limit = PRODUCT_RANGE * math.log(torch.finfo(scores.dtype).max)
+    return (low + high) / 2 if high - low + widest < limit else None
 
 
 def _products(scores: Tensor, layers: _Layers, centre: float) -> tuple[Tensor, Tensor]:
-    """Loss and slope of every entry with exp(scores - centre) in float64: half the time of `_logarithms`.
+    """Loss and slope of every entry from exp(scores - centre) in the scores' dtype: a third of `_logarithms`' time.
 
     With E = exp(f) and Z_k the sum of E (times exp of the margin) over the grades below k, entry i of grade k pays
     log(1 + Z_k / E_i). Its slope is -Z_k / (Z_k + E_i), and E_j / (Z_k + E_i) at every j below: together E_j C_m, where
-    C_m is the sum of 1 / (Z_k + E_i) over all i of the grades k above m. No sum has a negative term, so all is exact.
+    C_m is the sum of 1 / (Z_k + E_i) over all i of the grades k above m. Sums are in float64 and have no negative term.
     """
     mass = torch.sub(scores, centre).exp_()
-    below = layers.each(_sums_below(layers.sums(mass), layers.margin))
+    sums = layers.sums(mass)
+    factors = (sums.new_ones(2 * layers.shape[1:]) if layers.margin is None else layers.margin.exp()).tril(-1)
+    below = layers.each((sums @ factors.T).to(mass.dtype))
     share = (below + mass).reciprocal_()
-    pull = layers.each(_sums_above(layers.sums(share), layers.margin))
-    return (below / mass).log1p_(), pull.mul_(mass).sub_(share.mul_(below))
-
-
-def _sums_below(sums: Tensor, margin: Tensor | None) -> Tensor:
-    """Sum over the smaller grades of `sums (Q, K)`, times exp of the margin."""
-    if margin is None:
-        return torch.nn.functional.pad(sums[:, :-1].cumsum(1), (1, 0))
-    return sums @ margin.exp().tril(-1).T
-
-
-def _sums_above(sums: Tensor, margin: Tensor | None) -> Tensor:
-    return _sums_below(sums.flip(1), None if margin is None else margin.T.flip(0, 1)).flip(1)
+    pull = layers.each((layers.sums(share) @ factors).to(mass.dtype))
+    slopes = pull.mul_(mass).sub_(share.mul_(below))
+    return below.div_(mass).log1p_(), slopes
 
 
 def _logarithms(scores: Tensor, layers: _Layers) -> tuple[Tensor, Tensor]:
     """`_products` for scores of any size: every sum of exponentials is `mass * exp(peak)` with a score as the peak.
 
-    Only differences of scores are taken, never of their logarithms of sums, so no digits are lost to their size.
+    Only differences of scores are formed, never of logarithms of sums, so no digits are lost to the size of the scores.
     """
-    scores = scores.clamp(LOWEST, -LOWEST)
-    peak = scores.new_full((layers.shape[0] * layers.shape[1],), LOWEST)
+    lowest = _lowest(scores)
+    scores = scores.clamp(lowest, -lowest)
+    peak = scores.new_full((layers.shape[0] * layers.shape[1],), lowest)
     peak = peak.scatter_reduce(0, layers.layer, scores, "amax").view(layers.shape)
     mass = layers.sums(torch.exp(scores - layers.each(peak)))
     peak, mass = _lower(peak, mass, layers.margin)
-    gap, below = layers.each(peak) - scores, layers.each(mass)  # log of Z_k / E_i is gap + log(below)
+    gap, below = layers.each(peak) - scores, layers.each(mass)  # Z_k / E_i = below exp(gap)
     small, worse = torch.exp(-gap.abs()), gap > 0
-    excess = torch.where(worse, below - 1 + small, below * small)  # worse: Z / E = exp(gap) below, where below >= 1
+    excess = torch.where(worse, below - 1 + small, below * small)  # below >= 1 where worse
     losses = gap.clamp(min=0) + torch.log1p(excess)
     own = torch.where(worse, below, excess) / (1 + excess)
     share = torch.where(mass > 0, layers.sums(own) / mass, 0.0)
-    peak, pull = _upper(torch.where(mass > 0, -peak, LOWEST), share, layers.margin)
+    peak, pull = _upper(torch.where(mass > 0, -peak, lowest), share, layers.margin)
     return losses, layers.each(pull) * torch.exp(scores + layers.each(peak)) - own
 
 
@@ -196,8 +189,8 @@ def _upper(peak: Tensor, mass: Tensor, margin: Tensor | None) -> tuple[Tensor, T
 
 
 def _mixed(peak: Tensor, mass: Tensor, margin: Tensor) -> tuple[Tensor, Tensor]:
-    lower = torch.ones_like(margin).tril(-1) > 0
-    terms = peak[:, None, :] + torch.where(lower, margin, LOWEST).clamp(min=LOWEST)  # (Q, K, K)
+    lower, lowest = torch.ones_like(margin).tril(-1) > 0, _lowest(peak)
+    terms = peak[:, None, :] + torch.where(lower, margin, lowest).clamp(min=lowest)  # (Q, K, K)
     peak = terms.amax(2)
     return peak, (torch.where(lower, mass[:, None, :], 0.0) * torch.exp(terms - peak[:, :, None])).sum(2)
 
@@ -216,4 +209,9 @@ def _running(peak: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
 
 def _moved(peak: Tensor, mass: Tensor, step: int) -> tuple[Tensor, Tensor]:
     pad = torch.nn.functional.pad
-    return pad(peak[:, :-step], (step, 0), value=LOWEST), pad(mass[:, :-step], (step, 0))
+    return pad(peak[:, :-step], (step, 0), value=_lowest(peak)), pad(mass[:, :-step], (step, 0))
+
+
+def _lowest(values: Tensor) -> float:
+    """Stands for -inf, with which differences would be nan; sums of a few stay finite."""
+    return torch.finfo(values.dtype).min / 16

@@ -126,7 +126,7 @@ def warp_loss(
     check_lists(scores, labels, offsets)
     longest = longest_list(offsets, len(scores), max_length)
     labels, num_grades = warp_labels(labels, negatives), num_grades if negatives == "lower" else 2
-    levels, num_levels = levels_of(labels, offsets, longest=longest, num_grades=num_grades)
+    levels, num_levels = levels_of(labels, offsets, max_length=longest, num_grades=num_grades)
     s, ids = wide(scores), list_ids(offsets, len(scores))
     splits = list(_splits(s.detach(), margin + s.detach(), levels, ids, lists=len(offsets) - 1, num_levels=num_levels))
     violators, hinges = _violations(s.detach(), splits, longest)

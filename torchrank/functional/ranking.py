@@ -95,16 +95,17 @@ def count_grades(labels: Tensor, num_grades: int | None) -> int:
     return int(highest) + 1 if whole else 0
 
 
-def levels_of(labels: Tensor, offsets: Tensor, *, longest: int, num_grades: int | None) -> tuple[Tensor, int]:
+def levels_of(labels: Tensor, offsets: Tensor, *, max_length: int | None, num_grades: int | None) -> tuple[Tensor, int]:
     """Labels as integers from 0 in the same order, `(N,)`, and how many different ones there may be.
 
-    >>> levels_of(torch.tensor([0.5, 7.0, 0.5]), torch.tensor([0, 3]), longest=3, num_grades=None)
+    >>> levels_of(torch.tensor([0.5, 7.0, 0.5]), torch.tensor([0, 3]), max_length=None, num_grades=None)
     (tensor([0, 1, 0]), 3)
     """
     if grades := count_grades(labels, num_grades):
         if num_grades:
             check_grades(labels, grades)
         return labels.long(), grades
+    longest = longest_list(offsets, len(labels), max_length)
     return levels_within(labels, offsets, max_length=longest), max(longest, 1)
 
 
