@@ -33,8 +33,13 @@ def awkward_rows(huge: float = 1e30) -> torch.Tensor:
     return torch.from_numpy(x)
 
 
+def rows_for(option, huge: float = 1e30) -> torch.Tensor:
+    """Awkward rows that the transform takes: singhal takes counts only."""
+    return awkward_rows(huge).abs().ceil() if option == "singhal" else awkward_rows(huge)
+
+
 def fitted(option, x=None, offsets=OFFSETS):
-    x = awkward_rows() if x is None else x
+    x = rows_for(option) if x is None else x
     return make_transform(option, x.shape[1]).fit(x, offsets)
 
 
@@ -89,6 +94,70 @@ def test_log1p():
     x = awkward_rows()
     expected = np.sign(x.numpy()) * np.log1p(np.abs(x.numpy()))
     np.testing.assert_allclose(fitted("log1p", x)(x, OFFSETS).numpy(), expected, rtol=1e-12)
+
+
+TRAINING = ["a a b c c c c", "a d d", "", "b b b c a e", "a a a f f c"]  # e occurs once
+UNSEEN = ["c c g a", "e g", "d d d d d f b b a"]
+
+
+def count(texts: list[str]) -> torch.Tensor:
+    return torch.tensor([[float(text.split().count(word)) for word in "abcdefg"] for text in texts])
+
+
+def pivoted(texts: list[str], slope: float, min_count: int) -> np.ndarray:
+    """Singhal's weights as they are written in the paper, word by word."""
+    vocabulary = [word for word in "abcdefg" if " ".join(TRAINING).split().count(word) >= min_count]
+    different = lambda text: {word for word in text.split() if word in vocabulary}  # noqa: E731
+    pivot = np.mean([len(different(text)) for text in TRAINING])
+    x = np.zeros((len(texts), 7))
+    for row, text in enumerate(texts):
+        words = different(text)
+        for word in words:
+            mean = sum(text.split().count(other) for other in words) / len(words)
+            weight = np.log(len(TRAINING) / sum(word in other.split() for other in TRAINING))
+            weight *= (1 + np.log(text.split().count(word))) / (1 + np.log(mean))
+            x[row, "abcdefg".index(word)] = weight / ((1 - slope) + slope * len(words) / pivot)
+    return x
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("min_count", [1, 2, 4])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("elements", [2**20, 8])
+def test_singhal_word_by_word(slope, min_count, sparse, elements, monkeypatch):
+    monkeypatch.setattr("torchrank.data.chunks.ELEMENTS", elements)
+    rows = (lambda texts: SparseRows.from_dense(count(texts).double())) if sparse else lambda t: count(t).double()
+    transform = fitted({"name": "singhal", "slope": slope, "min_count": min_count}, rows(TRAINING), None)
+    for texts in (TRAINING, UNSEEN):
+        result = transform(rows(texts), ALL)
+        result = result.dense() if sparse else result
+        np.testing.assert_allclose(result.numpy(), pivoted(texts, slope, min_count), rtol=1e-12, atol=1e-15)
+
+
+def test_singhal_is_the_default_of_the_specification_and_survives_its_state_dict():
+    rows = SparseRows.from_dense(count(TRAINING))
+    transform, other = fitted("singhal", rows, None), make_transform("singhal", 7)
+    other.load_state_dict(transform.state_dict())
+    result = other(SparseRows.from_dense(count(UNSEEN)), ALL)
+    assert isinstance(result, SparseRows) and result.dtype == torch.float32
+    np.testing.assert_allclose(result.dense().numpy(), pivoted(UNSEEN, 0.3, 2), rtol=1e-6, atol=1e-7)
+
+
+def test_singhal_runs_on_meta():
+    transform = fitted("singhal", count(TRAINING), None).to("meta")
+    assert transform(count(UNSEEN).to("meta"), ALL).shape == (3, 7)
+    assert transform(SparseRows.from_dense(count(UNSEEN)).to("meta"), ALL).shape == (3, 7)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("wrong", [-1.0, 0.25])
+def test_singhal_refuses_what_is_no_count(sparse, wrong):
+    x = count(TRAINING)
+    x[3, 4] = wrong
+    with pytest.raises(ValueError, match=rf"feature 4 .* holds {wrong:g}, which is no count .*transform=none"):
+        fitted("singhal", SparseRows.from_dense(x) if sparse else x, None)
+    with pytest.raises(ValueError, match="no word occurs 9 times in 5 documents"):
+        fitted({"name": "singhal", "min_count": 9}, count(TRAINING), None)
 
 
 def normal_scores(train: np.ndarray) -> np.ndarray:
@@ -176,7 +245,7 @@ CHAINS = [["log1p", "standard"], ["log1p", "query_minmax", "quantile"], ["standa
 def test_resident_streamed_and_single_lists_agree_bit_for_bit(option, monkeypatch):
     """A column such as 1.6e9 + 128 k has 3 values left when its logarithms are rounded to float32 between steps."""
     monkeypatch.setattr("torchrank.data.chunks.ELEMENTS", 300)
-    x = awkward_rows(huge=1e3).float()
+    x = rows_for(option, huge=1e3).float()
     x[:, 4] = 1.6e9 + 128 * (torch.arange(200) % 50)
     lists = RankingSet(x, torch.zeros(200), OFFSETS)
     transform = fitted(option, x)
@@ -223,7 +292,7 @@ OPTIONS = [name for name in TRANSFORMS if name != "quadratic"] + [["standard", "
 
 @pytest.mark.parametrize("option", OPTIONS, ids=str)
 def test_fit_does_not_depend_on_the_chunks(option, monkeypatch):
-    x = awkward_rows(huge=1e5)
+    x = rows_for(option, huge=1e5)
     whole = fitted(option, x)
     monkeypatch.setattr("torchrank.data.chunks.ELEMENTS", 100)
     parts = fitted(option, x)
@@ -234,14 +303,14 @@ def test_fit_does_not_depend_on_the_chunks(option, monkeypatch):
 @pytest.mark.parametrize("option", OPTIONS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_transform_is_finite_on_awkward_rows_and_keeps_the_dtype(option, dtype):
-    x = awkward_rows().to(dtype)
+    x = rows_for(option).to(dtype)
     result = fitted(option, x)(x, OFFSETS)
     assert result.isfinite().all() and result.dtype == dtype
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=str)
 def test_state_dict_round_trip(option, tmp_path):
-    x = awkward_rows(huge=1e3)
+    x = rows_for(option, huge=1e3)
     transform = fitted(option, x)
     torch.save({"shapes": transform.resized(), "state": transform.state_dict()}, tmp_path / "state.pt")
     saved = torch.load(tmp_path / "state.pt", weights_only=True)
@@ -280,7 +349,7 @@ def test_the_others_refuse_sparse_rows_with_the_reason(option):
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_nan_and_infinity_are_refused_with_their_place(option, bad, monkeypatch):
     monkeypatch.setattr("torchrank.data.chunks.ELEMENTS", 100)
-    x = awkward_rows(huge=1.0)
+    x = rows_for(option, huge=1.0)
     x[123, 3] = bad
     with pytest.raises(ValueError, match=rf"feature 3 .* of row 123 is {bad}"):
         fitted(option, x)
@@ -295,7 +364,7 @@ def test_nan_in_sparse_rows_is_refused_with_its_place():
 
 def test_unfitted_transforms_are_refused_and_those_without_state_are_ready():
     x = torch.randn(3, 4)
-    for name in ("standard", "l2", "quantile", "pca"):
+    for name in ("standard", "l2", "quantile", "pca", "singhal"):
         with pytest.raises(ValueError, match="before it was fitted"):
             make_transform(name, 4)(x, ALL)
         with pytest.raises(ValueError, match="before it was fitted"):
@@ -331,6 +400,8 @@ def test_lists_without_entries_do_not_disturb():
         ({"variance": 0.9}, "unknown transform None"),
         ({"name": "pca", "variance": 1.5}, r"got variance=1\.5"),
         (["pca", "standard"], "pca must be the last"),
+        ({"name": "singhal", "slope": 1.5}, r"slope of 0 to 1 .*, got 1\.5 and 2"),
+        ({"name": "singhal", "min_count": 0}, "min_count from 1, got 0.3 and 0"),
     ],
 )
 def test_bad_options_are_refused(option, message):

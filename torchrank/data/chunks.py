@@ -117,3 +117,25 @@ def column_squares(rows: Rows) -> Tensor:
     if isinstance(rows, SparseRows):
         return rows.with_values(rows.values**2).T @ rows.values.new_ones(len(rows))
     return (rows**2).sum(0)
+
+
+def present(rows: Rows) -> Any:
+    """1 where a number is above 0, otherwise 0, in float64."""
+    if isinstance(rows, SparseRows):
+        return rows.with_values((rows.values > 0).double())
+    return (rows > 0).double()
+
+
+def word_counts(rows: Rows) -> Tensor:
+    """How often each word occurs, and in how many rows (2, D); what cannot be a count is refused."""
+    values = rows.values if isinstance(rows, SparseRows) else rows
+    wrong = (values < 0) | ((values > 0) & (values < 1))
+    if wrong.any():
+        place = wrong.nonzero()[0].tolist()
+        feature = int(rows.columns[place[0]]) if isinstance(rows, SparseRows) else place[1]
+        raise ValueError(
+            f"feature {feature} (counted from 0) holds {values[tuple(place)].item():.4g}, which is no count of words: "
+            "singhal takes raw counts. Use transform=none for rows that are weighted already"
+        )
+    ones = values.new_ones(len(rows))
+    return torch.stack((rows.T @ ones, present(rows).T @ ones))

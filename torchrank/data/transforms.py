@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchrank.data.chunks import Chunks, Rows, column_squares
+from torchrank.data.chunks import Chunks, Rows, column_squares, present, word_counts
 from torchrank.data.sparse import SparseRows
 from torchrank.functional.ragged import list_ids
 
@@ -53,7 +53,7 @@ class Transform(nn.Module):
         if not self.fitted:
             raise ValueError(f"{type(self).__name__} is used before it was fitted: call fit on the training rows first")
         if isinstance(x, SparseRows):
-            return x.with_values(self.change(x.values, x.columns).to(x.dtype))
+            return x.with_values(self.sparse(x).to(x.dtype))
         return self.dense(x, offsets).to(x.dtype)
 
     def learn(self, chunks: Chunks, seed: int) -> None:
@@ -64,6 +64,10 @@ class Transform(nn.Module):
     def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
         """The transform of dense rows (N, D)."""
         return self.change(x, slice(None))
+
+    def sparse(self, x: SparseRows) -> Tensor:
+        """The transform of the stored values (nnz,) of sparse rows."""
+        return self.change(x.values, x.columns)
 
     def change(self, values: Tensor, columns: Tensor | slice) -> Tensor:
         """The transform of single values, for one that works number by number and keeps 0."""
@@ -265,6 +269,55 @@ class Quadratic(Transform):
         return torch.cat((x, x[:, self.pairs[0]] * x[:, self.pairs[1]], x * x), 1)
 
 
+class Singhal(Transform):
+    """Pivoted tf-idf of word counts c > 0: idf (1 + ln c) / (1 + ln mean c) / (1 - slope + slope u / mean u).
+
+    Singhal, Buckley & Mitra, "Pivoted document length normalization", SIGIR 1996. u is the number of different words of
+    a document and mean c the mean of their counts; idf = ln(documents / documents with the word) and the mean of u are
+    those of the training documents. A word that occurs there less than `min_count` times is not in the vocabulary: it
+    becomes 0 and does not count in u and mean c.
+    """
+
+    learns = True
+    known: Tensor  # (D,) 1 for a word of the vocabulary
+    idf: Tensor  # (D,) 0 for one that is not in it
+    pivot: Tensor  # () mean of u
+
+    def __init__(self, num_features: int, slope: float = 0.3, min_count: int = 2):
+        super().__init__(num_features)
+        if not 0 <= slope <= 1 or min_count < 1:
+            raise ValueError(f"singhal takes a slope of 0 to 1 and a min_count from 1, got {slope} and {min_count}")
+        self.slope, self.min_count = slope, min_count
+        for name in ("known", "idf"):
+            self.register_buffer(name, torch.zeros(num_features, dtype=torch.float64))
+        self.register_buffer("pivot", torch.ones((), dtype=torch.float64))
+
+    def learn(self, chunks: Chunks, seed: int) -> None:
+        counts, documents = chunks.total(word_counts)
+        known = ((counts >= self.min_count) & (documents > 0)).double()
+        idf = torch.where(known > 0, (chunks.num_rows / documents).log(), 0.0)
+        words = chunks.total(lambda rows: (present(rows) @ known).sum())
+        if words == 0:
+            raise ValueError(f"no word occurs {self.min_count} times in {chunks.num_rows} documents: lower min_count")
+        self.store(known=known, idf=idf, pivot=words / chunks.num_rows)
+
+    def scale(self, rows: Rows) -> Tensor:
+        """What the numbers of a document are multiplied by (N,)."""
+        words = (present(rows) @ self.known).clamp(min=1)  # an empty document has no number to scale
+        mean = (rows.to(dtype=torch.float64) @ self.known) / words
+        return 1 / ((1 + mean.clamp(min=1).log()) * (1 - self.slope + self.slope * words / self.pivot))
+
+    def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
+        return self.scale(x)[:, None] * self.change(x, slice(None))
+
+    def sparse(self, x: SparseRows) -> Tensor:
+        scale = torch.repeat_interleave(self.scale(x), x.row_offsets.diff(), output_size=len(x.values))
+        return scale * self.change(x.values, x.columns)
+
+    def change(self, values: Tensor, columns: Tensor | slice) -> Tensor:
+        return self.idf[columns] * torch.where(values > 0, 1 + values.double().log(), 0.0)
+
+
 class Chain(Transform):
     """Transforms one after another, each fitted on the output of those before it."""
 
@@ -311,6 +364,7 @@ TRANSFORMS = {
     "quantile": Quantile,
     "pca": PCA,
     "quadratic": Quadratic,
+    "singhal": Singhal,
 }
 
 
