@@ -21,9 +21,15 @@ from torchrank.data.points import load_points
 from torchrank.data.retrieval import load_retrieval
 from torchrank.data.sampler import BudgetSampler, ranges, shard
 from torchrank.data.synthetic import synthetic_splits
+from torchrank.data.text import load_text
 from torchrank.data.transforms import Transform
 
-LOADERS: dict[str, Callable] = {"gaussian": load_gaussian, "points": load_points, "retrieval": load_retrieval}
+LOADERS: dict[str, Callable] = {
+    "gaussian": load_gaussian,
+    "points": load_points,
+    "retrieval": load_retrieval,
+    "text": load_text,
+}
 CLEANED: dict[str, tuple[str, ...]] = {"none": (), "train": ("train",), "all": ("train", "val", "test")}
 MEASURES = ("ndcg@1", "ndcg@5", "ndcg@10", "map", "mrr")
 
