@@ -1,4 +1,4 @@
-"""Bounds of the curvature of log-sum-exp losses along single features."""
+"""Bounds of the curvature of log-sum-exp losses along single features, or along features that move together."""
 
 from typing import Any
 
@@ -10,45 +10,133 @@ from torchrank.data.sparse import SparseRows
 from torchrank.functional.ragged import list_ids
 
 
-def add_curvature(batch: Batch, into: Tensor, models: Tensor, counts: Tensor, bound: str) -> None:
+def add_curvature(
+    batch: Batch,
+    into: Tensor,
+    models: Tensor,
+    counts: Tensor,
+    bound: str,
+    *,
+    block: int = 1,
+    known: dict[int, Tensor] | None = None,
+) -> None:
     """into[models[q]] += counts[q] B_q for every list q, where B_q (D,) bounds the variance of each feature under any
     distribution over the documents of the list: with `range` (max - min)^2 / 4 (Popoviciu), with `square` max x^2
     (Stevens 2010). Summed with the number of dominating documents they bound the curvature of the domination loss.
 
-    For a shared corpus the bound is that of all its rows, which is no smaller.
+    With `block` > 1 the diagonal B_q bounds the covariance of the features of a block (0..block-1, block..2 block-1,
+    ...): for any centre c, by Cauchy-Schwarz, it is at most tau diag(max_j (x_jr - c_r)^2) with
+    tau = max_j sum_r (x_jr - c_r)^2 / max_i (x_ir - c_r)^2. `square` takes the centre 0, `range` the middle of the
+    range or 0, whichever has the smaller trace: 0 where most values are.
+
+    For a shared corpus the bound is that of all its rows, which is no smaller; `known` keeps it for other batches.
     """
-    if batch.index is not None:
+    if batch.index is None:
+        _add(batch.x, batch.offsets, into, models, counts, bound, block)
+        return
+    known = {} if known is None else known
+    if id(batch.x) not in known:
         one = torch.tensor([0, len(batch.x)], device=batch.device)
         bounds = torch.zeros(1, into.shape[1], dtype=into.dtype, device=batch.device)
-        _add(batch.x, one, bounds, torch.zeros(1, dtype=torch.int64, device=batch.device), bounds.new_ones(1), bound)
-        into.index_add_(0, models, counts[:, None] * bounds)
-    else:
-        _add(batch.x, batch.offsets, into, models, counts, bound)
+        _add(batch.x, one, bounds, torch.zeros_like(one[:1]), bounds.new_ones(1), bound, block)
+        known[id(batch.x)] = bounds
+    into.index_add_(0, models, counts[:, None] * known[id(batch.x)])
 
 
-def _add(x: Any, offsets: Tensor, into: Tensor, models: Tensor, counts: Tensor, bound: str) -> None:
+def _add(x: Any, offsets: Tensor, into: Tensor, models: Tensor, counts: Tensor, bound: str, block: int) -> None:
     if isinstance(x, SparseRows):
-        lists, columns, low, high = _sparse_ranges(x, offsets)
-        values = counts[lists] * _squared(low, high, bound)
-        into.view(-1).index_add_(0, models[lists] * into.shape[1] + columns, values)
+        lists, columns, values = _sparse(x, offsets, bound, block)
+        into.view(-1).index_add_(0, models[lists] * into.shape[1] + columns, counts[lists] * values)
     elif len(x):
-        ids = list_ids(offsets, len(x))[:, None].expand_as(x)
-        empty = x.new_zeros(len(offsets) - 1, x.shape[1])
-        low, high = (empty.scatter_reduce(0, ids, x, how, include_self=False).double() for how in ("amin", "amax"))
-        into.index_add_(0, models, counts[:, None] * _squared(low, high, bound))
+        ids, width = list_ids(offsets, len(x)), x.shape[1] if block == 1 else block
+        for first in range(0, x.shape[1], width):
+            part = slice(first, first + width)
+            values = _dense(x[:, part], ids, len(offsets) - 1, bound, together=block > 1)
+            into[:, part].index_add_(0, models, counts[:, None] * values)
 
 
-def _squared(low: Tensor, high: Tensor, bound: str) -> Tensor:
+def column_extremes(x: Any) -> Tensor:
+    """Minus the smallest and the largest value of each column, (2, D), so that a maximum joins those of several parts.
+
+    >>> column_extremes(SparseRows.from_dense(torch.tensor([[-4.0, 2.0], [3.0, 1.0]])))
+    tensor([[ 4., -1.],
+            [ 3.,  2.]], dtype=torch.float64)
+    """
+    if not isinstance(x, SparseRows):
+        return torch.stack((-x.amin(0), x.amax(0))).double()
+    one = torch.tensor([0, len(x)], device=x.device)
+    _, columns, low, high = _cells(x, one)[:4]
+    extremes = torch.zeros(2, x.num_features, dtype=torch.float64, device=x.device)
+    extremes[:, columns] = torch.stack((-low, high))
+    return extremes
+
+
+def squared(low: Tensor, high: Tensor, bound: str) -> Tensor:
+    """Bound of the variance of values from low to high."""
     return (high - low).square() / 4 if bound == "range" else torch.maximum(low.square(), high.square())
 
 
-def _sparse_ranges(x: SparseRows, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """List, column, smallest and largest value of every column that occurs in a list; absent values count as 0."""
-    ids = list_ids(offsets, len(x))[x.row_ids()]
-    keys, place, stored = (ids * x.num_features + x.columns).unique(return_inverse=True, return_counts=True)
-    lists, columns = keys // x.num_features, keys % x.num_features
-    values = x.values.double()
+def _centres(low: Tensor, high: Tensor, bound: str) -> list[tuple[Tensor, Tensor]]:
+    """Centres to try, and the largest squared distance from each; 0 for `range` where a feature does not vary."""
+    zero, squares = torch.zeros_like(low), squared(low, high, "square")
+    if bound == "square":
+        return [(zero, squares)]
+    return [((low + high) / 2, squared(low, high, "range")), (zero, torch.where(high > low, squares, 0.0))]
+
+
+def _dense(x: Tensor, ids: Tensor, num_lists: int, bound: str, together: bool) -> Tensor:
+    """Bounds (Q, B) of features (n, B), one by one or together."""
+    places, empty = ids[:, None].expand_as(x), x.new_zeros(num_lists, x.shape[1])
+    low, high = (empty.scatter_reduce(0, places, x, how, include_self=False).double() for how in ("amin", "amax"))
+    if not together:
+        return squared(low, high, bound)
+    found = []
+    for centre, widest in _centres(low, high, bound):
+        shares = _ratio((x.double() - centre[ids]).square(), widest[ids]).sum(1)
+        tau = shares.new_ones(num_lists).scatter_reduce(0, ids, shares, "amax")
+        found.append(tau[:, None] * widest)
+    return torch.where((found[0].sum(1) <= found[-1].sum(1))[:, None], found[0], found[-1])
+
+
+def _cells(x: SparseRows, offsets: Tensor) -> tuple[Tensor, ...]:
+    """List, column, smallest and largest value of every column that occurs in a list, where absent values count as 0;
+    and of every entry, column by column, its row, its value and which of these it belongs to."""
+    by_column, num_lists = x.by_column().transposed, len(offsets) - 1
+    rows, values = by_column.columns.long(), by_column.values.double()
+    keys = by_column.row_ids() * num_lists + list_ids(offsets, len(x))[rows]  # ascending, as rows are in a column
+    keys, cell, stored = keys.unique_consecutive(return_inverse=True, return_counts=True)
+    columns, lists = keys // max(num_lists, 1), keys % max(num_lists, 1)
     empty = values.new_zeros(len(keys))
-    low, high = (empty.scatter_reduce(0, place, values, how, include_self=False) for how in ("amin", "amax"))
+    low, high = (empty.scatter_reduce(0, cell, values, how, include_self=False) for how in ("amin", "amax"))
     full = stored == offsets.diff()[lists]
-    return lists, columns, torch.where(full, low, low.clamp(max=0)), torch.where(full, high, high.clamp(min=0))
+    low, high = torch.where(full, low, low.clamp(max=0)), torch.where(full, high, high.clamp(min=0))
+    return lists, columns, low, high, rows, values, cell
+
+
+def _sparse(x: SparseRows, offsets: Tensor, bound: str, block: int) -> tuple[Tensor, Tensor, Tensor]:
+    """List, column and bound of every column that occurs in a list."""
+    lists, columns, low, high, rows, values, cell = _cells(x, offsets)
+    if block == 1:
+        return lists, columns, squared(low, high, bound)
+    num_lists = max(len(offsets) - 1, 1)
+    groups, group = ((columns // block) * num_lists + lists).unique(return_inverse=True)  # a list and a block
+    pairs, pair = (group[cell] * len(x) + rows).unique(return_inverse=True)  # a row and a block
+    of_pair, found = pairs // max(len(x), 1), []
+    absent = torch.bincount(of_pair, minlength=len(groups)) < offsets.diff()[groups % num_lists]  # rows of zeros there
+    for centre, widest in _centres(low, high, bound):
+        base = values.new_zeros(len(groups)).index_add_(0, group, _ratio(centre.square(), widest))
+        excess = _ratio((values - centre[cell]).square() - centre[cell].square(), widest[cell])
+        shares = base[of_pair].index_add_(0, pair, excess)
+        tau = torch.where(absent, base, 1.0).clamp(min=1).scatter_reduce(0, of_pair, shares, "amax")
+        found.append(tau[group] * widest)
+    return lists, columns, _smaller(found, group, len(groups))
+
+
+def _smaller(found: list[Tensor], group: Tensor, num_groups: int) -> Tensor:
+    """Of one or two bounds the one with the smaller sum over its group."""
+    sums = [bounds.new_zeros(num_groups).index_add_(0, group, bounds) for bounds in found]
+    return torch.where((sums[0] <= sums[-1])[group], found[0], found[-1])
+
+
+def _ratio(squares: Tensor, widest: Tensor) -> Tensor:
+    return torch.where(widest > 0, squares / torch.where(widest > 0, widest, 1.0), 0.0)
