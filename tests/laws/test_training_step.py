@@ -5,10 +5,12 @@ import torch
 
 from tests.laws.test_functions import Synchronisations
 from tests.rankers.small import FEATURES, lists
-from torchrank import NeuralRanker
+from tests.rankers.test_lgmml import fit
+from torchrank import LGMMLNet, NeuralRanker
+from torchrank.data.batch import Batch
 from torchrank.functional.losses import LOSSES
 
-CHOICES = [(scorer, loss) for scorer in ("linear", "mlp") for loss in LOSSES]
+CHOICES = [(scorer, loss) for scorer in ("linear", "mlp", "local") for loss in LOSSES]
 
 
 @pytest.mark.parametrize(("scorer", "loss"), CHOICES)
@@ -29,3 +31,37 @@ def test_meta_device(scorer, loss):
     values = ranker.loss(batch)
     values.sum().backward()
     assert values.device.type == "meta" and all(p.grad is not None for p in ranker.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("freeze", [(), ("metrics", "anchors", "tau", "weights", "linear")], ids=["free", "frozen"])
+def test_local_metrics(loss, freeze):
+    batch = lists(0)[torch.tensor([3, 1, 4])]
+    ranker = LGMMLNet(FEATURES, metrics=3, kernel="laplace", loss=loss, freeze=list(freeze))
+    with Synchronisations() as counter:
+        ranker.loss(batch).sum().backward()
+    assert counter.found == []
+    values = ranker.to("meta").loss(batch.to("meta"))
+    values.sum().backward()
+    assert values.device.type == "meta" and all(p.grad is not None for p in ranker.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("options", [
+    {},
+    {"kernel": "rbf"},
+    {"kernel": "localized"},
+    {"weights": "per_query"},
+    {"weights": "per_query", "fallback": "knn"},
+    {"weights": "amortized"},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("queries", [False, True])
+@torch.no_grad()
+def test_scoring_by_local_metrics_never_waits(tmp_path, options, queries):
+    ranker, flat = fit(tmp_path, transform="none", **options), lists(0)[torch.tensor([3, 1, 4])]
+    vectors = torch.rand(3, FEATURES) if queries else None
+    batch = Batch(*flat._replace(queries=vectors, index=torch.arange(len(flat.x))))
+    expected = ranker.score(batch)
+    with Synchronisations() as counter:
+        assert torch.equal(ranker.score(batch), expected)
+    assert counter.found == [] and expected.isfinite().all()
+    assert ranker.to("meta").score(batch.to("meta")).shape == expected.shape
