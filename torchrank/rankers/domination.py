@@ -16,7 +16,8 @@ from torchrank.rankers.base import RoundRanker
 from torchrank.solvers.curvature import add_curvature
 from torchrank.solvers.fista import Fista, fista_start, fista_step
 from torchrank.solvers.lbfgs import LBFGS, lbfgs_start, lbfgs_step
-from torchrank.solvers.linear import add_gradient, entry_scores, restrict
+from torchrank.solvers.linear import add_gradient, column_extremes, entry_scores, restrict
+from torchrank.solvers.margins import check_margin, margin_of
 from torchrank.solvers.negatives import keep_negatives
 from torchrank.solvers.penalty import Penalty
 
@@ -47,7 +48,7 @@ class DominationRank(RoundRanker):
     memory: Tensor  # (rows, T D) of the solver: where FISTA looks next, or moves and changes of L-BFGS
     pace: Tensor  # (2, T) momentum and curvature of FISTA
     chosen: Tensor  # (T, D) features taken in by induction
-    first_gain: Tensor  # the largest gain of the first round
+    first_gain: Tensor  # (T, 1) the largest gain of the first round
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class DominationRank(RoundRanker):
         for name in ("memory", "pace"):
             self.register_buffer(name, torch.zeros(0, 0, dtype=torch.float64))
         self.register_buffer("chosen", torch.zeros(0, 0, dtype=torch.bool))
-        self.register_buffer("first_gain", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("first_gain", torch.zeros(1, 1, dtype=torch.float64))
         self._forget()
 
     def _check(self, solver: str) -> None:
@@ -101,6 +102,13 @@ class DominationRank(RoundRanker):
             raise ValueError(f"negatives={self.negatives} is the kept share of low documents: above 0, at most 1")
         if self.solver == "lbfgs" and (self.l1 > 0 or self.path):
             raise ValueError("solver=lbfgs needs a smooth objective: use fista with l1 or a path")
+        if self.induction is not None and self.path is not None:
+            raise ValueError("induction takes features in for one l1, a path changes l1 every round: choose one")
+        for name, count in (("induction", self.induction), ("path", self.path)):
+            if count is not None and count < 1:
+                raise ValueError(f"{name}={count} has to be 1 at least")
+        if not 0 < self.path_ratio < 1:
+            raise ValueError(f"path_ratio={self.path_ratio} is the last l1 as a share of the first: between 0 and 1")
         if self.group == "pooled" and self.per_topic:
             raise ValueError("group=pooled ranks all lists together, per_topic each by itself: choose one")
 
@@ -115,12 +123,14 @@ class DominationRank(RoundRanker):
         self._forget()
         if self.per_topic:
             self._check_topics()
+        if isinstance(self.margin, list):
+            check_margin(self.margin, 2 if self.grades == "flat" else self.data.sets["train"].num_grades)
         topics = len(self.data.sets["train"]) if self.per_topic else 1
         self.resize("weight", (topics, self.transform.num_outputs))
         for name in ("memory", "pace"):
             self.resize(name, (0, 0))
         self.resize("chosen", tuple(self.weight.shape) if self.induction else (0, 0))
-        self.first_gain.zero_()
+        self.resize("first_gain", (topics, 1))
 
     def _check_topics(self) -> None:
         ids = {split: lists.query_ids for split, lists in self.data.sets.items()}
@@ -148,11 +158,16 @@ class DominationRank(RoundRanker):
         return iter(self._prepared)
 
     def _as_learned(self, batch: Batch) -> Batch:
-        if self.negatives < 1:
-            batch = keep_negatives(batch, self.negatives, self.seed)
         if self.grades == "flat":
             batch = batch._replace(labels=(batch.labels > 0).to(batch.labels.dtype), num_grades=2)
-        return batch
+        if self.negatives == 1:
+            return batch
+        lowest = self._lowest_label() if self.group == "pooled" else None
+        return keep_negatives(batch, self.negatives, self.seed, lowest)
+
+    def _lowest_label(self) -> float:
+        lowest = float(self.data.sets["train"].labels.min())
+        return lowest if self.grades == "layered" else float(lowest > 0)
 
     def _slopes(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Loss (T,) and gradient (T, D), without the penalty, over all training lists."""
@@ -194,11 +209,10 @@ class DominationRank(RoundRanker):
 
     def _pooled(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Loss (1,) of all training documents as one list, and the slopes at their places (see `_places`)."""
-        if self._labels is None:
-            self._labels = self._gather(lambda batch: batch.labels.double())
+        all_labels = self._pooled_labels()
         scores = self._gather(lambda batch: entry_scores(batch, weight, self.per_topic))
-        there = self._labels.isfinite()
-        labels = self._labels[there]
+        there = all_labels.isfinite()
+        labels = all_labels[there]
         one = torch.tensor([0, len(labels)], device=labels.device)
         loss, slopes = domination_slopes(scores[there], labels, one, margin=margin_of(self.margin, labels))
         return loss, torch.zeros_like(scores).masked_scatter(there, slopes)
@@ -210,6 +224,31 @@ class DominationRank(RoundRanker):
             add_gradient(batch, slopes[self._places(batch)], into[0], self.per_topic)
 
         return loss, self.total(add, into=(torch.zeros_like(weight),))[0]
+
+    def _pooled_curvature(self) -> Tensor:
+        """Bound (1, D) of the curvature: the range is that of all documents of all processes."""
+        labels = self._pooled_labels()
+        above = (labels > labels[labels.isfinite()].min()).sum() if labels.isfinite().any() else 0
+
+        def write(batch: Batch, into: tuple[Tensor, ...]) -> None:
+            here, seen = into[0][self.global_rank], into[1][self.global_rank]
+            if len(batch.x):
+                extremes = column_extremes(batch.x)
+                here.copy_(torch.where(seen > 0, torch.maximum(here, extremes), extremes))
+                seen += 1
+
+        rows = self.weight.new_zeros(self.trainer.world_size, 2, self.weight.shape[1])
+        extremes, seen = self.total(write, into=(rows, rows.new_zeros(len(rows))))
+        if not seen.any():
+            return torch.zeros_like(self.weight)
+        down, up = extremes[seen > 0].amax(0)
+        squares = (down + up).square() / 4 if self.bound == "range" else torch.maximum(down.square(), up.square())
+        return above * squares[None]
+
+    def _pooled_labels(self) -> Tensor:
+        if self._labels is None:
+            self._labels = self._gather(lambda batch: batch.labels.double())
+        return self._labels
 
     def _gather(self, entries: Callable[[Batch], Tensor]) -> Tensor:
         """Values of the entries of all processes at their places; nan where a document is not learned from."""
@@ -248,7 +287,8 @@ class DominationRank(RoundRanker):
         self._report(float((loss + penalty(state.weight)).sum()), violation, state.weight)
         for name, value in zip(("weight", "memory", "pace"), state, strict=True):
             self.resize(name, tuple(value.shape)).data.copy_(value)
-        return self.path is None and violation <= self.tolerance
+        last = self.path is None or self.trainer.current_epoch + 1 >= self.path
+        return last and violation <= self.tolerance
 
     def _induce(self) -> bool:
         """Take in the features from which the objective is sure to fall most, and solve for all that were taken in."""
@@ -256,7 +296,7 @@ class DominationRank(RoundRanker):
         loss, gradient = self._slopes(weight)
         scale = self._curvature()
         gain = torch.where(self.chosen, 0.0, penalty.gain(gradient, scale))
-        first = torch.where(self.first_gain > 0, self.first_gain, gain.max())
+        first = torch.where(self.first_gain > 0, self.first_gain, gain.amax(1, keepdim=True))
         best = gain.topk(min(self.induction or 0, gain.shape[1]), dim=1)
         new = torch.zeros_like(self.chosen).scatter(1, best.indices, best.values > self.gain_tolerance * first)
         chosen = self.chosen | new
@@ -274,6 +314,8 @@ class DominationRank(RoundRanker):
         """Better weights on the chosen features (T, D), to a tenth of the violation before or to `tolerance`, and the
         violation that is left on them."""
         used = chosen.any(0).nonzero().flatten()
+        if not len(used):
+            return torch.zeros_like(weight), 0.0
         self._restricted = restrict(list(self.batches()), used)
         now = fista_start(weight[:, used])
         scale = self._curvature()[:, used] * chosen[:, used]
@@ -330,7 +372,9 @@ class DominationRank(RoundRanker):
     def _curvature(self) -> Tensor:
         """Bound (T, D) of the curvature of the loss along each weight."""
         if self._scale is None:
-            self._scale = torch.zeros_like(self.weight)
+            if self.group == "pooled":
+                self._scale = self._pooled_curvature()
+                return self._scale
 
             def add(batch: Batch, into: tuple[Tensor, ...]) -> None:
                 counts = segment_sum(dominating(batch.labels, batch.offsets).double(), batch.offsets)
@@ -346,21 +390,6 @@ class DominationRank(RoundRanker):
         self.log("train/density", float((weight != 0).double().mean()))
         if self.path is not None and violation > self.tolerance:
             rank_zero_warn(f"this step of the path ends at a KKT violation of {violation:.1e}, above {self.tolerance}")
-
-
-def margin_of(option: float | list | dict | None, labels: Tensor) -> Tensor | None:
-    """s (N,) of entries with these labels, or the matrix over pairs of grades."""
-    if option is None:
-        return None
-    if isinstance(option, list) and isinstance(option[0], list):
-        return torch.tensor(option, dtype=torch.float64, device=labels.device)
-    if isinstance(option, list):  # one for each boundary: s(k) is their sum below grade k
-        steps = torch.tensor([0.0, *option], dtype=torch.float64, device=labels.device).cumsum(0)
-        return steps[labels.long()]
-    schedule = option if isinstance(option, dict) else {"slope": option}
-    height = labels.double().clamp(min=1e-300).log() if schedule.get("log") else labels.double()
-    found = schedule.get("slope", 1.0) * height + schedule.get("offset", 0.0)
-    return torch.where(labels > 0, found.clamp(min=0), 0.0)
 
 
 class Solving(NamedTuple):

@@ -57,6 +57,23 @@ def take_columns(x: Tensor | SparseRows, features: Tensor) -> Any:
     return SparseRows(x.values[inside], columns[inside], kept[x.row_offsets], len(features))
 
 
+def column_extremes(x: Tensor | SparseRows) -> Tensor:
+    """-min and max of each column (2, D), in float64.
+
+    >>> column_extremes(SparseRows.from_dense(torch.tensor([[1.0, 0.0], [2.0, 3.0]])))
+    tensor([[-1.,  0.],
+            [ 2.,  3.]], dtype=torch.float64)
+    """
+    if not isinstance(x, SparseRows):
+        return torch.stack((-x.amin(0), x.amax(0))).double()
+    columns = x.by_column().transposed
+    counts, values = columns.row_offsets.diff(), columns.values.double()
+    found = torch.zeros(2, x.num_features, dtype=torch.float64, device=x.device)
+    ends = torch.stack((-values, values))
+    found.scatter_reduce_(1, columns.row_ids().expand(2, -1), ends, "amax", include_self=False)
+    return torch.where(counts == len(x), found, found.clamp(min=0))  # where values are absent they are 0
+
+
 def wide_rows(x: Tensor | SparseRows, dtype: torch.dtype) -> Any:
     """Dense rows in this dtype; sparse ones take that of what they are multiplied by."""
     return x if isinstance(x, SparseRows) else x.to(dtype)

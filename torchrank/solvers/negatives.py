@@ -9,11 +9,11 @@ from torchrank.functional.domination import dominating
 from torchrank.functional.ragged import list_ids, positions_within, ranks, segment_sum
 
 
-def keep_negatives(batch: Batch, share: float, seed: int) -> Batch:
+def keep_negatives(batch: Batch, share: float, seed: int, lowest: float | None = None) -> Batch:
     """The batch with a share of the documents at the lowest label of each list: max(1, round(share * number)) of them,
     drawn without replacement; all others stay. The draw depends on the seed and on the list's position in its set, not
-    on how lists are cut into batches."""
-    above = dominating(batch.labels, batch.offsets)
+    on how lists are cut into batches. `lowest` is the lowest label where lists are compared with each other."""
+    above = dominating(batch.labels, batch.offsets) if lowest is None else batch.labels > lowest
     ids = list_ids(batch.offsets, len(batch.labels))
     number = segment_sum((~above).double(), batch.offsets)
     wanted = torch.where(number > 0, (share * number).round().clamp(min=1), 0)

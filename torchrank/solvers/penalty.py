@@ -18,22 +18,21 @@ class Penalty(NamedTuple):
 
     def prox(self, point: Tensor, gradient: Tensor, steepness: Tensor) -> Tensor:
         """The minimiser of gradient . move + steepness/2 move^2 + penalty(point + move), coordinate by coordinate, with
-        exact zeros under l1. Where steepness and l2 are 0 there is no slope: the point stays, or goes to 0 under l1.
+        exact zeros under l1. Where steepness is 0 there is no slope: the point goes to 0, or stays without a penalty.
 
         >>> Penalty(1.0, 0.0).prox(torch.tensor([2.0, 0.1]), torch.tensor([0.5, 0.5]), torch.ones(2))
         tensor([0.5000, 0.0000])
         """
         pull = steepness * point - gradient
         shrunk = pull - pull.clamp(-self.l1, self.l1)  # type: ignore[arg-type]
-        width = steepness + 2 * self.l2
-        free = torch.where(torch.as_tensor(self.l1, device=point.device) > 0, 0.0, point)
-        return torch.where(width > 0, shrunk / torch.where(width > 0, width, 1.0), free)
+        free = torch.where(torch.as_tensor(self.l1 + self.l2, device=point.device) > 0, 0.0, point)
+        return torch.where(steepness > 0, shrunk / torch.where(steepness > 0, steepness + 2 * self.l2, 1.0), free)
 
     def gain(self, gradient: Tensor, steepness: Tensor) -> Tensor:
         """By how much the objective is sure to fall when a weight of 0 takes its best step alone; 0 without a slope."""
-        width = steepness + 2 * self.l2
         reach = (gradient.abs() - self.l1).clamp(min=0).square()
-        return torch.where(width > 0, reach / (2 * torch.where(width > 0, width, 1.0)), 0.0)
+        width = torch.where(steepness > 0, steepness + 2 * self.l2, 1.0)
+        return torch.where(steepness > 0, reach / (2 * width), 0.0)
 
     def violation(self, point: Tensor, gradient: Tensor) -> Tensor:
         """How far each coordinate is from optimality (the smallest subgradient), of the shape of `point`."""
