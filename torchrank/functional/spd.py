@@ -30,7 +30,8 @@ def geometric_mean(a: Tensor, b: Tensor, t: float = 0.5) -> Tensor:
     tensor([[2., 0.],
             [0., 2.]])
     """
-    shape, (first, second) = _flatten(a, b, t)
+    shape, (first, second), (scale, other_scale) = _flatten(a, b, t)
+    scale = torch.exp2(2 * ((1 - t) * scale + t * other_scale))[:, None, None]
     (base, other), broken, suspect = _cholesky(torch.stack([first, second]))
     broken_a, broken_b, suspect_a, suspect_b = _read(torch.cat([broken, suspect]))
     _check_rank(first, broken_a, suspect_a, "a", shape, result_dtype(a))
@@ -38,7 +39,8 @@ def geometric_mean(a: Tensor, b: Tensor, t: float = 0.5) -> Tensor:
     if t > 0.5:
         base, other, t = other, base, 1 - t
     u, values, _ = svd(solve_triangular(base, other, upper=False))
-    return _outer(base @ (u * values.pow(t).unsqueeze(-2))).view(shape).to(result_dtype(a))
+    mean = _outer(base @ (u * values.pow(t).unsqueeze(-2)))
+    return (scale * mean).view(shape).to(result_dtype(a))
 
 
 @torch.no_grad()
@@ -141,7 +143,7 @@ def mahalanobis(x: Tensor, anchors: Tensor, factors: Tensor) -> Tensor:
 
 def _factor(similar: Tensor, dissimilar: Tensor, t: float, method: str) -> Tensor:
     """F in float64: all elements by the fast route, then one read of flags says which ones need more care."""
-    shape, (s, d) = _flatten(similar, dissimilar, t)
+    shape, (s, d), (scale_s, scale_d) = _flatten(similar, dissimilar, t)
     order = (s.diagonal(dim1=1, dim2=2) * d.diagonal(dim1=1, dim2=2)).argsort(dim=1, descending=True)
     s, d = _permute(s, order), _permute(d, order)
     (root_s, root_d), broken, suspect = _cholesky(torch.stack([s, d]))
@@ -154,6 +156,7 @@ def _factor(similar: Tensor, dissimilar: Tensor, t: float, method: str) -> Tenso
     if again:
         route = route if t in (0, 1) else _svd
         factor[again], _ = route(root_s[again], root_d[again], t)
+    factor = factor * torch.exp2((t - 1) * scale_s + t * scale_d)[:, None, None]
     return factor.gather(1, order.argsort(dim=1).unsqueeze(-1).expand_as(factor)).view(shape)
 
 
@@ -241,8 +244,10 @@ def _nowhere(matrices: Tensor) -> Tensor:
 # Shapes, symmetry and rank.
 
 
-def _flatten(first: Tensor, second: Tensor, t: float) -> tuple[torch.Size, list[Tensor]]:
-    """The shape of the result, and both as symmetric float64 matrices `(B, D, D)`."""
+def _flatten(first: Tensor, second: Tensor, t: float) -> tuple[torch.Size, list[Tensor], list[Tensor]]:
+    """The shape of the result, both as symmetric float64 matrices `(B, D, D)` with a mean diagonal of about 1, and the
+    powers of 4 by which they were divided `(B,)`: so that products of small or large ones neither vanish nor overflow.
+    """
     if not 0 <= t <= 1:
         raise ValueError(f"t is {t}, but the geodesic runs from t=0 to t=1")
     if first.shape[-2:] != second.shape[-2:] or first.ndim < 2 or first.shape[-1] != first.shape[-2]:
@@ -251,7 +256,10 @@ def _flatten(first: Tensor, second: Tensor, t: float) -> tuple[torch.Size, list[
         )
     shape = torch.broadcast_shapes(first.shape, second.shape)
     flat = (shape[:-2].numel(), *shape[-2:])
-    return shape, [_symmetric(wide(one)).expand(shape).reshape(flat) for one in (first, second)]
+    matrices = [_symmetric(wide(one)).expand(shape).reshape(flat) for one in (first, second)]
+    sizes = [(one.diagonal(dim1=1, dim2=2).abs() / max(flat[1], 1)).sum(1) for one in matrices]
+    powers = [torch.where(size.isfinite() & (size > 0), size.log2().div(2).floor(), 0.0) for size in sizes]
+    return shape, [one * torch.exp2(-2 * p)[:, None, None] for one, p in zip(matrices, powers, strict=True)], powers
 
 
 def _symmetric(matrices: Tensor) -> Tensor:

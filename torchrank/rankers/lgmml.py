@@ -112,6 +112,7 @@ class LGMML(RoundRanker):
             self.register_buffer(name, torch.zeros((), dtype=torch.float64))
         self.weighting: MetricWeights = WEIGHTS[weights](fallback)
         self._compiled: tuple[CompiledScorer, ...] = ()
+        self.by_query: bool | None = None  # whether distances are from query vectors, as the fit decided
         self._forget()
 
     def _check(self, weights: str, fallback: str) -> None:
@@ -131,8 +132,10 @@ class LGMML(RoundRanker):
             raise ValueError(f"tau={self.scale_by} must be positive")
         if self.scorer.kernel == "localized" and not self.nonneg:
             raise ValueError("kernel=localized divides by the sum of the weights: it needs nonneg=true")
-        if self.mode == "sgd" and (self.scorer.kernel == "localized" or weights == "amortized"):
-            raise ValueError("mode=sgd needs scores linear in the weights: use mode=full with localized or amortized")
+        if self.mode == "sgd" and weights == "amortized":
+            raise ValueError("mode=sgd needs scores linear in what is learned: use mode=full with weights=amortized")
+        if self.scorer.beta <= 0 or self.lr <= 0:
+            raise ValueError(f"beta={self.scorer.beta} and lr={self.lr} must be positive")
 
     # ---- scoring ------------------------------------------------------------------------------------------------
 
@@ -155,6 +158,8 @@ class LGMML(RoundRanker):
         return self.scorer.tau
 
     def score(self, batch: Batch) -> Tensor:
+        if self.by_query not in (None, batch.queries is not None):
+            raise ValueError(f"{type(self).__name__} was fitted {'with' if self.by_query else 'without'} query vectors")
         same = self.weighting.constant()
         if same is not None and batch.queries is not None and self.scorer.kernel == "localized":
             return self.scorer.query_scores(batch, same)
@@ -224,6 +229,14 @@ class LGMML(RoundRanker):
         super().on_fit_end()
         self._forget()
 
+    def on_save_checkpoint(self, checkpoint: dict) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["by_query"] = self.by_query
+
+    def on_load_checkpoint(self, checkpoint: dict) -> None:
+        super().on_load_checkpoint(checkpoint)
+        self.by_query = checkpoint["by_query"]
+
     def _forget(self) -> None:
         self._training: list[Tensor] | None = None  # kernel values of this process's batches, in their order
         self._latest: tuple[Tensor, Tensor, Tensor] | None = None  # weights, loss and gradient after the last round
@@ -244,6 +257,7 @@ class LGMML(RoundRanker):
             "scorer.anchors": found.anchors,
             "scorer.tau": distance_scale(found, rows, self.scale_by, one=train.has_queries),
             "sources": found.sources,
+            "weighting.live": (found.factors != 0).any(2).any(0),
             "row_mean": rows.mean(0),
             "row_covariance": rows.T.cov(correction=0).view(rows.shape[1], -1),
             "weighting.values": self.weighting.first(len(train), *found.factors.shape[:2]),
@@ -253,6 +267,7 @@ class LGMML(RoundRanker):
             self.resize(name, tuple(value.shape)).copy_(value)  # not .data: what is kept of it sees that it changed
         self.scale.zero_()
         self.step.zero_()
+        self.by_query = train.has_queries
 
     def _full_round(self) -> bool:
         """One projected gradient step on the mean of the exact WARP loss over the lists that have different labels, of
@@ -308,6 +323,8 @@ class LGMML(RoundRanker):
         """As many steps of the paper's Algorithm 2 as there are lists with different labels, drawn with replacement."""
         if self.trainer.world_size > 1:
             raise ValueError("mode=sgd makes one step after another, in one process: use mode=full on several")
+        if self.scorer.kernel == "localized" and not self.data.sets["train"].has_queries:
+            raise ValueError("mode=sgd needs scores linear in the weights: use mode=full with kernel=localized")
         features, scale = self._training_features(), self._phi_scale()
         generator = torch.Generator().manual_seed(self.options.seed + self.trainer.current_epoch)
         usable = torch.from_numpy(self.data.sets["train"].pairs).nonzero().flatten()

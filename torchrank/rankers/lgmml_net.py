@@ -63,6 +63,7 @@ class LGMMLNet(NeuralRanker):
         turn = torch.linalg.eigh(found.factors.mT @ moments @ found.factors).eigenvectors.flip(-1)
         count = min(self.scorer.factors.shape[2], turn.shape[2])
         factors = found.factors @ turn[:, :, :count]
+        self.scorer.live.copy_((found.factors != 0).any(2).any(0))
         self.scorer.factors.zero_()
         self.scorer.shifts.zero_()
         self.scorer.factors[:, :, :count] = factors.to(self.scorer.factors.dtype)
@@ -81,6 +82,8 @@ class LGMMLNet(NeuralRanker):
         batch, scorer = self.inputs(x.double(), offsets, **given), deepcopy(self.scorer).double()
         lists_of_pairs(pairs, offsets, len(batch.labels))
         rows: Any = batch.flat().x
-        parts = explain_differences(scorer.terms(rows), rows, scorer.factors, scorer.shifts, pairs)
-        slope = torch.zeros_like(rows[0]) if scorer.linear is None else scorer.linear
+        parts = explain_differences(
+            scorer.terms(rows), rows, scorer.factors * scorer.live[:, None], scorer.shifts, pairs
+        )
+        slope = torch.zeros_like(rows[0]) if scorer.linear is None else scorer.linear * scorer.live
         return torch.cat((parts, ((rows[pairs[:, 0]] - rows[pairs[:, 1]]) * slope)[:, None]), 1)

@@ -20,12 +20,14 @@ class MetricWeights(nn.Module):
     """Learned `values`, and how they become the weights (M,) of a batch, or (Q, M) where lists differ."""
 
     values: nn.Parameter
+    live: Tensor  # (D,) 1, or 0 for a feature that was constant in training and has to be ignored
     each_list = False  # whether a list has values of its own, so that it takes whole steps
 
     def __init__(self, fallback: str):
         super().__init__()
         self.fallback = fallback
         self.values = nn.Parameter(torch.zeros(0), requires_grad=False)
+        self.register_buffer("live", torch.zeros(0))
 
     def first(self, num_lists: int, num_metrics: int, num_features: int) -> Tensor:
         """Values under which all weights are 1."""
@@ -84,7 +86,7 @@ class QueryWeights(MetricWeights):
         if (same := self.constant()) is not None:
             return same
         mean, deviation = self.profile_scale
-        own = (profile(batch) - mean) / deviation
+        own = self.live.repeat(2) * (profile(batch) - mean) / deviation
         distances = torch.cdist(own, self.profiles, compute_mode="donot_use_mm_for_euclid_dist")
         nearest = distances.sort(dim=1, stable=True).indices[:, :NEIGHBOURS]
         return self.values[nearest].mean(1)
@@ -118,7 +120,7 @@ class AmortizedWeights(MetricWeights):
 
     def learned(self, values: Tensor, batch: Batch, features: Tensor) -> Tensor:
         rows: Any = batch.flat().x
-        both = torch.cat((features, rows.to(features.dtype)), 1)
+        both = torch.cat((features, rows.to(features.dtype) * self.live), 1)
         means = segment_sum(both, batch.offsets) / batch.offsets.diff().clamp(min=1)[:, None]
         return softplus(pad(means, (1, 0), value=1.0).to(values.dtype) @ values.T)
 

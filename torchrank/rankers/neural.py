@@ -43,7 +43,12 @@ class MLPScorer(nn.Module):
 
 
 class LocalMetricScorer(nn.Module):
-    """sum_r weights_r phi(||F_r' x - b_r|| / tau_r) + u . x with M metrics F_r F_r' of this rank (None: full)."""
+    """sum_r weights_r phi(||F_r' x - b_r|| / tau_r) + u . x with M metrics F_r F_r' of this rank (None: full).
+
+    Features whose entry of `live (D,)` is 0 are ignored.
+    """
+
+    live: Tensor
 
     def __init__(
         self,
@@ -64,14 +69,15 @@ class LocalMetricScorer(nn.Module):
         self.log_tau = nn.Parameter(torch.full((metrics,), max(num_inputs, 1) ** 0.5).log())
         self.weights = nn.Parameter(torch.ones(metrics))
         self.linear = nn.Parameter(torch.zeros(num_inputs)) if linear else None
+        self.register_buffer("live", torch.ones(num_inputs))
 
     def forward(self, x: Tensor) -> Tensor:
         scores = self.terms(x).sum(1)
-        return scores if self.linear is None else scores + x @ self.linear.to(x.dtype)
+        return scores if self.linear is None else scores + x @ (self.linear * self.live).to(x.dtype)
 
     def terms(self, x: Tensor) -> Tensor:
         """What each metric adds to the score of each row, (n, M)."""
-        columns = self.factors.permute(1, 0, 2).flatten(1).to(x.dtype)  # (D, M k)
+        columns = (self.factors * self.live[:, None]).permute(1, 0, 2).flatten(1).to(x.dtype)  # (D, M k)
         images = (x @ columns).unflatten(1, self.shifts.shape) - self.shifts.to(x.dtype)
         distances = torch.linalg.vector_norm(images, dim=2)  # its gradient at an anchor is 0, not nan
         return KERNELS[self.kernel](distances / self.log_tau.exp().to(x.dtype), self.beta) * self.weights.to(x.dtype)
