@@ -12,19 +12,18 @@ from torchrank.data.batch import Batch
 from torchrank.functional.kernels import KERNELS
 from torchrank.functional.losses import warp_loss
 from torchrank.functional.ragged import segment_max, segment_min
-from torchrank.rankers.base import Ranker, RoundRanker
-from torchrank.rankers.compiled import CompiledMetrics, CompiledScorer, compile_scorer
+from torchrank.rankers.base import RoundRanker
+from torchrank.rankers.closed_form import QUANTILES, SAMPLE, closed_form, distance_scale
+from torchrank.rankers.compiled import CompiledScorer, compile_scorer
 from torchrank.rankers.explanation import explain_differences, lists_of_pairs
 from torchrank.rankers.local_scorer import LocalScorer
 from torchrank.rankers.metric_weights import WEIGHTS, MetricWeights
-from torchrank.solvers.local_metrics import LocalMetrics, MetricOptions, local_metrics
+from torchrank.solvers.local_metrics import MetricOptions
 from torchrank.solvers.sources import found_in
 from torchrank.solvers.warp import sampled_warp
 
-SAMPLE = 10_000  # training rows from which scales are taken
 KEPT_BYTES = 2**32  # kernel values of the training entries are kept up to this size, else computed in every round
 HALVINGS = 30
-QUANTILES = {"median": 0.5, "q95": 0.95, "max": 1.0}
 
 
 class LGMML(RoundRanker):
@@ -389,22 +388,3 @@ class LGMML(RoundRanker):
             return self._training[place]
 
         return features
-
-
-def closed_form(ranker: Ranker, options: MetricOptions, rows: Tensor) -> LocalMetrics:
-    """The local metrics of a ranker's training lists; `rows` are any training rows."""
-    train = ranker.data.sets["train"]
-    return local_metrics(options, ranker.total, len(train), rows[0], train.classes)
-
-
-def distance_scale(found: LocalMetrics, rows: Tensor, by: str | float, *, one: bool = False) -> Tensor:
-    """tau (M,): a quantile of the distances of `rows` from each anchor (`one`: from all anchors), or a number."""
-    if not isinstance(by, str):
-        return found.anchors.new_full((len(found.anchors),), by)
-    shifts = torch.einsum("mdk,md->mk", found.factors, found.anchors)
-    distances = CompiledMetrics(found.factors, shifts, dtype=torch.float64).distances(rows)
-    distances = distances.flatten()[:, None] if one else distances
-    ordered, place = distances.sort(0).values, QUANTILES[by] * (len(distances) - 1)
-    low, high = ordered[int(place)], ordered[min(int(place) + 1, len(ordered) - 1)]
-    tau = torch.lerp(low, high, place - int(place)).expand(len(found.anchors))
-    return torch.where(tau > 0, tau, 1.0)

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchrank.rankers.closed_form import SAMPLE, closed_form, distance_scale
 from torchrank.rankers.explanation import explain_differences, lists_of_pairs
-from torchrank.rankers.lgmml import SAMPLE, closed_form, distance_scale
 from torchrank.rankers.neural import LocalMetricScorer, NeuralRanker
 from torchrank.solvers.local_metrics import MetricOptions
 
