@@ -118,8 +118,11 @@ def _solve(
     levels, num_levels = levels_of(labels, offsets, max_length=max_length, num_grades=num_grades)
     ids, scores = list_ids(offsets, len(scores)), scores.to(result_dtype(scores))
     layers = _Layers(torch.add(levels, ids, alpha=num_levels), (len(offsets) - 1, num_levels), margin)
-    centre = _centre(scores, margin) if num_levels <= PRODUCT_GRADES else None
-    losses, slopes = _logarithms(wide(scores), layers) if centre is None else _products(scores, layers, centre)
+    centre, dtype = _centre(scores, margin) if num_levels <= PRODUCT_GRADES else (0.0, None)
+    if dtype is None:
+        losses, slopes = _logarithms(wide(scores), layers)
+    else:
+        losses, slopes = _products(scores.to(dtype), layers, centre)
     return measure_sum(wide(losses), offsets), slopes, ids
 
 
@@ -129,18 +132,21 @@ def _check_margin(margin: Tensor, labels: Tensor) -> int:
     return len(margin)
 
 
-def _centre(scores: Tensor, margin: Tensor | None) -> float | None:
-    """Middle of the scores of the batch if exp of all differences is an ordinary number. Looks on CPU only."""
+def _centre(scores: Tensor, margin: Tensor | None) -> tuple[float, torch.dtype | None]:
+    """Middle of the scores of the batch, and the dtype in which exp of all differences are ordinary numbers: that of
+    the scores, or else float64, or else None. Looks on CPU only."""
     if scores.device.type != "cpu" or len(scores) == 0:
-        return None
+        return 0.0, None
     low, high = (read(bound) for bound in scores.aminmax())
-    widest = 0.0 if margin is None else read(margin.tril(-1).abs().amax())
-    limit = PRODUCT_RANGE * math.log(torch.finfo(scores.dtype).max)
-    return (low + high) / 2 if high - low + widest < limit else None
+    spread = high - low + (0.0 if margin is None else read(margin.tril(-1).abs().amax()))
+    fitting = (
+        dtype for dtype in (scores.dtype, torch.float64) if spread < PRODUCT_RANGE * math.log(torch.finfo(dtype).max)
+    )
+    return (low + high) / 2, next(fitting, None)
 
 
 def _products(scores: Tensor, layers: _Layers, centre: float) -> tuple[Tensor, Tensor]:
-    """Loss and slope of every entry from exp(scores - centre) in the scores' dtype: a third of `_logarithms`' time.
+    """Loss and slope of every entry from exp(scores - centre): a third of the time of `_logarithms`.
 
     With E = exp(f) and Z_k the sum of E (times exp of the margin) over the grades below k, entry i of grade k pays
     log(1 + Z_k / E_i). Its slope is -Z_k / (Z_k + E_i), and E_j / (Z_k + E_i) at every j below: together E_j C_m, where
@@ -165,16 +171,17 @@ def _logarithms(scores: Tensor, layers: _Layers) -> tuple[Tensor, Tensor]:
     scores = scores.clamp(lowest, -lowest)
     peak = scores.new_full((layers.shape[0] * layers.shape[1],), lowest)
     peak = peak.scatter_reduce(0, layers.layer, scores, "amax").view(layers.shape)
-    mass = layers.sums(torch.exp(scores - layers.each(peak)))
+    mass = layers.sums((scores - layers.each(peak)).exp_())
     peak, mass = _lower(peak, mass, layers.margin)
-    gap, below = layers.each(peak) - scores, layers.each(mass)  # Z_k / E_i = below exp(gap)
-    small, worse = torch.exp(-gap.abs()), gap > 0
-    excess = torch.where(worse, below - 1 + small, below * small)  # below >= 1 where worse
-    losses = gap.clamp(min=0) + torch.log1p(excess)
-    own = torch.where(worse, below, excess) / (1 + excess)
+    gap, below = layers.each(peak).sub_(scores), layers.each(mass)  # Z_k / E_i = below exp(gap), below >= 1 or all is 0
+    over = gap.clamp(min=0)
+    rise = gap.sub_(over).exp_().mul_(below)
+    excess = torch.neg(over).expm1_().add_(rise)  # exp(-over) (1 + Z_k / E_i) - 1: what is small stays exact
+    losses = over.add_(excess.log1p())
+    own = rise.div_(excess.add_(1))
     share = torch.where(mass > 0, layers.sums(own) / mass, 0.0)
     peak, pull = _upper(torch.where(mass > 0, -peak, lowest), share, layers.margin)
-    return losses, layers.each(pull) * torch.exp(scores + layers.each(peak)) - own
+    return losses, layers.each(peak).add_(scores).exp_().mul_(layers.each(pull)).sub_(own)
 
 
 def _lower(peak: Tensor, mass: Tensor, margin: Tensor | None) -> tuple[Tensor, Tensor]:
