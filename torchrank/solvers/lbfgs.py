@@ -8,6 +8,8 @@ from torch import Tensor
 
 Objective = Callable[[Tensor], tuple[Tensor, Tensor]]  # point -> (value, gradient)
 
+ROUNDING = 1e-14  # share of a value in which the rounding of its sums may hide a decrease
+
 
 class LBFGS(NamedTuple):
     """The last m moves of the point and of the gradient, newest last; rows of zeros are unused."""
@@ -66,17 +68,22 @@ def _inverse_hessian_times(state: LBFGS, gradient: Tensor) -> Tensor:
 def _weak_wolfe(
     point: Tensor, direction: Tensor, objective: Objective, value: Tensor, gradient: Tensor, step: float
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Bisection for a step that decreases enough and far enough (Lewis & Overton 2013), so that changes . moves > 0."""
+    """Bisection for a step that decreases enough and far enough (Lewis & Overton 2013), so that changes . moves > 0.
+
+    Near the minimum values are equal to their last digit: there the slope tells (Hager & Zhang 2005).
+    """
     slope = float(gradient @ direction)
     low, high, best = 0.0, float("inf"), None
     for _ in range(100):
         trial = point + step * direction
         trial_value, trial_gradient = objective(trial)
-        if not float(trial_value) <= float(value) + 1e-4 * step * slope:
+        trial_slope = float(trial_gradient @ direction)
+        flatter = float(trial_value - value) <= ROUNDING * abs(float(value)) and trial_slope <= -0.9 * slope
+        if not (flatter or float(trial_value) <= float(value) + 1e-4 * step * slope):
             high = step
         else:
             best = (trial, trial_value, trial_gradient)
-            if float(trial_gradient @ direction) >= 0.9 * slope:
+            if trial_slope >= 0.9 * slope:
                 return best
             low = step
         step = 2 * low if high == float("inf") else (low + high) / 2
