@@ -9,6 +9,7 @@ import torchrank
 from tests.rankers.small import FEATURES, data, lists, trainer
 from torchrank import PAMIR, RankingDataModule, RankingSet
 from torchrank.data import SparseRows
+from torchrank.data.corpus import CorpusSet, Judged
 from torchrank.functional import average_precision, ndcg
 from torchrank.functional.ragged import pairs
 from torchrank.solvers.passive import SAMPLINGS
@@ -33,7 +34,7 @@ def recorded(ranker):
     taken, by_model = [], ranker._by_model
 
     def record(*given):
-        found = by_model(*given)
+        found = list(by_model(*given))
         taken.extend((model, rows if isinstance(rows, torch.Tensor) else rows.dense()) for model, _, rows in found)
         return found
 
@@ -296,6 +297,24 @@ def test_topics_learn_and_are_measured(tmp_path):
     found = own.measured["test"]["default"]["measures"]["map"]
     assert found == pytest.approx(float(by_hand), abs=1e-6)
     assert found > 0.7 and found > shared.measured["test"]["default"]["measures"]["map"] + 0.2
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_corpus_whose_entries_are_made_on_demand_changes_nothing(tmp_path, options):
+    def judged(split):
+        whole = corpus(split)
+        relevant = whole.labels.view(TOPICS, DOCUMENTS)
+        rows, counts = relevant.nonzero()[:, 1].numpy(), relevant.sum(1).long().numpy()
+        relevance = Judged.make(rows, np.ones(len(rows)), counts)
+        return CorpusSet(whole.x, None, relevance, query_ids=whole.query_ids, name=split)
+
+    made = RankingDataModule.from_sets(train=judged("train"), val=judged("val"), measures=["map"], batch_documents=100)
+    one, other = (PAMIR(WORDS, transform=None, rounds=2, per_topic=True, **options) for _ in range(2))
+    topic_trainer(tmp_path / "made", 2).fit(one, datamodule=made)
+    topic_trainer(tmp_path / "held", 2).fit(other, datamodule=topic_data())
+    torch.testing.assert_close(one.weight, other.weight, rtol=1e-12, atol=1e-14)
+    measured = [ranker.measured["val"]["default"]["measures"]["map"] for ranker in (one, other)]
+    assert measured[0] == pytest.approx(measured[1], abs=1e-12)
 
 
 def test_other_topics_are_refused(tmp_path):

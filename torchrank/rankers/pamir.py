@@ -1,5 +1,7 @@
 """PAMIR (Grangier & Bengio, PAMI 2008): passive-aggressive steps on sampled triplets, one model or one per topic."""
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -120,28 +122,28 @@ class PAMIR(RoundRanker):
         summed: Any = {} if self.per_topic else {"reduce": self._reduce}
         return passive_minibatches(rows, weights, bounds, sizes, C=self.C, l2=self.l2, **summed)
 
-    def _by_model(self, lists: Tensor, uniform: Tensor) -> list[tuple[int, Tensor, Any]]:
+    def _by_model(self, lists: Tensor, uniform: Tensor) -> Iterator[tuple[int, Tensor, Any]]:
         """For each model the places of its triplets among the drawn ones, in order, and their rows x_i - x_j, of the
         lists of this process."""
-        places, rows = self._differences(lists, uniform)
-        if not self.per_topic:
-            return [(0, places, rows)]
-        owners, order = torch.sort(lists[places], stable=True)
-        topics, counts = torch.unique_consecutive(owners, return_counts=True)
-        return [(topic, places[own], rows[own])
-                for topic, own in zip(topics.tolist(), order.split(counts.tolist()), strict=True)]  # fmt: skip
-
-    def _differences(self, lists: Tensor, uniform: Tensor) -> tuple[Tensor, Any]:
-        found, parts = [], []
+        found, parts, shared = [], [], self.data.sets["train"].is_shared
         for batch in self.batches():
-            here, places, _ = found_in(batch, lists[:, None])
-            first, second = draw_pairs(batch.labels, batch.offsets, here, uniform[places], self.sampling)
-            if batch.index is not None:
-                first, second = batch.index[first], batch.index[second]
+            places, entries = self._entries(batch, lists, uniform)
             found.append(places)
-            parts.append(differences(batch.x, first, second))
+            parts.append(batch.index[entries] if batch.index is not None else differences(batch.x, *entries))
+        corpus = batch.x
         places, order = torch.sort(torch.cat(found))
-        return places, in_order(parts, order)
+        owners, grouped = torch.sort(lists[places] * self.per_topic, stable=True)
+        places, order = places[grouped], order[grouped]
+        rows = torch.cat(parts, 1)[:, order] if shared else in_order(parts, order)
+        models, counts = torch.unique_consecutive(owners, return_counts=True)
+        names, ends = (models.tolist(), counts.cumsum(0).tolist()) if self.per_topic else ([0], [len(places)])
+        for model, (a, b) in zip(names, pairwise([0, *ends]), strict=True):
+            yield model, places[a:b], differences(corpus, *rows[:, a:b]) if shared else rows[a:b]
+
+    def _entries(self, batch: Batch, lists: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the drawn triplets those of the batch: their places (S,), and the entries (2, S) that they compare."""
+        here, places, _ = found_in(batch, lists[:, None])
+        return places, torch.stack(draw_pairs(batch.labels, batch.offsets, here, uniform[places], self.sampling))
 
     def _write(self, models: Tensor, totals: Tensor, made: Tensor, loss: float) -> None:
         """Weights after a round; of topics each process brings its own, and 0 for the others."""

@@ -28,8 +28,13 @@ def list_counts(labels: Tensor, offsets: Tensor, sampling: str = "positive") -> 
     if sampling not in SAMPLINGS:
         raise ValueError(f"unknown sampling {sampling!r}: choose one of {', '.join(SAMPLINGS)}")
     _, partners, _ = partner_blocks(labels, offsets)
-    counts = segment_sum(partners if sampling == "pair" else (partners > 0).long(), offsets)
+    counts = _first_choices(partners, offsets, sampling)
     return counts.clamp(max=1) if sampling == "query" else counts
+
+
+def _first_choices(partners: Tensor, offsets: Tensor, sampling: str) -> Tensor:
+    """Equally likely choices of the higher entry inside each list: by pairs, or by entries."""
+    return segment_sum(partners if sampling == "pair" else (partners > 0).long(), offsets)
 
 
 def draw_lists(counts: Tensor, number: int, generator: torch.Generator) -> Tensor:
@@ -54,7 +59,7 @@ def draw_pairs(
     (tensor([1, 1]), tensor([0, 0]))
     """
     order, partners, first = partner_blocks(labels, offsets)  # in this order those with a lower one stand first
-    start, counts = offsets[lists], list_counts(labels, offsets, "pair" if sampling == "pair" else "positive")
+    start, counts = offsets[lists], _first_choices(partners, offsets, sampling)
     choice = (uniform[:, 0] * counts[lists]).long()
     if sampling == "pair":
         ends = partners.cumsum(0)
