@@ -92,7 +92,11 @@ def cached(
 
 
 def _sources(path: Path, options: dict) -> list[Path]:
-    return [path, side_file(path, options.get("query_file"))] if options.get("qid") == "file" else [path]
+    """The file, and those beside it on which its content depends: list lengths, or the words that are columns."""
+    sides = [side_file(path, options.get("query_file"))] if options.get("qid") == "file" else []
+    if options.get("vocabulary", path.name) != path.name:
+        sides.append(path.with_name(options["vocabulary"]))
+    return [path, *sides]
 
 
 def _key(read: Callable, options: dict) -> str:

@@ -18,6 +18,7 @@ from torchrank.data.cleaning import clean
 from torchrank.data.gaussian import load_gaussian
 from torchrank.data.lists import RankingSet
 from torchrank.data.points import load_points
+from torchrank.data.rcv1 import load_rcv1
 from torchrank.data.retrieval import load_retrieval
 from torchrank.data.sampler import BudgetSampler, ranges, shard
 from torchrank.data.synthetic import synthetic_splits
@@ -27,6 +28,7 @@ from torchrank.data.transforms import Transform
 LOADERS: dict[str, Callable] = {
     "gaussian": load_gaussian,
     "points": load_points,
+    "rcv1": load_rcv1,
     "retrieval": load_retrieval,
     "text": load_text,
 }
