@@ -55,33 +55,17 @@ def _add(x: Any, offsets: Tensor, into: Tensor, models: Tensor, counts: Tensor, 
             into[:, part].index_add_(0, models, counts[:, None] * values)
 
 
-def column_extremes(x: Any) -> Tensor:
-    """Minus the smallest and the largest value of each column, (2, D), so that a maximum joins those of several parts.
-
-    >>> column_extremes(SparseRows.from_dense(torch.tensor([[-4.0, 2.0], [3.0, 1.0]])))
-    tensor([[ 4., -1.],
-            [ 3.,  2.]], dtype=torch.float64)
-    """
-    if not isinstance(x, SparseRows):
-        return torch.stack((-x.amin(0), x.amax(0))).double()
-    one = torch.tensor([0, len(x)], device=x.device)
-    _, columns, low, high = _cells(x, one)[:4]
-    extremes = torch.zeros(2, x.num_features, dtype=torch.float64, device=x.device)
-    extremes[:, columns] = torch.stack((-low, high))
-    return extremes
-
-
-def squared(low: Tensor, high: Tensor, bound: str) -> Tensor:
+def _squared(low: Tensor, high: Tensor, bound: str) -> Tensor:
     """Bound of the variance of values from low to high."""
     return (high - low).square() / 4 if bound == "range" else torch.maximum(low.square(), high.square())
 
 
 def _centres(low: Tensor, high: Tensor, bound: str) -> list[tuple[Tensor, Tensor]]:
     """Centres to try, and the largest squared distance from each; 0 for `range` where a feature does not vary."""
-    zero, squares = torch.zeros_like(low), squared(low, high, "square")
+    zero, squares = torch.zeros_like(low), _squared(low, high, "square")
     if bound == "square":
         return [(zero, squares)]
-    return [((low + high) / 2, squared(low, high, "range")), (zero, torch.where(high > low, squares, 0.0))]
+    return [((low + high) / 2, _squared(low, high, "range")), (zero, torch.where(high > low, squares, 0.0))]
 
 
 def _dense(x: Tensor, ids: Tensor, num_lists: int, bound: str, together: bool) -> Tensor:
@@ -89,7 +73,7 @@ def _dense(x: Tensor, ids: Tensor, num_lists: int, bound: str, together: bool) -
     places, empty = ids[:, None].expand_as(x), x.new_zeros(num_lists, x.shape[1])
     low, high = (empty.scatter_reduce(0, places, x, how, include_self=False).double() for how in ("amin", "amax"))
     if not together:
-        return squared(low, high, bound)
+        return _squared(low, high, bound)
     found = []
     for centre, widest in _centres(low, high, bound):
         shares = _ratio((x.double() - centre[ids]).square(), widest[ids]).sum(1)
@@ -117,7 +101,7 @@ def _sparse(x: SparseRows, offsets: Tensor, bound: str, block: int) -> tuple[Ten
     """List, column and bound of every column that occurs in a list."""
     lists, columns, low, high, rows, values, cell = _cells(x, offsets)
     if block == 1:
-        return lists, columns, squared(low, high, bound)
+        return lists, columns, _squared(low, high, bound)
     num_lists = max(len(offsets) - 1, 1)
     groups, group = ((columns // block) * num_lists + lists).unique(return_inverse=True)  # a list and a block
     pairs, pair = (group[cell] * len(x) + rows).unique(return_inverse=True)  # a row and a block
