@@ -58,7 +58,7 @@ def test_local_metrics(loss, freeze):
 @torch.no_grad()
 def test_scoring_by_local_metrics_never_waits(tmp_path, options, queries):
     ranker, flat = fit(tmp_path, transform="none", **options), lists(0)[torch.tensor([3, 1, 4])]
-    vectors = torch.rand(3, FEATURES) if queries else None
+    vectors, ranker.by_query = torch.rand(3, FEATURES) if queries else None, queries
     batch = Batch(*flat._replace(queries=vectors, index=torch.arange(len(flat.x))))
     expected = ranker.score(batch)
     with Synchronisations() as counter:
