@@ -1,0 +1,120 @@
+"""FISTA against scipy on lasso and logistic problems, problems side by side, and what a step promises."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from scipy.special import expit
+
+from torchrank.solvers.fista import Fista, fista_start, fista_step
+from torchrank.solvers.penalty import Penalty
+
+ROWS, FEATURES = 40, 7
+
+
+def logistic(seed, unit=1.0):
+    random = np.random.default_rng(seed)
+    a = random.normal(size=(ROWS, FEATURES)) * np.logspace(0, np.log10(unit), FEATURES)
+    y = np.sign(a @ random.normal(size=FEATURES) / a.std() + random.normal(size=ROWS))
+    return a * y[:, None]
+
+
+def plain(rows, w, l1, l2):
+    return np.logaddexp(0, -rows @ w).sum() + l1 * np.abs(w).sum() + l2 * w @ w
+
+
+def solved(rows, l1, l2):
+    def split(z):
+        w = z[:FEATURES] - z[FEATURES:]
+        slope = -rows.T @ expit(-rows @ w) + 2 * l2 * w
+        return np.logaddexp(0, -rows @ w).sum() + l1 * z.sum() + l2 * w @ w, np.concatenate([slope, -slope]) + l1
+
+    options = {"ftol": 1e-16, "gtol": 1e-11, "maxiter": 10_000, "maxfun": 100_000}
+    start, bounds = np.zeros(2 * FEATURES), [(0, None)] * (2 * FEATURES)
+    found = minimize(split, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    return found.x[:FEATURES] - found.x[FEATURES:]
+
+
+def problem(many):
+    """T logistic losses of `many (T, n, D)` as FISTA takes them, and the bound of their curvature by coordinate."""
+    stacked = torch.tensor(np.array(many))
+
+    def slopes(points):
+        margins = torch.einsum("tnd,td->tn", stacked, points)
+        gradients = torch.einsum("tnd,tn->td", stacked, -torch.sigmoid(-margins))
+        return torch.logaddexp(-margins, torch.zeros_like(margins)).sum(1), gradients
+
+    return slopes, stacked.square().sum(1) / 4
+
+
+def run(slopes, scale, penalty, steps):
+    state = fista_start(torch.zeros_like(scale))
+    for _ in range(steps):
+        state = fista_step(state, lambda w: slopes(w)[0], slopes, penalty, scale)
+    return state.point
+
+
+@pytest.mark.parametrize(("l1", "l2"), [(0.0, 0.1), (1.0, 0.0), (0.5, 0.2), (3.0, 0.0)])
+@pytest.mark.parametrize("unit", [1.0, 1000.0])
+def test_it_finds_the_minimum_of_scipy(l1, l2, unit):
+    rows = logistic(1, unit)
+    slopes, scale = problem([rows])
+    found = run(slopes, scale, Penalty(l1, l2), 600)[0].numpy()
+    best = solved(rows, l1, l2)
+    assert plain(rows, found, l1, l2) <= plain(rows, best, l1, l2) * (1 + 1e-10)
+    violation = Penalty(l1, l2).violation(torch.tensor(found), slopes(torch.tensor(found)[None])[1][0])
+    assert violation.max() < 1e-6 * unit
+
+
+def test_problems_side_by_side_are_problems_of_their_own():
+    """Though they share backtracking: each keeps its own curvature, momentum and restarts."""
+    many = [logistic(seed, 10.0**seed) for seed in range(4)]
+    slopes, scale = problem(many)
+    l1 = torch.tensor([[0.1], [1.0], [0.0], [40.0]]).double()
+    together = run(slopes, scale, Penalty(l1, 0.05), 50)
+    for t, rows in enumerate(many):
+        one, own = problem([rows])
+        torch.testing.assert_close(together[t], run(one, own, Penalty(float(l1[t]), 0.05), 50)[0], rtol=1e-7, atol=1e-9)
+
+
+def test_every_step_is_below_its_bound_and_the_curvature_is_bounded():
+    """Backtracking never needs more than twice the true bound: D times the largest curvature along a coordinate."""
+    slopes, scale = problem([logistic(0)])
+    state, penalty = fista_start(torch.zeros_like(scale)), Penalty(0.5, 0.0)
+    for _ in range(100):
+        before = state
+        state = fista_step(before, lambda w: slopes(w)[0], slopes, penalty, scale)
+        loss, gradient = slopes(before.ahead)
+        used = state.curvature / 0.95
+        move = state.point - before.ahead
+        bound = loss + (gradient * move).sum(1) + (used * scale * move.square()).sum(1) / 2
+        assert slopes(state.point)[0] <= bound + 1e-10 and used <= 2 * FEATURES
+
+
+def test_momentum_starts_anew_where_it_points_uphill():
+    def quadratic(w):
+        return w.square().sum(1) / 2, w
+
+    def step(point, ahead):
+        state = Fista(*torch.tensor([[[point]], [[ahead]]]).double(), torch.tensor([5.0]), torch.tensor([1.0]))
+        one = torch.ones(1, 1, dtype=torch.float64)
+        return fista_step(state, lambda w: quadratic(w)[0], quadratic, Penalty(0.0, 0.0), one)
+
+    for point, ahead in ((1.0, -3.0), (-1.0, 3.0)):  # beyond the minimum
+        new = step(point, ahead)
+        assert new.point.item() == 0 and new.momentum.item() == 1 and torch.equal(new.ahead, new.point)
+    onward = step(1.0, 0.5)  # on its way
+    expected = (1 + (1 + 4 * 25) ** 0.5) / 2
+    assert onward.momentum.item() == pytest.approx(expected)
+    assert onward.ahead.item() == pytest.approx(0 + (5 - 1) / expected * (0 - 1))
+
+
+def test_a_coordinate_without_slope_goes_to_zero():
+    rows = logistic(2)
+    rows[:, 3] = 0
+    slopes, scale = problem([rows])
+    for penalty in (Penalty(0.1, 0.0), Penalty(0.0, 0.1)):
+        state = fista_start(torch.ones_like(scale))
+        for _ in range(5):
+            state = fista_step(state, lambda w: slopes(w)[0], slopes, penalty, scale)
+        assert state.point[0, 3] == 0 and (state.point[0, :3] != 0).all()
