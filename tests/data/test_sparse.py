@@ -156,6 +156,15 @@ def test_by_column_multiplies_and_can_be_picked_from():
     assert columns[chosen][1][1].tolist() == columns[0][1].tolist()
 
 
+def test_by_column_is_the_same_by_counting_and_by_sorting():
+    for x in (random_rows(8), torch.zeros(3, 2), torch.zeros(0, 4)):
+        rows = shuffled(SparseRows.from_dense(x), 2)
+        rows = SparseRows(rows.values, rows.columns // 2, rows.row_offsets, rows.num_features)  # columns stand twice
+        one, other = rows._counted(), rows._sorted()
+        assert torch.equal(one.columns, other.columns) and torch.allclose(one.values, other.values)
+        assert torch.equal(one.row_offsets, other.row_offsets) and one.shape == other.shape
+
+
 def test_by_column_adds_a_column_that_stands_twice():
     values, places = torch.tensor([1.0, 2.0, 4.0, 8.0]), torch.tensor([1, 0, 1, 1])
     columns = SparseRows(values, places, torch.tensor([0, 3, 4]), 3).by_column()

@@ -14,6 +14,7 @@ import torch
 from tqdm import tqdm
 
 from torchrank.data.corpus import CorpusSet, Judged
+from torchrank.data.letor_store import Growing
 from torchrank.data.sparse import SparseRows
 
 RAREST, COMMONEST = 0.01, 0.10  # shares of the documents that have a topic, spread evenly in between (as logarithms)
@@ -114,17 +115,18 @@ def draw_documents(
     spread = 0.5
     lengths = np.exp(np.log(mean_length) - spread**2 / 2 + spread * random.standard_normal(size))
     lengths = np.maximum(1, np.rint(lengths)).astype(np.int64)
-    width, parts = len(world.background), []
+    width, values, columns, rows = len(world.background), Growing(np.float32), Growing(np.int32), Growing(np.int64)
     for first in tqdm(range(0, size, CHUNK), desc="make documents", delay=2, leave=False):
         here = lengths[first : first + CHUNK]
         mine = topics[np.searchsorted(topics[:, 0], first) : np.searchsorted(topics[:, 0], first + CHUNK)]
         owner, words = draw_words(world, mine - (first, 0), here, random)
         keys, counts = np.unique(owner * width + words, return_counts=True)
-        rows = np.bincount(keys // width, minlength=len(here))
-        parts.append(((keys % width).astype(np.int32), counts.astype(np.float32), rows))
-    columns, values, rows = (np.concatenate(part) for part in zip(*parts, strict=True))
-    offsets = np.concatenate(([0], np.cumsum(rows)))
-    return SparseRows(torch.from_numpy(values), torch.from_numpy(columns), torch.from_numpy(offsets), width)
+        share = (first + len(here)) / size
+        values.append(counts, share)
+        columns.append(keys % width, share)
+        rows.append(np.bincount(keys // width, minlength=len(here)), share)
+    offsets = torch.from_numpy(np.concatenate(([0], np.cumsum(rows.filled))))
+    return SparseRows(torch.from_numpy(values.filled), torch.from_numpy(columns.filled), offsets, width)
 
 
 def draw_words(
