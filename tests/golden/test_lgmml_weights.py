@@ -43,11 +43,11 @@ def test_second_round_goes_down_the_gradient(options, weights):
 def test_weights_stay_nonnegative(weights, mode):
     """With steps that are far too large; `full` steps then do make a weight negative where that is allowed."""
     train = graded(56)
-    options = {"metrics": 4, "queries_per_metric": 1, "rounds": 4, "lr": 5.0, "kernel": "rbf"}
-    options |= {"weights": weights, "mode": mode}
-    assert float(run(LGMML(FEATURES, **options), train, 4).weights.min()) >= 0
+    options = {"metrics": 4, "queries_per_metric": 1, "rounds": 12, "kernel": "rbf"}
+    options |= {"weights": weights, "mode": mode, "lr": 5.0 if mode == "sgd" else 0.99}
+    assert float(run(LGMML(FEATURES, **options), train, 12).weights.min()) >= 0
     if mode == "full":
-        assert float(run(LGMML(FEATURES, nonneg=False, **options), train, 4).weights.min()) < 0
+        assert float(run(LGMML(FEATURES, nonneg=False, **options), train, 12).weights.min()) < 0
 
 
 # --- weights of unseen queries ---

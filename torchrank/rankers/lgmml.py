@@ -133,8 +133,8 @@ class LGMML(RoundRanker):
             raise ValueError("kernel=localized divides by the sum of the weights: it needs nonneg=true")
         if self.mode == "sgd" and weights == "amortized":
             raise ValueError("mode=sgd needs scores linear in what is learned: use mode=full with weights=amortized")
-        if self.scorer.beta <= 0 or self.lr <= 0:
-            raise ValueError(f"beta={self.scorer.beta} and lr={self.lr} must be positive")
+        if self.scorer.beta <= 0 or self.lr <= 0 or (self.mode == "full" and self.lr >= 1):
+            raise ValueError(f"beta={self.scorer.beta} and lr={self.lr} must be positive, lr below 1 in mode=full")
 
     # ---- scoring ------------------------------------------------------------------------------------------------
 
@@ -179,8 +179,8 @@ class LGMML(RoundRanker):
 
         With `rank` or `tolerance` the metrics are truncated, by the mean and covariance of the training rows."""
         weights = self.weighting.constant()
-        if weights is None or self.scorer.kernel == "localized":
-            raise ValueError("only scores linear in weights that all lists share have a compiled form")
+        if weights is None or self.scorer.kernel == "localized" or self.by_query:
+            raise ValueError("only distances from anchors, in weights that all lists share, have a compiled form")
         return compile_scorer(
             self.factors,
             self.scorer.shifts(),
@@ -196,11 +196,11 @@ class LGMML(RoundRanker):
         )
 
     def on_predict_start(self) -> None:
-        possible = self.scorer.kernel != "localized" and self.weighting.constant() is not None
-        self._compiled = (self.compiled(),) if possible else ()  # in a tuple it is no part of the checkpoint
+        slow = self.by_query or self.scorer.kernel == "localized" or self.weighting.constant() is None
+        self._compiled = () if slow else (self.compiled(),)  # in a tuple it is no part of the checkpoint
 
     def predict_step(self, batch: Batch, batch_index: int) -> Tensor:
-        if not self._compiled or batch.queries is not None:
+        if not self._compiled:
             return super().predict_step(batch, batch_index)
         scores = self._compiled[0](batch.x)
         return scores if batch.index is None else scores[batch.index]
@@ -221,8 +221,11 @@ class LGMML(RoundRanker):
     # ---- learning -----------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        self._forget()
         self.resize("scorer.factors", (0,))
+
+    def on_fit_start(self) -> None:
+        self._forget()
+        super().on_fit_start()
 
     def on_fit_end(self) -> None:
         super().on_fit_end()
@@ -275,7 +278,9 @@ class LGMML(RoundRanker):
         if self._latest is None or not torch.equal(self._latest[0], point):
             self._latest = (point, *self._objective(point, scale))
         _, loss, gradient = self._latest
-        limit = self.lr * point.abs().max() / gradient.abs().max().clamp(min=1e-300)
+        if not gradient.any():
+            return True
+        limit = self.lr * point.abs().max() / gradient.abs().max()
         step = torch.where(self.step > 0, torch.minimum(2 * self.step, limit), limit)
         for _ in range(HALVINGS):
             new = self._projected(point - step * gradient)

@@ -141,6 +141,8 @@ def _variation(batch: Batch, reference: Tensor, within_lists: bool) -> Tensor:
     """Number of rows (2, D) unlike the reference, and of entries unlike the first one of their list if this is asked
     for, since the entries of a shared corpus are far more than its rows."""
     rows: Any = batch.x
+    if batch.index is not None and not (batch.query == 0).any():
+        rows = rows[:0]  # a shared corpus is looked at once
     unlike = (rows != reference).sum(0).double()
     if not within_lists or len(batch.labels) == 0:
         return unlike.expand(2, -1)
