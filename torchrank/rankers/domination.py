@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 from pytorch_lightning.utilities import rank_zero_warn
@@ -13,16 +14,15 @@ from torchrank.data.batch import Batch
 from torchrank.functional.domination import dominating, domination_slopes
 from torchrank.functional.ragged import list_ids, positions_within, segment_sum
 from torchrank.rankers.base import RoundRanker
+from torchrank.solvers.coordinate import coordinate_lists, coordinate_sweep, useful_blocks
 from torchrank.solvers.curvature import add_curvature
-from torchrank.solvers.fista import Fista, fista_start, fista_step
-from torchrank.solvers.lbfgs import LBFGS, lbfgs_start, lbfgs_step
 from torchrank.solvers.linear import add_gradient, column_extremes, entry_scores, restrict
 from torchrank.solvers.margins import check_margin, margin_of
 from torchrank.solvers.negatives import keep_negatives
 from torchrank.solvers.penalty import Penalty
+from torchrank.solvers.solving import Solving, fista_steps, lbfgs_steps
 
-MEMORY = 30  # moves remembered by L-BFGS
-STEPS = 20  # steps of FISTA or L-BFGS in a round
+STEPS = 20  # steps of FISTA or L-BFGS in a round, sweeps of coordinate descent where a round is a whole fit
 INDUCED_ROUNDS = 50  # times STEPS for the features taken in
 PATH_ROUNDS = 200  # times STEPS for one fit of a path
 
@@ -38,9 +38,13 @@ class DominationRank(RoundRanker):
     `per_topic` learns a model for every list: list q of each split is topic q.
 
     Solvers of the one convex problem: `lbfgs` (without l1), `fista`; `auto` takes the first that can. A round is
-    20 of their steps. The fit ends when no coordinate is farther than `tolerance` from optimality (KKT). With `path=n`
-    a round is one whole fit, from the l1 under which w = 0 down to `path_ratio` of it in n steps, each started from the
-    one before; validation chooses among them.
+    20 of their steps. `cd` is the thesis' coordinate descent, `blocked` moves `block` features at once, by steps as
+    much shorter as is safe: a round is a sweep over the features, in sequence or in a random `order`. Both never raise
+    the objective, and are slow where dense features correlate.
+
+    The fit ends when no coordinate is farther than `tolerance` from optimality (KKT). With `path=n` a round is one
+    whole fit, from the l1 under which w = 0 down to `path_ratio` of it in n steps, each started from the one before;
+    validation chooses among them.
     """
 
     takes = frozenset({"sparse", "corpus"})
@@ -56,6 +60,8 @@ class DominationRank(RoundRanker):
         l1: float = 0.0,
         l2: float = 1.0,
         solver: str = "auto",
+        order: str = "sequential",
+        block: int = 8,
         bound: str = "range",
         grades: str = "layered",
         margin: float | list | dict | None = None,
@@ -74,6 +80,7 @@ class DominationRank(RoundRanker):
         super().__init__(num_features, transform, rounds if path is None else path)
         self.l1, self.l2, self.bound, self.grades, self.margin = l1, l2, bound, grades, margin
         self.solver = solver if solver != "auto" else "fista" if l1 > 0 or path else "lbfgs"
+        self.order, self.block = order, block if solver == "blocked" else 1
         self.group, self.negatives, self.per_topic = group, negatives, per_topic
         self.induction, self.gain_tolerance = induction, gain_tolerance
         self.path, self.path_ratio, self.tolerance, self.seed = path, path_ratio, tolerance, seed
@@ -88,7 +95,8 @@ class DominationRank(RoundRanker):
 
     def _check(self, solver: str) -> None:
         chosen = {
-            "solver": (solver, ("auto", "lbfgs", "fista")),
+            "solver": (solver, ("auto", "lbfgs", "fista", "cd", "blocked")),
+            "order": (self.order, ("sequential", "random")),
             "bound": (self.bound, ("range", "square")),
             "grades": (self.grades, ("layered", "flat")),
             "group": (self.group, ("query", "pooled")),
@@ -104,11 +112,13 @@ class DominationRank(RoundRanker):
             raise ValueError("solver=lbfgs needs a smooth objective: use fista with l1 or a path")
         if self.induction is not None and self.path is not None:
             raise ValueError("induction takes features in for one l1, a path changes l1 every round: choose one")
-        for name, count in (("induction", self.induction), ("path", self.path)):
+        for name, count in (("induction", self.induction), ("path", self.path), ("block", self.block)):
             if count is not None and count < 1:
                 raise ValueError(f"{name}={count} has to be 1 at least")
         if not 0 < self.path_ratio < 1:
             raise ValueError(f"path_ratio={self.path_ratio} is the last l1 as a share of the first: between 0 and 1")
+        if self.group == "pooled" and self.solver in ("cd", "blocked"):
+            raise ValueError(f"solver={self.solver} sums over lists, and group=pooled has one only: use fista or lbfgs")
         if self.group == "pooled" and self.per_topic:
             raise ValueError("group=pooled ranks all lists together, per_topic each by itself: choose one")
 
@@ -143,7 +153,8 @@ class DominationRank(RoundRanker):
     def _forget(self) -> None:
         self._prepared: list[Batch] | None = None
         self._restricted: list[Batch] | None = None  # to the features that were induced
-        self._scale: Tensor | None = None
+        self._scales: dict[int, Tensor] = {}  # by the number of features that move together
+        self._columns: Any = None  # the lists as coordinate descent holds them
         self._largest: Tensor | None = None  # (T, 1): from this l1 on all weights are 0
         self._labels: Tensor | None = None  # of all training documents, for group="pooled"
 
@@ -271,13 +282,14 @@ class DominationRank(RoundRanker):
     # ---- solving ------------------------------------------------------------------------------------------------
 
     def round(self) -> bool:
+        self._generator = torch.Generator().manual_seed(self.seed + 1_000_003 * self.trainer.current_epoch)
         return self._solve() if self.induction is None else self._induce()
 
     def _solve(self) -> bool:
         penalty = self._penalty()
         state = Solving(self.weight.detach().clone(), self.memory, self.pace)
         if self.path is not None:
-            state = Solving(state.weight, self.memory[:0], self.pace[:0])
+            state = state.anew()
         for _ in range(1 if self.path is None else PATH_ROUNDS):
             state = self._advance(state, penalty)
             loss, gradient = self._slopes(state.weight)
@@ -316,20 +328,21 @@ class DominationRank(RoundRanker):
         used = chosen.any(0).nonzero().flatten()
         if not len(used):
             return torch.zeros_like(weight), 0.0
+        state = Solving(weight[:, used], self.memory[:0], self.pace[:0])
+        scale, free = self._curvature()[:, used], chosen[:, used]
         self._restricted = restrict(list(self.batches()), used)
-        now = fista_start(weight[:, used])
-        scale = self._curvature()[:, used] * chosen[:, used]
         try:
+            if self.block > 1:
+                scale = self._bounds(len(used), self.block)
             for _ in range(INDUCED_ROUNDS):
-                for _ in range(STEPS):
-                    now = fista_step(now, self._values, self._slopes, penalty, scale)
-                gradient = self._slopes(now.point)[1]
-                left = float(torch.where(chosen[:, used], penalty.violation(now.point, gradient), 0.0).max())
+                state = self._advance(state, penalty, scale * free)
+                gradient = self._slopes(state.weight)[1]
+                left = float(torch.where(free, penalty.violation(state.weight, gradient), 0.0).max())
                 if left <= max(self.tolerance, violation / 10):
                     break
         finally:
-            self._restricted = None
-        return torch.zeros_like(weight).index_copy(1, used, now.point), left
+            self._restricted = self._columns = None
+        return torch.zeros_like(weight).index_copy(1, used, state.weight), left
 
     def _penalty(self) -> Penalty:
         """The penalty of this round: on a path l1 falls from the value at which all weights become 0."""
@@ -340,48 +353,40 @@ class DominationRank(RoundRanker):
         share = self.path_ratio ** (self.trainer.current_epoch / max(self.path - 1, 1))
         return Penalty(share * self._largest, self.l2)
 
-    def _advance(self, state: Solving, penalty: Penalty) -> Solving:
-        """A number of steps of the solver."""
-        return self._fista(state, penalty) if self.solver == "fista" else self._lbfgs(state, penalty)
+    def _advance(self, state: Solving, penalty: Penalty, scale: Tensor | None = None) -> Solving:
+        """A number of steps of the solver; `scale` bounds the curvature and is 0 where weights of 0 must stay."""
+        if self.solver == "lbfgs" and scale is None:
+            return lbfgs_steps(state, STEPS, self._slopes, penalty, self.tolerance)
+        if self.solver in ("lbfgs", "fista"):
+            scale = self._curvature() if scale is None else scale
+            return fista_steps(state, STEPS, self._values, self._slopes, penalty, scale)
+        for _ in range(1 if self.path is None and self.induction is None else STEPS):
+            state = self._sweep(state, penalty, self._curvature(self.block) if scale is None else scale)
+        return state
 
-    def _fista(self, state: Solving, penalty: Penalty) -> Solving:
-        now = fista_start(state.weight)
-        if len(state.memory):
-            now = Fista(state.weight, state.memory.view_as(state.weight), *state.pace)
-        scale = self._curvature()
-        for _ in range(STEPS):
-            now = fista_step(now, self._values, self._slopes, penalty, scale)
-        return Solving(now.point, now.ahead.view(1, -1), torch.stack((now.momentum, now.curvature)))
+    def _sweep(self, state: Solving, penalty: Penalty, scale: Tensor) -> Solving:
+        if self._columns is None:
+            margins, topics = partial(margin_of, self.margin), len(state.weight) if self.per_topic else None
+            self._columns = coordinate_lists(list(self.batches()), margins, topics)
+        firsts = useful_blocks(state.weight, scale, self.block, self._generator if self.order == "random" else None)
+        step = partial(coordinate_sweep, self._columns, block=self.block, reduce=self._reduce)
+        return state._replace(weight=step(state.weight, penalty, scale, firsts))
 
-    def _lbfgs(self, state: Solving, penalty: Penalty) -> Solving:
-        def objective(point: Tensor) -> tuple[Tensor, Tensor]:
-            weight = point.view_as(state.weight)
-            loss, gradient = self._slopes(weight)
-            return (loss + penalty(weight)).sum(), (gradient + 2 * penalty.l2 * weight).flatten()
+    def _curvature(self, block: int = 1) -> Tensor:
+        """Bound (T, D) of the curvature of the loss along each weight, or along `block` weights that move together."""
+        if block not in self._scales:
+            pooled = self.group == "pooled"
+            self._scales[block] = self._pooled_curvature() if pooled else self._bounds(self.weight.shape[1], block)
+        return self._scales[block]
 
-        now = lbfgs_start(state.weight.flatten(), MEMORY)
-        if len(state.memory):
-            now = LBFGS(state.weight.flatten(), *state.memory.chunk(2))
-        value, gradient = objective(now.point)
-        for _ in range(STEPS):
-            if gradient.abs().max() <= self.tolerance:
-                break
-            now, value, gradient = lbfgs_step(now, objective, value, gradient)
-        return Solving(now.point.view_as(state.weight), torch.cat((now.moves, now.changes)), state.pace)
+    def _bounds(self, width: int, block: int) -> Tensor:
+        known: dict[int, Tensor] = {}
 
-    def _curvature(self) -> Tensor:
-        """Bound (T, D) of the curvature of the loss along each weight."""
-        if self._scale is None:
-            if self.group == "pooled":
-                self._scale = self._pooled_curvature()
-                return self._scale
+        def add(batch: Batch, into: tuple[Tensor, ...]) -> None:
+            counts = segment_sum(dominating(batch.labels, batch.offsets).double(), batch.offsets)
+            add_curvature(batch, into[0], self._models(batch), counts, self.bound, block=block, known=known)
 
-            def add(batch: Batch, into: tuple[Tensor, ...]) -> None:
-                counts = segment_sum(dominating(batch.labels, batch.offsets).double(), batch.offsets)
-                add_curvature(batch, into[0], self._models(batch), counts, self.bound)
-
-            (self._scale,) = self.total(add, into=(torch.zeros_like(self.weight),))
-        return self._scale
+        return self.total(add, into=(self.weight.new_zeros(len(self.weight), width),))[0]
 
     def _report(self, objective: float, violation: float, weight: Tensor) -> None:
         self.certificate = {"kkt": violation, "tolerance": self.tolerance}
@@ -390,11 +395,3 @@ class DominationRank(RoundRanker):
         self.log("train/density", float((weight != 0).double().mean()))
         if self.path is not None and violation > self.tolerance:
             rank_zero_warn(f"this step of the path ends at a KKT violation of {violation:.1e}, above {self.tolerance}")
-
-
-class Solving(NamedTuple):
-    """Where a solver stands: what goes into the checkpoint after a round."""
-
-    weight: Tensor  # (T, D)
-    memory: Tensor  # (rows, T D): where FISTA looks next, or moves and changes of L-BFGS
-    pace: Tensor  # (2, T): momentum and curvature of FISTA

@@ -34,17 +34,16 @@ def coordinate_sweep(
     firsts: Iterable[int],
     *,
     block: int = 1,
-    free: Tensor | None = None,
     reduce: Callable[[Tensor], Tensor] = torch.clone,
 ) -> Tensor:
     """Weights (T, D) after one step on each block of features first..first+block-1, in the order of `firsts`.
 
-    `steepness (T, D)` bounds the curvature for features that move together (`add_block_curvature`), so that no step
-    raises an objective. `free (T, D)` are the weights that may move. `reduce` sums over processes.
+    `steepness (T, D)` bounds the curvature for features that move together (`add_curvature`), so that no step raises an
+    objective; weights of 0 where it is 0 stay. `reduce` sums over processes.
 
     >>> from torchrank.data.batch import make_batch
     >>> batch = make_batch(torch.tensor([[0.0], [1.0]]), torch.tensor([0, 1]), torch.tensor([0, 2]))
-    >>> lists = DenseLists([batch], lambda labels: None, per_topic=False, num_models=1)
+    >>> lists = DenseLists([batch], lambda labels: None)
     >>> start, steepness = torch.zeros(1, 1, dtype=torch.float64), torch.full((1, 1), 0.25, dtype=torch.float64)
     >>> coordinate_sweep(lists, start, Penalty(0.1, 0.0), steepness, [0])
     tensor([[1.6000]], dtype=torch.float64)
@@ -53,8 +52,7 @@ def coordinate_sweep(
     lists.refresh(weight)
     for first in firsts:
         part = slice(first, min(first + block, weight.shape[1]))
-        allowed = None if free is None else free[:, part]
-        coordinate_step(lists, weight, part, penalty, steepness[:, part], allowed, reduce)
+        coordinate_step(lists, weight, part, penalty, steepness[:, part], reduce)
     return weight
 
 
@@ -64,7 +62,6 @@ def coordinate_step(
     part: slice,
     penalty: Penalty,
     steepness: Tensor,
-    free: Tensor | None = None,
     reduce: Callable[[Tensor], Tensor] = torch.clone,
 ) -> None:
     """Move the weights of the features `part` to the minimiser of their quadratic bound, in place, and the scores."""
@@ -72,29 +69,33 @@ def coordinate_step(
     before = weight[:, part]
     gradient = torch.where(steepness > 0, reduce(lists.gradient(column)), 0.0)  # rounding where there is no slope
     after = penalty.prox(before, gradient, steepness)
-    if free is not None:
-        after = torch.where(free, after, before)
     steps = after - before
     if steps.any():
         lists.move(column, steps)
         weight[:, part] = after
 
 
-def useful_blocks(weight: Tensor, steepness: Tensor, block: int = 1) -> list[int]:
-    """First features of the blocks that can move: something has a slope, or a weight to lose.
+def useful_blocks(
+    weight: Tensor, steepness: Tensor, block: int = 1, generator: torch.Generator | None = None
+) -> list[int]:
+    """First features of the blocks that can move: something has a slope, or a weight to lose. In a random order with a
+    generator.
 
     >>> useful_blocks(torch.zeros(1, 5), torch.tensor([[0.0, 0.0, 1.0, 0.0, 2.0]]), block=2)
     [2, 4]
     """
     moves = ((steepness > 0) | (weight != 0)).any(0)
-    firsts = torch.arange(0, len(moves), block, device=moves.device)
-    return firsts[pad(moves, (0, -len(moves) % block)).view(-1, block).any(1)].tolist()
+    useful = pad(moves, (0, -len(moves) % block)).view(-1, block).any(1).nonzero().flatten().cpu()
+    if generator is not None:
+        useful = useful[torch.randperm(len(useful), generator=generator)]
+    return (useful * block).tolist()
 
 
-def coordinate_lists(batches: list[Batch], margins: Margins, *, per_topic: bool, num_models: int) -> Lists:
-    """The lists in the form that suits their rows; `refresh` before the first step."""
+def coordinate_lists(batches: list[Batch], margins: Margins, topics: int | None = None) -> Lists:
+    """The lists in the form that suits their rows, for one model or one for each of the topics; `refresh` them before
+    the first step."""
     form: Any = SparseLists if isinstance(batches[0].x, SparseRows) else DenseLists
-    return form(batches, margins, per_topic=per_topic, num_models=num_models)
+    return form(batches, margins, topics)
 
 
 # ---- dense rows -------------------------------------------------------------------------------------------------
@@ -103,8 +104,8 @@ def coordinate_lists(batches: list[Batch], margins: Margins, *, per_topic: bool,
 class DenseLists:
     """Lists of dense rows: a step computes the slopes of all scores in O(N), and only if they have moved."""
 
-    def __init__(self, batches: list[Batch], margins: Margins, *, per_topic: bool, num_models: int):
-        self.batches, self.per_topic, self.num_models = batches, per_topic, num_models
+    def __init__(self, batches: list[Batch], margins: Margins, topics: int | None = None):
+        self.batches, self.per_topic, self.num_models = batches, topics is not None, topics or 1
         self.margins = [margins(batch.labels) for batch in batches]
 
     def refresh(self, weight: Tensor) -> None:

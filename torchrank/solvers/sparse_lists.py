@@ -39,11 +39,11 @@ class SparseLists:
     it has lost digits, and goes through the dominating documents of the lists it touches for W.
     """
 
-    def __init__(self, batches: list[Batch], margins: Margins, *, per_topic: bool, num_models: int):
+    def __init__(self, batches: list[Batch], margins: Margins, topics: int | None = None):
         self.batch = batch = joined(batches)
-        self.per_topic, self.num_models = per_topic, num_models
+        self.per_topic, self.num_models = topics is not None, topics or 1
         self.columns = batch.x.by_column()  # type: ignore[union-attr]
-        self.models = batch.query if per_topic else torch.zeros_like(batch.query)
+        self.models = batch.query if self.per_topic else torch.zeros_like(batch.query)
         self.margin = margins(batch.labels)  # (N,) is part of the scores
         self.matrix = self.margin if self.margin is not None and self.margin.ndim == 2 else None
         grades = batch.num_grades if self.matrix is None else len(self.matrix)
