@@ -11,9 +11,19 @@ import torch
 from pytorch_lightning import Trainer, seed_everything
 from pytorch_lightning.strategies import DDPStrategy
 
-from torchrank import PAMIR, LambdaRank, ListNet, NeuralRanker, RankingDataModule, RankingSet, SingleFeature
+from torchrank import (
+    PAMIR,
+    DominationRank,
+    LambdaRank,
+    ListNet,
+    NeuralRanker,
+    RankingDataModule,
+    RankingSet,
+    SingleFeature,
+)
 
 LENGTHS = {"train": [1, 40, 2, 9, 5, 3, 17], "val": [6, 11], "test": [4, 1, 8, 5]}  # uneven, and fewer than processes
+TOPICS = {"train": [12, 40, 2, 9], "val": [6, 11, 3, 4], "test": [4, 7, 8, 5]}  # list q is topic q
 
 FITS = {
     "listnet_lbfgs": (lambda: ListNet(5, rounds=30), 30),
@@ -25,11 +35,26 @@ FITS = {
         3,
     ),
     "pamir_minibatches": (lambda: PAMIR(5, minibatch=8, rounds=3), 3),
+    "domination_lbfgs": (lambda: DominationRank(5, l2=0.1), 20),
+    "domination_fista": (lambda: DominationRank(5, l1=1.0, l2=0.0, margin=0.5), 20),
+    "domination_pooled": (lambda: DominationRank(5, l1=1.0, l2=0.1, solver="fista", group="pooled"), 20),
+    "domination_drawn": (lambda: DominationRank(5, l1=0.5, l2=0.1, negatives=0.5, grades="flat"), 20),
+    "domination_induction": (lambda: DominationRank(5, l1=1.0, l2=0.0, induction=2), 20),
+    "domination_path": (lambda: DominationRank(5, l2=0.0, path=4), 4),
+    "pamir_topics": (lambda: PAMIR(5, per_topic=True, rounds=3), 3, "topics"),
+    "pamir_topics_last": (lambda: PAMIR(5, per_topic=True, rounds=3, averaged=False, l2=1e-3), 3, "topics"),
+    "pamir_topics_minibatches": (lambda: PAMIR(5, per_topic=True, rounds=3, minibatch=8), 3, "topics"),
+    "domination_topics": (lambda: DominationRank(5, per_topic=True, l1=0.5, l2=0.1), 20, "topics"),
+    "domination_topics_induction": (
+        lambda: DominationRank(5, per_topic=True, l1=0.5, l2=0.1, induction=1),
+        20,
+        "topics",
+    ),
 }
 
 
-def lists(split: str) -> RankingSet:
-    lengths = torch.tensor(LENGTHS[split])
+def lists(split: str, all_lengths: dict[str, list[int]] = LENGTHS) -> RankingSet:
+    lengths = torch.tensor(all_lengths[split])
     generator = torch.Generator().manual_seed(len(split))
     x = torch.randn(int(lengths.sum()), 5, generator=generator, dtype=torch.float64)
     labels = torch.randint(0, 3, (len(x),), generator=generator).float()
@@ -47,7 +72,11 @@ def queries(split: str) -> RankingSet:
     return RankingSet(corpus, flat.labels, flat.offsets, index=index, queries=vectors, name=split)
 
 
-SETS = {"lists": lists, "queries": queries}
+def topics(split: str) -> RankingSet:
+    return lists(split, TOPICS)
+
+
+SETS = {"lists": lists, "queries": queries, "topics": topics}
 
 
 def fit(make, epochs: int, kind: str = "lists") -> dict:
