@@ -29,7 +29,8 @@ PATH_ROUNDS = 200  # times STEPS for one fit of a path
 
 class DominationRank(RoundRanker):
     """Linear scores f = Xw that minimise sum_i log(1 + sum_{j below i} exp(f_j - f_i)) + l1 |w|_1 + l2 |w|^2, where j
-    runs over the documents of the same list with a smaller label. A sum over all lists: l1 and l2 grow with the data.
+    runs over the documents of the same list with a smaller label. A sum over all lists: l1 and l2 grow with the data,
+    unless `relative` makes l1 a share of the value from which all weights (of a topic) are 0.
 
     `grades="flat"` knows relevant and other documents only. `margin`: a number k demands k times the difference of the
     labels, `{"slope": a, "offset": b, "log": true}` the schedules s(y) = a y + b or a ln y + b (0 for y <= 0), a list
@@ -59,6 +60,7 @@ class DominationRank(RoundRanker):
         num_features: int,
         l1: float = 0.0,
         l2: float = 1.0,
+        relative: bool = False,
         solver: str = "auto",
         order: str = "sequential",
         block: int = 8,
@@ -78,7 +80,8 @@ class DominationRank(RoundRanker):
         transform: str | dict | list | None = "standard",
     ):
         super().__init__(num_features, transform, rounds if path is None else path)
-        self.l1, self.l2, self.bound, self.grades, self.margin = l1, l2, bound, grades, margin
+        self.l1, self.l2, self.relative = l1, l2, relative
+        self.bound, self.grades, self.margin = bound, grades, margin
         self.solver = solver if solver != "auto" else "fista" if l1 > 0 or path else "lbfgs"
         self.order, self.block = order, block if solver == "blocked" else 1
         self.group, self.negatives, self.per_topic = group, negatives, per_topic
@@ -304,7 +307,7 @@ class DominationRank(RoundRanker):
 
     def _induce(self) -> bool:
         """Take in the features from which the objective is sure to fall most, and solve for all that were taken in."""
-        penalty, weight = Penalty(self.l1, self.l2), self.weight.detach().clone()
+        penalty, weight = self._penalty(), self.weight.detach().clone()
         loss, gradient = self._slopes(weight)
         scale = self._curvature()
         gain = torch.where(self.chosen, 0.0, penalty.gain(gradient, scale))
@@ -345,12 +348,13 @@ class DominationRank(RoundRanker):
         return torch.zeros_like(weight).index_copy(1, used, state.weight), left
 
     def _penalty(self) -> Penalty:
-        """The penalty of this round: on a path l1 falls from the value at which all weights become 0."""
-        if self.path is None:
+        """The penalty of this round: on a path l1 falls from the value at which all weights (of a topic) become 0."""
+        if self.path is None and not self.relative:
             return Penalty(self.l1, self.l2)
         if self._largest is None:
             self._largest = self._slopes(torch.zeros_like(self.weight))[1].abs().amax(1, keepdim=True)
-        share = self.path_ratio ** (self.trainer.current_epoch / max(self.path - 1, 1))
+        gone = self.trainer.current_epoch / max((self.path or 2) - 1, 1)  # of the path
+        share = self.l1 if self.path is None else self.path_ratio**gone
         return Penalty(share * self._largest, self.l2)
 
     def _advance(self, state: Solving, penalty: Penalty, scale: Tensor | None = None) -> Solving:

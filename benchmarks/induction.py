@@ -1,0 +1,148 @@
+"""Feature induction beside the full L1 optimum on a text corpus: average precision, density, time, memory.
+
+    python benchmarks/induction.py [--documents 50000] [--features 100000] [--topics 20] [--steps 10]
+
+One model per topic, all topics side by side, on the seeded corpus `data=text` with pivoted tf-idf. First a path of l1,
+from the value at which all weights are 0 (of each topic) downwards: the share with the best validation MAP is taken.
+Then both fits at that l1, each in a process of its own and to the same KKT violation: FISTA on all features, and
+feature induction. Memory is the largest resident size less that after the imports. A small run to try it:
+`python benchmarks/induction.py --documents 2000 --features 3000 --topics 4 --steps 4`.
+"""
+
+import argparse
+import json
+import logging
+import resource
+import subprocess
+import sys
+import time
+import warnings
+
+import torch
+from pytorch_lightning import Callback, Trainer
+
+from torchrank import DominationRank, RankingDataModule
+
+RATIO = 0.01  # the last l1 of the path as a share of the first
+
+
+def main():
+    options = arguments()
+    if options.part:
+        print(json.dumps(PARTS[options.part](options)))
+        return
+    chosen = run(options, "path")
+    print(f"path of {options.steps} in {chosen['seconds']:.0f} s, validation MAP by share of the largest l1:")
+    print("   " + ", ".join(f"{share:.3g}: {value:.4f}" for share, value in chosen["map"]))
+    share = max(chosen["map"], key=lambda pair: pair[1])[0]
+    full, induced = (run(options, part, share) for part in ("full", "induced"))
+    print(f"\nat share {share:.3g}, KKT violation at most {options.tolerance}:")
+    for name, found in (("FISTA on all features", full), ("feature induction", induced)):
+        print(f"   {name:22} test MAP {found['map']:.4f}, {found['density']:.3%} of the weights, objective "
+              f"{found['objective']:.3f}, KKT {found['kkt']:.1e}, {found['seconds']:.1f} s, "
+              f"{found['memory'] / found['csr']:.1f} times the CSR of {found['csr'] / 1e6:.0f} MB")  # fmt: skip
+    verdict("difference in MAP", abs(full["map"] - induced["map"]), 0.01)
+    verdict("density of induction", induced["density"], 0.01)
+    verdict("time of induction / FISTA", induced["seconds"] / full["seconds"], 1.0)
+    verdict("memory of induction / CSR", induced["memory"] / induced["csr"], 6.0)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--documents", type=int, default=50_000)
+    parser.add_argument("--features", type=int, default=100_000)
+    parser.add_argument("--topics", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=10, help="of the path")
+    parser.add_argument("--tolerance", type=float, default=1e-4)
+    parser.add_argument("--features-per-round", type=int, default=30)
+    parser.add_argument("--part", choices=("path", "full", "induced"), help="one of the three fits, in this process")
+    parser.add_argument("--share", type=float)
+    return parser.parse_args()
+
+
+def run(options, part, share=None):
+    """A part in a process of its own, which prints what it found as its last line."""
+    command = [sys.executable, __file__, "--part", part]
+    for name in ("documents", "features", "topics", "steps", "tolerance", "features_per_round"):
+        command += [f"--{name.replace('_', '-')}", str(vars(options)[name])]
+    command += [] if share is None else ["--share", str(share)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def verdict(text, value, limit):
+    print(f"   {text:30}{value:10.4f}   (wanted: at most {limit:g}) {'ok' if value <= limit else 'MISSED'}")
+
+
+class Validated(Callback):
+    """Validation MAP after each round."""
+
+    def __init__(self):
+        self.values = []
+
+    def on_validation_end(self, trainer, ranker):
+        self.values.append(ranker.measured["val"]["default"]["measures"]["map"])
+
+
+def fit(options, **settings):
+    """The fitted ranker, its trainer and data, seconds of the fit, and what it took of memory."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    data = RankingDataModule(
+        "text",
+        num_documents=options.documents,
+        num_features=options.features,
+        num_topics=options.topics,
+        batch_documents=10**7,
+        measures=["map"],
+    )
+    data.setup()
+    ranker = DominationRank(data.num_features, l2=0.0, per_topic=True, transform="singhal", rounds=1000, **settings)
+    watch = Validated()
+    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
+    every = 1 if settings.get("path") else 1000  # the last round is validated in any case
+    rounds = {"max_epochs": 1000, "check_val_every_n_epoch": every, "num_sanity_val_steps": 0}
+    trainer = Trainer(accelerator="cpu", callbacks=[watch], **rounds, **quiet)
+    start = time.perf_counter()
+    trainer.fit(ranker, datamodule=data)
+    seconds = time.perf_counter() - start
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    return ranker, trainer, data, watch, {"seconds": seconds, "memory": memory}
+
+
+def path(options):
+    *_, watch, found = fit(
+        options, l1=1.0, path=options.steps, path_ratio=RATIO, tolerance=max(options.tolerance, 1e-2)
+    )
+    shares = [RATIO ** (step / max(options.steps - 1, 1)) for step in range(options.steps)]
+    return found | {"map": list(zip(shares, watch.values[-len(shares) :], strict=True))}
+
+
+def one(options, **settings):
+    ranker, trainer, data, _, found = fit(
+        options, l1=options.share, relative=True, tolerance=options.tolerance, **settings
+    )
+    objective = float(trainer.callback_metrics["train/objective"])
+    trainer.test(ranker, datamodule=data, verbose=False)
+    found |= {"map": ranker.measured["test"]["default"]["measures"]["map"], "kkt": ranker.certificate["kkt"]}
+    weight, csr = ranker.weight, 0
+    for lists in data.sets.values():
+        csr += sum(part.nbytes for part in (lists.x.values, lists.x.columns, lists.x.row_offsets))
+    return found | {"density": (weight != 0).double().mean().item(), "csr": csr, "objective": objective}
+
+
+def full(options):
+    return one(options)
+
+
+def induced(options):
+    return one(options, induction=options.features_per_round)
+
+
+PARTS = {"path": path, "full": full, "induced": induced}
+
+
+if __name__ == "__main__":
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="pytorch_lightning")
+    torch.set_float32_matmul_precision("highest")
+    main()
