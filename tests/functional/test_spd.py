@@ -236,7 +236,7 @@ def test_products_alone_solve_what_is_well_conditioned(monkeypatch):
         torch.testing.assert_close(factor @ factor.mT, expected @ expected.mT, rtol=1e-11, atol=1e-12)
         mixed = torch.cat([s[:3], hard, s[5:]])
         factor = gmml_factor(mixed, d, method=method)
-        assert redone == [2] and gmml_residual(factor, mixed, d).max() < 1e-8
+        assert sum(redone) == 2 and gmml_residual(factor, mixed, d).max() < 1e-8
         redone.clear()
 
 

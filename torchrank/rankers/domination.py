@@ -16,6 +16,7 @@ from torchrank.functional.ragged import list_ids, positions_within, segment_sum
 from torchrank.rankers.base import RoundRanker
 from torchrank.solvers.coordinate import coordinate_lists, coordinate_sweep, useful_blocks
 from torchrank.solvers.curvature import add_curvature
+from torchrank.solvers.induction import take_in
 from torchrank.solvers.linear import add_gradient, column_extremes, entry_scores, restrict
 from torchrank.solvers.margins import check_margin, margin_of
 from torchrank.solvers.negatives import keep_negatives
@@ -296,7 +297,7 @@ class DominationRank(RoundRanker):
         for _ in range(1 if self.path is None else PATH_ROUNDS):
             state = self._advance(state, penalty)
             loss, gradient = self._slopes(state.weight)
-            violation = float(penalty.violation(state.weight, gradient).max())
+            violation = penalty.worst(state.weight, gradient)
             if violation <= self.tolerance:
                 break
         self._report(float((loss + penalty(state.weight)).sum()), violation, state.weight)
@@ -309,21 +310,20 @@ class DominationRank(RoundRanker):
         """Take in the features from which the objective is sure to fall most, and solve for all that were taken in."""
         penalty, weight = self._penalty(), self.weight.detach().clone()
         loss, gradient = self._slopes(weight)
-        scale = self._curvature()
-        gain = torch.where(self.chosen, 0.0, penalty.gain(gradient, scale))
-        first = torch.where(self.first_gain > 0, self.first_gain, gain.amax(1, keepdim=True))
-        best = gain.topk(min(self.induction or 0, gain.shape[1]), dim=1)
-        new = torch.zeros_like(self.chosen).scatter(1, best.indices, best.values > self.gain_tolerance * first)
-        chosen = self.chosen | new
-        before = float(penalty.violation(weight, gradient).max())
-        weight, left = self._solve_chosen(weight, chosen, penalty, before if new.any() else 0.0)
+        chosen, first = take_in(
+            self.chosen, self.first_gain, gradient, self._curvature(), penalty, self.induction or 0, self.gain_tolerance
+        )
+        new = bool((chosen != self.chosen).any())
+        before = penalty.worst(weight, gradient) if new else 0.0
+        del gradient
+        weight, left = self._solve_chosen(weight, chosen, penalty, before)
         loss, gradient = self._slopes(weight)
-        violation = float(penalty.violation(weight, gradient).max())
+        violation = penalty.worst(weight, gradient)
         self._report(float((loss + penalty(weight)).sum()), violation, weight)
         self.weight.copy_(weight)
         self.resize("chosen", tuple(chosen.shape)).data.copy_(chosen)
         self.first_gain.copy_(first)
-        return violation <= self.tolerance or (not new.any() and left <= self.tolerance)
+        return violation <= self.tolerance or (not new and left <= self.tolerance)
 
     def _solve_chosen(self, weight: Tensor, chosen: Tensor, penalty: Penalty, violation: float) -> tuple[Tensor, float]:
         """Better weights on the chosen features (T, D), to a tenth of the violation before or to `tolerance`, and the

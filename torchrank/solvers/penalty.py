@@ -34,6 +34,16 @@ class Penalty(NamedTuple):
         width = torch.where(steepness > 0, steepness + 2 * self.l2, 1.0)
         return torch.where(steepness > 0, reach / (2 * width), 0.0)
 
+    def rows(self, count: int) -> list["Penalty"]:
+        """The penalties of T problems, one by one."""
+        sides = [side.unbind(0) if isinstance(side, Tensor) else [side] * count for side in self]
+        return [Penalty(l1, l2) for l1, l2 in zip(*sides, strict=True)]
+
+    def worst(self, point: Tensor, gradient: Tensor) -> float:
+        """The largest violation of T problems, looked at one by one: no more memory than one of them takes."""
+        each = zip(self.rows(len(point)), point, gradient, strict=True)
+        return max(float(penalty.violation(w, g).max()) for penalty, w, g in each)
+
     def violation(self, point: Tensor, gradient: Tensor) -> Tensor:
         """How far each coordinate is from optimality (the smallest subgradient), of the shape of `point`."""
         slope = gradient + 2 * self.l2 * point
