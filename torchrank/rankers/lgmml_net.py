@@ -36,7 +36,7 @@ class LGMMLNet(NeuralRanker):
         closed_form: dict | None = None,
         loss: str = "lambdarank",
         loss_options: dict | None = None,
-        lr: float = 3e-4,
+        lr: float = 1e-3,
         weight_decay: float = 0.0,
         seed: int = 0,
         transform: str | dict | list | None = "standard",
