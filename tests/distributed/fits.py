@@ -40,6 +40,8 @@ FITS = {
     "domination_pooled": (lambda: DominationRank(5, l1=1.0, l2=0.1, solver="fista", group="pooled"), 20),
     "domination_drawn": (lambda: DominationRank(5, l1=0.5, l2=0.1, negatives=0.5, grades="flat"), 20),
     "domination_induction": (lambda: DominationRank(5, l1=1.0, l2=0.0, induction=2), 20),
+    "domination_cd": (lambda: DominationRank(5, l1=0.5, solver="cd", order="random", rounds=4), 4),
+    "domination_blocked": (lambda: DominationRank(5, solver="blocked", block=2, rounds=4), 4),
     "domination_path": (lambda: DominationRank(5, l2=0.0, path=4), 4),
     "pamir_topics": (lambda: PAMIR(5, per_topic=True, rounds=3), 3, "topics"),
     "pamir_topics_last": (lambda: PAMIR(5, per_topic=True, rounds=3, averaged=False, l2=1e-3), 3, "topics"),
