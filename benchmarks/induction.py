@@ -92,7 +92,7 @@ def fit(options, **settings):
         num_documents=options.documents,
         num_features=options.features,
         num_topics=options.topics,
-        batch_documents=10**7,
+        batch_documents=60_000,  # two topics at a time: memory
         measures=["map"],
     )
     data.setup()

@@ -396,6 +396,6 @@ class DominationRank(RoundRanker):
         self.certificate = {"kkt": violation, "tolerance": self.tolerance}
         self.log("train/objective", objective, prog_bar=True)
         self.log("train/kkt", violation, prog_bar=True)
-        self.log("train/density", float((weight != 0).double().mean()))
+        self.log("train/density", int(weight.count_nonzero()) / weight.numel())
         if self.path is not None and violation > self.tolerance:
             rank_zero_warn(f"this step of the path ends at a KKT violation of {violation:.1e}, above {self.tolerance}")

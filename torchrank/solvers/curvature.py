@@ -8,6 +8,7 @@ from torch import Tensor
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
 from torchrank.functional.ragged import list_ids
+from torchrank.solvers.linear import column_extremes
 
 
 def add_curvature(
@@ -36,11 +37,19 @@ def add_curvature(
         return
     known = {} if known is None else known
     if id(batch.x) not in known:
-        one = torch.tensor([0, len(batch.x)], device=batch.device)
-        bounds = torch.zeros(1, into.shape[1], dtype=into.dtype, device=batch.device)
-        _add(batch.x, one, bounds, torch.zeros_like(one[:1]), bounds.new_ones(1), bound, block)
-        known[id(batch.x)] = bounds
+        known[id(batch.x)] = _of_corpus(batch.x, into.shape[1], bound, block)
     into.index_add_(0, models, counts[:, None] * known[id(batch.x)])
+
+
+def _of_corpus(x: Any, width: int, bound: str, block: int) -> Tensor:
+    """Bounds (1, D) over all rows."""
+    if block == 1 and len(x):
+        down, up = column_extremes(x)
+        return _squared(-down, up, bound)[None]
+    one = torch.tensor([0, len(x)], device=x.device)
+    bounds = torch.zeros(1, width, dtype=torch.float64, device=x.device)
+    _add(x, one, bounds, torch.zeros_like(one[:1]), bounds.new_ones(1), bound, block)
+    return bounds
 
 
 def _add(x: Any, offsets: Tensor, into: Tensor, models: Tensor, counts: Tensor, bound: str, block: int) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
@@ -51,10 +52,14 @@ def take_columns(x: Tensor | SparseRows, features: Tensor) -> Any:
         return x[:, features]
     place = torch.full((x.num_features,), -1, device=x.device, dtype=x.columns.dtype)
     place[features] = torch.arange(len(features), device=x.device, dtype=x.columns.dtype)
-    columns = place[x.columns]
-    kept = torch.nn.functional.pad((columns >= 0).cumsum(0), (1, 0))
-    inside = columns >= 0
-    return SparseRows(x.values[inside], columns[inside], kept[x.row_offsets], len(features))
+    values, columns, lengths = [x.values[:0]], [x.columns[:0]], [x.row_offsets[:0]]
+    for _, block in x.blocks():  # what is left is small: so is what is held beside it
+        found = place[block.columns]
+        inside = found >= 0
+        values.append(block.values[inside])
+        columns.append(found[inside])
+        lengths.append(pad(inside.cumsum(0), (1, 0))[block.row_offsets].diff())
+    return SparseRows(torch.cat(values), torch.cat(columns), pad(torch.cat(lengths).cumsum(0), (1, 0)), len(features))
 
 
 def column_extremes(x: Tensor | SparseRows) -> Tensor:
@@ -66,11 +71,13 @@ def column_extremes(x: Tensor | SparseRows) -> Tensor:
     """
     if not isinstance(x, SparseRows):
         return torch.stack((-x.amin(0), x.amax(0))).double()
-    columns = x.by_column().transposed
-    counts, values = columns.row_offsets.diff(), columns.values.double()
-    found = torch.zeros(2, x.num_features, dtype=torch.float64, device=x.device)
-    ends = torch.stack((-values, values))
-    found.scatter_reduce_(1, columns.row_ids().expand(2, -1), ends, "amax", include_self=False)
+    found = torch.full((2, x.num_features), -torch.inf, dtype=torch.float64, device=x.device)
+    counts = torch.zeros(x.num_features, dtype=torch.int64, device=x.device)
+    for _, block in x.blocks():
+        columns = block.by_column().transposed  # adds up what stands twice in a row
+        counts += columns.row_offsets.diff()
+        ends = torch.stack((-columns.values, columns.values)).double()
+        found.scatter_reduce_(1, columns.row_ids().expand(2, -1), ends, "amax")
     return torch.where(counts == len(x), found, found.clamp(min=0))  # where values are absent they are 0
 
 

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 
 class Penalty(NamedTuple):
@@ -14,7 +15,8 @@ class Penalty(NamedTuple):
 
     def __call__(self, point: Tensor) -> Tensor:
         """Value for each problem (T,) of points (T, D)."""
-        return (self.l1 * point.abs() + self.l2 * point.square()).sum(-1)
+        l1, l2 = (side.squeeze(-1) if isinstance(side, Tensor) else side for side in self)
+        return l1 * vector_norm(point, 1, dim=-1) + l2 * vector_norm(point, dim=-1).square()
 
     def prox(self, point: Tensor, gradient: Tensor, steepness: Tensor) -> Tensor:
         """The minimiser of gradient . move + steepness/2 move^2 + penalty(point + move), coordinate by coordinate, with
