@@ -393,9 +393,10 @@ class DominationRank(RoundRanker):
         return self.total(add, into=(self.weight.new_zeros(len(self.weight), width),))[0]
 
     def _report(self, objective: float, violation: float, weight: Tensor) -> None:
-        self.certificate = {"kkt": violation, "tolerance": self.tolerance}
+        density = int(weight.count_nonzero()) / weight.numel()
+        self.certificate = {"kkt": violation, "tolerance": self.tolerance, "density": density}
         self.log("train/objective", objective, prog_bar=True)
         self.log("train/kkt", violation, prog_bar=True)
-        self.log("train/density", int(weight.count_nonzero()) / weight.numel())
+        self.log("train/density", density)
         if self.path is not None and violation > self.tolerance:
             rank_zero_warn(f"this step of the path ends at a KKT violation of {violation:.1e}, above {self.tolerance}")
