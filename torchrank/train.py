@@ -16,6 +16,7 @@ from pytorch_lightning import Trainer, seed_everything
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
+from torchrank.rankers.base import load
 from torchrank.results import finished, forget_results, print_results, record, write_results
 
 PACKAGE = Path(__file__).resolve().parent
@@ -57,7 +58,10 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
         raise ValueError("a run chooses by validation, and this data has no val lists: hold some queries out for it.")
     seconds["data"], clock = time.perf_counter() - clock, time.perf_counter()
 
-    ranker = instantiate(config.model, num_features=data.num_features, _convert_="all")
+    if config.train:
+        ranker = instantiate(config.model, num_features=data.num_features, _convert_="all")
+    else:
+        ranker = load(config.ckpt_path)  # with its own options, whatever model= says
     if ranker.certified:
         callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
         callbacks[:] = [callback for callback in callbacks if not isinstance(callback, EarlyStopping)]

@@ -1,6 +1,7 @@
 """The two shapes of a ranker: a gradient (`GradientRanker`) or rounds over global sums (`RoundRanker`)."""
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
 from typing import Any
 
@@ -225,7 +226,8 @@ class Ranker(LightningModule):
         self._measure("test", batch)
 
     def predict_step(self, batch: Batch, batch_index: int) -> Tensor:
-        return self.score(without_labels(batch))
+        with self.scoring():
+            return self.score(without_labels(batch))
 
     def on_validation_epoch_end(self) -> None:
         self._conclude("val")
@@ -240,7 +242,13 @@ class Ranker(LightningModule):
     def _measure(self, split: str, batch: Batch) -> None:
         measuring = self.measuring[split]
         tiebreak = self.data.tiebreak(split, batch) if measuring.needs_ids else None
-        measuring.update(self.evaluation_scores(split, batch), batch, tiebreak)
+        with self.scoring():
+            scores = self.evaluation_scores(split, batch)
+        measuring.update(scores, batch, tiebreak)
+
+    def scoring(self) -> AbstractContextManager:
+        """What is learned by rounds, in full precision, is scored in it too: mixed precisions are for gradients."""
+        return torch.autocast(self.device.type, enabled=False) if self.by_rounds else nullcontext()
 
     def _conclude(self, split: str) -> None:
         """Log the means; `val/ndcg@10` is the first convention, `val/letor/ndcg@10` another one."""

@@ -157,12 +157,19 @@ class LGMML(RoundRanker):
         return self.scorer.tau
 
     def score(self, batch: Batch) -> Tensor:
+        if len(self.factors) == 0 and self._trainer is not None and self._trainer.sanity_checking:
+            return torch.zeros_like(batch.labels)  # Lightning looks at validation lists before the first round
+        self._check_fitted()
         if self.by_query not in (None, batch.queries is not None):
             raise ValueError(f"{type(self).__name__} was fitted {'with' if self.by_query else 'without'} query vectors")
         same = self.weighting.constant()
         if same is not None and batch.queries is not None and self.scorer.kernel == "localized":
             return self.scorer.query_scores(batch, same)
         return self._score(batch, self.scorer.features(batch))
+
+    def _check_fitted(self) -> None:
+        if len(self.factors) == 0:
+            raise ValueError(f"this {type(self).__name__} is not fitted: it has no metric before its first round")
 
     def _score(self, batch: Batch, features: Tensor) -> Tensor:
         return self.scorer.combine(features, self.weighting.of(batch, features), batch)
@@ -178,6 +185,7 @@ class LGMML(RoundRanker):
         """A scorer of transformed rows that does nothing else, without the metrics of weight 0; see `compile_scorer`.
 
         With `rank` or `tolerance` the metrics are truncated, by the mean and covariance of the training rows."""
+        self._check_fitted()
         weights = self.weighting.constant()
         if weights is None or self.scorer.kernel == "localized" or self.by_query:
             raise ValueError("only distances from anchors, in weights that all lists share, have a compiled form")
@@ -202,7 +210,8 @@ class LGMML(RoundRanker):
     def predict_step(self, batch: Batch, batch_index: int) -> Tensor:
         if not self._compiled:
             return super().predict_step(batch, batch_index)
-        scores = self._compiled[0](batch.x)
+        with self.scoring():
+            scores = self._compiled[0](batch.x)
         return scores if batch.index is None else scores[batch.index]
 
     def explain(self, x: Tensor, offsets: Tensor, pairs: Tensor, **given: Tensor) -> Tensor:

@@ -46,11 +46,16 @@ class LocalScorer(nn.Module):
             return distances / self.tau
         return -self.nearness(batch.queries)[list_ids(batch.offsets, len(distances))] * distances.square()
 
-    def nearness(self, queries: Tensor) -> Tensor:
-        """exp(-beta/2 ||x_q - a_r||_r / tau) of each query and metric, divided by the largest of a query, (Q, M)."""
-        scaled = self._bank("anchors").distances(queries) / self.tau
-        closer = scaled - scaled.amin(1, keepdim=True)
-        return torch.where(closer == 0, 1.0, torch.exp(-self.beta / 2 * closer))  # beta may be inf
+    def nearness(self, queries: Tensor, weights: Tensor | None = None) -> Tensor:
+        """exp(-beta/2 ||x_q - a_r||_r / tau) of each query and metric, (Q, M), divided by the largest of a query (among
+        the metrics that have a weight, where `weights (M,)` are given)."""
+        return self._near(self._bank("anchors").distances(queries) / self.tau, weights)
+
+    def _near(self, scaled: Tensor, weights: Tensor | None) -> Tensor:
+        """exp(-beta/2 z) over the largest of a row: never all 0, also when beta is inf."""
+        counted = scaled if weights is None else torch.where(weights != 0, scaled, torch.inf)
+        farther = (scaled - counted.amin(1, keepdim=True)).clamp(min=0)
+        return torch.where(farther == 0, 1.0, torch.exp(-self.beta / 2 * farther))
 
     def is_linear(self, batch: Batch) -> bool:
         """Whether scores are linear in the weights."""
@@ -68,14 +73,13 @@ class LocalScorer(nn.Module):
         own = weights if weights.dim() == 1 else weights[list_ids(batch.offsets, len(features))]
         if self.is_linear(batch):
             return features * own
-        closer = features - features.amin(1, keepdim=True)  # the same shares, and the nearest metric never underflows
-        near = own * torch.where(closer == 0, 1.0, torch.exp(-self.beta / 2 * closer))
+        near = own * self._near(features, own)
         return -near * features.square() / near.sum(1, keepdim=True).clamp(min=torch.finfo(near.dtype).tiny)
 
     def query_scores(self, batch: Batch, weights: Tensor) -> Tensor:
         """`localized` scores -(p - x_q)' M(q) (p - x_q) with one metric formed for each query: no cost grows with M."""
         metrics = self._made("metrics", lambda: self.factors @ self.factors.mT)  # (M, D, D)
-        near = self.nearness(batch.queries) * weights.to(metrics.dtype)  # type: ignore[arg-type]
+        near = self.nearness(batch.queries, weights) * weights.to(metrics.dtype)  # type: ignore[arg-type]
         own = (near @ metrics.flatten(1)).unflatten(1, metrics.shape[1:])
         return -segment_forms(self._gaps(batch).to(own.dtype), own, batch.offsets)
 

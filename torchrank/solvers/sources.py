@@ -1,5 +1,6 @@
 """From which training lists and documents local metrics and their anchors are made."""
 
+import warnings
 from typing import Any, NamedTuple
 
 import torch
@@ -69,14 +70,19 @@ def draw_sources(
     if lists is None:
         return usable.repeat(metrics, 1)
     count = min(lists, len(usable))
+    if metrics > 1 and count == len(usable) and count > 1:
+        warnings.warn(
+            f"every metric is made of the same {count} lists: lower queries_per_metric (now {lists})", stacklevel=2
+        )
     rows: list[list[int]] = []
     deck: list[int] = []
     for _ in range(metrics):
         row, deck = deck[:count], deck[count:]
         if missing := count - len(row):
-            fresh = _shuffled(usable, generator, classes)
-            fill = [position for position in fresh if position not in row][:missing]
-            row, deck = row + fill, [position for position in fresh if position not in set(fill)]
+            fresh, there = _shuffled(usable, generator, classes), set(row)
+            fill = [position for position in fresh if position not in there][:missing]
+            used = set(fill)
+            row, deck = row + fill, [position for position in fresh if position not in used]
         rows.append(row)
     return torch.tensor(rows)
 
