@@ -100,7 +100,7 @@ class GBDTRanker(RoundRanker):
 
     def evaluation_scores(self, split: str, batch: Batch) -> Tensor:
         """While fitting, the scores of the validation lists are kept and only the new tree is added."""
-        if self.trainer.state.fn != "fit" or batch.num_lists == 0:
+        if self.trainer.state.fn != "fit" or batch.num_lists == 0 or self.booster is None:
             return super().evaluation_scores(split, batch)
         key = int(batch.query[0])
         trees, scores = self._kept.get(key, (0, torch.zeros_like(batch.labels, dtype=torch.float64)))
