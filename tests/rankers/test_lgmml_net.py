@@ -176,3 +176,17 @@ def test_options_are_checked(change, message):
 def test_query_vectors_are_refused():
     with pytest.raises(ValueError, match="LGMMLNet does not take query vectors"):
         LGMMLNet(FEATURES)(torch.zeros(2, FEATURES), torch.tensor([0, 2]), queries=torch.zeros(1, FEATURES))
+
+
+@pytest.mark.parametrize("kernel", ["distance", "rbf"])
+@pytest.mark.parametrize("linear", [True, False])
+def test_compiled_and_predicted_scores(tmp_path, kernel, linear):
+    module = data()
+    ranker = LGMMLNet(FEATURES, metrics=3, kernel=kernel, linear=linear, closed_form={"queries_per_metric": 3}, lr=0.1)
+    fitting = trainer(tmp_path, max_epochs=2)
+    fitting.fit(ranker, datamodule=module)
+    test = module.sets["test"]
+    expected = ranker(test.x, test.offsets).detach()
+    found = ranker.compiled()(ranker.transform(test.x, test.offsets))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.cat(fitting.predict(ranker, datamodule=module)), expected, rtol=1e-4, atol=1e-5)

@@ -17,6 +17,15 @@ def closed_form(ranker: Ranker, options: MetricOptions, rows: Tensor) -> LocalMe
     return local_metrics(options, ranker.total, len(train), rows[0], train.classes)
 
 
+def check_scale(by: str | float) -> str | float:
+    """The option `tau`, refused where it is neither a quantile nor a positive number."""
+    if isinstance(by, str) and by not in QUANTILES:
+        raise ValueError(f"unknown tau={by!r}: choose one of {', '.join(QUANTILES)} or a number")
+    if not isinstance(by, str) and not 0 < by < torch.inf:
+        raise ValueError(f"tau={by} must be positive")
+    return by
+
+
 def distance_scale(found: LocalMetrics, rows: Tensor, by: str | float, *, one: bool = False) -> Tensor:
     """tau (M,): a quantile of the distances of `rows` from each anchor (`one`: from all anchors), or a number."""
     if not isinstance(by, str):

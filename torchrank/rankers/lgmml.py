@@ -13,7 +13,7 @@ from torchrank.functional.kernels import KERNELS
 from torchrank.functional.losses import warp_loss
 from torchrank.functional.ragged import segment_max, segment_min
 from torchrank.rankers.base import RoundRanker
-from torchrank.rankers.closed_form import QUANTILES, SAMPLE, closed_form, distance_scale
+from torchrank.rankers.closed_form import SAMPLE, check_scale, closed_form, distance_scale
 from torchrank.rankers.compiled import CompiledScorer, compile_scorer
 from torchrank.rankers.explanation import explain_differences, lists_of_pairs
 from torchrank.rankers.local_scorer import LocalScorer
@@ -103,7 +103,7 @@ class LGMML(RoundRanker):
             drop_query_constant=drop_query_constant,
             seed=seed,
         )
-        self.scorer, self.scale_by = LocalScorer(kernel, beta), tau
+        self.scorer, self.scale_by = LocalScorer(kernel, beta), check_scale(tau)
         self.nonneg, self.mode, self.margin, self.negatives, self.lr = nonneg, mode, margin, negatives, lr
         self._check(weights, fallback)
         self.register_buffer("sources", torch.zeros(0, 0, dtype=torch.int64))
@@ -125,10 +125,6 @@ class LGMML(RoundRanker):
         for name, (value, choices) in chosen.items():
             if value not in choices:
                 raise ValueError(f"unknown {name}={value!r}: choose one of {', '.join(choices)}")
-        if isinstance(self.scale_by, str) and self.scale_by not in QUANTILES:
-            raise ValueError(f"unknown tau={self.scale_by!r}: choose one of {', '.join(QUANTILES)} or a number")
-        if not isinstance(self.scale_by, str) and self.scale_by <= 0:
-            raise ValueError(f"tau={self.scale_by} must be positive")
         if self.scorer.kernel == "localized" and not self.nonneg:
             raise ValueError("kernel=localized divides by the sum of the weights: it needs nonneg=true")
         if self.mode == "sgd" and weights == "amortized":

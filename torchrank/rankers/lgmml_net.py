@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchrank.rankers.closed_form import SAMPLE, closed_form, distance_scale
+from torchrank.data.batch import Batch
+from torchrank.rankers.closed_form import SAMPLE, check_scale, closed_form, distance_scale
+from torchrank.rankers.compiled import CompiledScorer, compile_scorer
 from torchrank.rankers.explanation import explain_differences, lists_of_pairs
 from torchrank.rankers.neural import LocalMetricScorer, NeuralRanker
 from torchrank.solvers.local_metrics import MetricOptions
@@ -44,7 +46,7 @@ class LGMMLNet(NeuralRanker):
         options = {"metrics": metrics, "rank": rank, "kernel": kernel, "beta": beta, "linear": linear}
         super().__init__(num_features, "local", loss, transform, options, loss_options, lr, weight_decay)
         self.options = MetricOptions(metrics=metrics, seed=seed, **(closed_form or {}))
-        self.scale_by = tau
+        self.scale_by = check_scale(tau)
         parts = {"metrics": "factors", "anchors": "shifts", "tau": "log_tau", "weights": "weights", "linear": "linear"}
         if unknown := set(freeze) - parts.keys():
             raise ValueError(f"cannot freeze {', '.join(sorted(unknown))}: choose among {', '.join(parts)}")
@@ -76,6 +78,28 @@ class LGMMLNet(NeuralRanker):
 
     def loss(self, batch: Any) -> Tensor:
         return super().loss(batch) + self.step_token.sum()
+
+    def compiled(self, **options: Any) -> CompiledScorer:
+        """The fast form for transformed rows, see `compile_scorer`; a `rank` or `tolerance` takes the `mean` and the
+        `covariance` of such rows with it."""
+        scorer = self.scorer
+        return compile_scorer(
+            (scorer.factors * scorer.live[:, None]).detach(),
+            scorer.shifts.detach(),
+            scorer.log_tau.detach().exp(),
+            scorer.weights.detach(),
+            scorer.kernel,
+            scorer.beta,
+            linear=None if scorer.linear is None else (scorer.linear * scorer.live).detach(),
+            **{"dtype": scorer.factors.dtype, **options},
+        )
+
+    def on_predict_start(self) -> None:
+        self._compiled = (self.compiled(),)  # in a tuple it is no part of the checkpoint
+
+    def predict_step(self, batch: Batch, batch_index: int) -> Tensor:
+        scores = self._compiled[0](batch.x)
+        return scores if batch.index is None else scores[batch.index]
 
     def explain(self, x: Tensor, offsets: Tensor, pairs: Tensor, **given: Tensor) -> Tensor:
         """As `LGMML.explain`, (P, M + 1, D): the last row is the linear term."""
