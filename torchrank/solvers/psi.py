@@ -1,0 +1,144 @@
+"""Scores of metric and linear models, and sums of their feature maps: what a cut of MLR and SVM-map is made of.
+
+McFee & Lanckriet, ICML 2010. A metric W scores an entry x of the list of query q by s = -(q - x)' W (q - x), a linear
+model by s = w . x, or by w . |q - x| where there are query vectors. With the coefficients c of the most violated
+rankings, which sum to 0 in every list, the sum over lists of sum_x c_x phi(q, x) is, for a metric (their eq. 5),
+
+    Psi = Q' (C X) + (C X)' Q - X' diag(C' 1) X,      C (Q, n) the coefficients of each list on the rows of the corpus.
+
+The terms q q' cancel. Two matrix products, and no outer product of a pair. All is computed in float64.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchrank.data.batch import Batch
+from torchrank.functional.ragged import list_ids, segment_sum
+from torchrank.solvers.linear import add_gradient, entry_scores
+
+CHUNK_NUMBERS = 2**22  # differences |q - x| held at once
+
+
+def metric_scores(batch: Batch, metric: Tensor) -> Tensor:
+    """Scores (N,) = -(q - x)' W (q - x) in float64, for W (D, D), or (D,) on its diagonal.
+
+    >>> from torchrank.data.batch import make_batch
+    >>> one, two = torch.zeros(1, 2), torch.tensor([[3.0, 1.0]])
+    >>> batch = make_batch(two, torch.ones(1), torch.tensor([0, 1]), queries=one)
+    >>> metric_scores(batch, torch.eye(2).double()), metric_scores(batch, torch.tensor([1.0, 0.0]).double())
+    (tensor([-10.], dtype=torch.float64), tensor([-9.], dtype=torch.float64))
+    """
+    x, queries = _rows(batch), _vectors(batch)
+    if batch.index is None:
+        gaps = x - queries[list_ids(batch.offsets, len(x))]
+        return -(_times(gaps, metric) * gaps).sum(1)
+    weighed = _times(queries, metric)
+    own, theirs = (weighed * queries).sum(1), (_times(x, metric) * x).sum(1)
+    return _minus_squares(batch, own, theirs, weighed, x)
+
+
+def component_scores(batch: Batch, components: Tensor) -> Tensor:
+    """Scores (N,) = -|L (q - x)|^2 in the type of the rows, for L (r, D). Differentiable.
+
+    Rows of a shared corpus and queries are moved so that the corpus has mean 0: in float32 |a|^2 + |b|^2 - 2 a.b of far
+    vectors would lose what tells near ones apart.
+    """
+    x: Any = batch.x
+    queries, turn = _given(batch), components.to(x.dtype).T
+    if batch.index is None:
+        return -((x - queries[list_ids(batch.offsets, len(x))]) @ turn).square().sum(1)
+    mean = x.mean(0) if len(x) else 0
+    left, right = (queries - mean) @ turn, (x - mean) @ turn
+    return _minus_squares(batch, left.square().sum(1), right.square().sum(1), left, right)
+
+
+def linear_scores(batch: Batch, weight: Tensor) -> Tensor:
+    """Scores (N,) = w . x, or w . |q - x| where the batch has query vectors, in the type of the weight (D,)."""
+    if batch.queries is None:
+        return entry_scores(batch, weight[None], per_topic=False)
+    return torch.cat([weight.new_zeros(0), *(gaps @ weight for _, gaps in _gaps(batch, weight.dtype))])
+
+
+def add_metric_psi(batch: Batch, coefficients: Tensor, into: Tensor) -> None:
+    """into (D, D) += the sum over the lists of delta psi."""
+    sums, rows, weights = _weighed_rows(batch, coefficients)
+    cross = _vectors(batch).T @ sums
+    into += cross + cross.T - rows.T @ (weights[:, None] * rows)
+
+
+def add_diagonal_psi(batch: Batch, coefficients: Tensor, into: Tensor) -> None:
+    """into (D,) += the diagonal of the sum over the lists of delta psi."""
+    sums, rows, weights = _weighed_rows(batch, coefficients)
+    into += 2 * (_vectors(batch) * sums).sum(0) - weights @ rows.square()
+
+
+def add_linear_psi(batch: Batch, coefficients: Tensor, into: Tensor) -> None:
+    """into (D,) += sum of c x over all entries, or of c |q - x| where the batch has query vectors."""
+    if batch.queries is None:
+        return add_gradient(batch, coefficients, into[None], per_topic=False)
+    for entries, gaps in _gaps(batch, into.dtype):
+        into += coefficients[entries] @ gaps
+
+
+def _weighed_rows(batch: Batch, coefficients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """C X (Q, D), and rows (n, D) with the sum of the coefficients of each (n,)."""
+    if not _dense(batch):
+        flat = batch.flat()
+        rows = _rows(flat)
+        return segment_sum(coefficients[:, None] * rows, batch.offsets), rows, coefficients
+    rows = _rows(batch)
+    spread = coefficients.new_zeros(batch.num_lists * len(rows))
+    spread = spread.index_add_(0, _places(batch), coefficients).view(batch.num_lists, len(rows))
+    return spread @ rows, rows, spread.sum(0)
+
+
+def _minus_squares(batch: Batch, own: Tensor, theirs: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """2 l.r - |q|^2 - |x|^2 of the entries of a shared corpus, from parts of the lists (Q,) and of the rows (n,)."""
+    index: Any = batch.index
+    if _dense(batch):
+        table = torch.addmm(-own[:, None] - theirs, left, right.T, alpha=2.0)
+        return table.flatten()[_places(batch)]
+    lists = list_ids(batch.offsets, len(index))
+    return 2 * (left[lists] * right[index]).sum(1) - own[lists] - theirs[index]
+
+
+def _dense(batch: Batch) -> bool:
+    """Whether the lists hold so much of their corpus that a table (Q, n) costs less than gathered rows."""
+    return batch.index is not None and 4 * len(batch.index) >= batch.num_lists * len(batch.x)
+
+
+def _places(batch: Batch) -> Tensor:
+    """Places (N,) of the entries in a table (Q, n)."""
+    index: Any = batch.index
+    return list_ids(batch.offsets, len(index)) * len(batch.x) + index
+
+
+def _gaps(batch: Batch, dtype: torch.dtype) -> Any:
+    """Ranges of entries and their |q - x|, few enough at a time."""
+    lists, rows, queries = list_ids(batch.offsets, len(batch.labels)), _rows(batch, dtype), _given(batch).to(dtype)
+    step = max(1, CHUNK_NUMBERS // max(rows.shape[1], 1))
+    for start in range(0, len(lists), step):
+        entries = slice(start, start + step)
+        own = rows[entries] if batch.index is None else rows[batch.index[entries]]
+        yield entries, (queries[lists[entries]] - own).abs()
+
+
+def _times(rows: Tensor, metric: Tensor) -> Tensor:
+    return rows @ metric if metric.dim() == 2 else rows * metric
+
+
+def _rows(batch: Batch, dtype: torch.dtype = torch.float64) -> Tensor:
+    x: Any = batch.x
+    return x.to(dtype)
+
+
+def _given(batch: Batch) -> Tensor:
+    if batch.queries is None:
+        raise ValueError("distances are from query vectors, and these lists have none")
+    return batch.queries
+
+
+def _vectors(batch: Batch) -> Tensor:
+    return _given(batch).double()
