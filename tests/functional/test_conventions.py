@@ -119,12 +119,11 @@ def test_refusals(options, message):
 
 @pytest.mark.parametrize("name", CONVENTIONS)
 def test_every_measure_of_a_convention_runs_on_meta_tensors(name):
-    cut = {family: "@3" for family in ("p", "recall")}
+    cut = {family: "@3" for family in ("p", "recall", "knn_error")}
     measures = [family + cut.get(family, "") for family in CONVENTIONS[name].measures] + ["ndcg@1", "ndcg@5"]
     meta = [part.to("meta") for part in BATCH]
-    values = evaluate(
-        *meta, measures=measures, convention=name, max_label=3, tiebreak=meta[1], max_length=4, num_grades=4
-    )
+    given = {"tiebreak": meta[1], "classes": meta[1], "query_classes": meta[2][1:]}
+    values = evaluate(*meta, measures=measures, convention=name, max_label=3, max_length=4, num_grades=4, **given)
     assert all(value.shape == (4,) and value.device.type == "meta" for value in values.values())
 
 

@@ -161,6 +161,10 @@ class CorpusSet(RankingSet):
         return self.relevance.classes if isinstance(self.relevance, SameClass) else None
 
     @property
+    def corpus_classes(self) -> Tensor | None:
+        return self.relevance.corpus_classes if isinstance(self.relevance, SameClass) else None
+
+    @property
     def device(self) -> torch.device:
         return self.x.device
 

@@ -89,6 +89,11 @@ class RankingSet(Dataset):
         return None
 
     @property
+    def corpus_classes(self) -> Tensor | None:
+        """(n,) class of each row, where relevance means to be of the same class."""
+        return None
+
+    @property
     def device(self) -> torch.device:
         return self.labels.device
 

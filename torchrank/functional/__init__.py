@@ -15,6 +15,8 @@ from torchrank.functional.metrics import (
     recall,
     reciprocal_rank,
 )
+from torchrank.functional.neighbours import knn_error
+from torchrank.functional.oracles import most_violated, structured_hinge
 from torchrank.functional.ragged import pad, unpad
 from torchrank.functional.spd import (
     geometric_mean,
@@ -41,10 +43,12 @@ __all__ = [
     "gmml",
     "gmml_factor",
     "gmml_residual",
+    "knn_error",
     "lambdarank_loss",
     "listnet_loss",
     "mahalanobis",
     "mean_ndcg",
+    "most_violated",
     "ndcg",
     "pad",
     "pair_scatter",
@@ -54,6 +58,7 @@ __all__ = [
     "ranknet_loss",
     "recall",
     "reciprocal_rank",
+    "structured_hinge",
     "unpad",
     "warp_loss",
 ]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchrank.functional import metrics
+from torchrank.functional.neighbours import vote_errors
 from torchrank.functional.ragged import read
 from torchrank.functional.ranking import Hits, Ranking, check, hits, rank_checked
 
@@ -25,6 +26,7 @@ FAMILIES = {  # measure: may it have a cut-off, may it stand without one
     "auc": (False, True),
     "domination_error": (False, True),
     "all_pairs_error": (False, True),
+    "knn_error": (True, False),
 }
 
 
@@ -137,13 +139,16 @@ def evaluate(
     threshold: float | None = None,
     max_label: float | None = None,
     tiebreak: Tensor | None = None,
+    classes: Tensor | None = None,
+    query_classes: Tensor | None = None,
     max_length: int | None = None,
     num_grades: int | None = None,
 ) -> dict[str, Tensor]:
     """All `measures` of each list in one convention, `{name: (Q,)}`, from one sort; float64 whatever the scores are.
 
     `threshold` replaces the convention's (MSLR in the LETOR convention: 2), `max_label` is needed by `err`, `tiebreak
-    (N,)` puts smaller numbers first among equal scores and is needed by `trec`.
+    (N,)` puts smaller numbers first among equal scores and is needed by `trec`, `classes (N,)` of the entries and
+    `query_classes (Q,)` are needed by `knn_error@k`.
 
     >>> evaluate(torch.tensor([2.0, 1.0]), torch.tensor([0, 1]), torch.tensor([0, 2]), measures=["map", "p@5"])
     {'map': tensor([0.5000], dtype=torch.float64), 'p@5': tensor([0.2000], dtype=torch.float64)}
@@ -159,6 +164,9 @@ def evaluate(
         )
     if max_label is None and any(measure.family == "err" for measure in wanted.values()):
         raise ValueError("err needs max_label, the top label of the data set (4 for web data, 2 for MQ2007/MQ2008)")
+    votes = {name: cast(int, measure.k) for name, measure in wanted.items() if measure.family == "knn_error"}
+    if votes and (classes is None or query_classes is None):
+        raise ValueError(f"{next(iter(votes))} is an error of classes: give classes (N,) and query_classes (Q,)")
     check(scores, labels, offsets)
     parts = []
     for first, last in pieces(offsets):
@@ -172,7 +180,19 @@ def evaluate(
             num_grades=num_grades,
         )
         parts.append(_values(ranking, rules, wanted, max_label))
+        if votes:
+            theirs, own = cast(Tensor, classes)[begin:end], cast(Tensor, query_classes)[first:last]
+            parts[-1] |= _votes(ranking, theirs, own, votes)
     return {name: torch.cat([part[name] for part in parts]) for name in wanted}
+
+
+def _votes(ranking: Ranking, classes: Tensor, query_classes: Tensor, votes: dict[str, int]) -> dict[str, Tensor]:
+    """kNN errors at all cut-offs together; nan if scores are NaN on a device where `check` does not look."""
+    ordered = classes.index_select(0, ranking.order)
+    found = vote_errors(ordered, ranking.offsets, query_classes, list(votes.values()), longest=ranking.longest)
+    if ordered.device.type != "cpu":
+        found = torch.where(torch.isnan(ranking.unordered).any(), math.nan, found)
+    return dict(zip(votes, found.unbind(1), strict=True))
 
 
 def pieces(offsets: Tensor) -> list[tuple[int, int]]:
@@ -193,7 +213,7 @@ def _values(
 ) -> dict[str, Tensor]:
     values = _ndcgs(ranking, rules, wanted)
     found = hits(ranking, rules.threshold)
-    for name in wanted.keys() - values.keys():
+    for name in (name for name in wanted if name not in values and wanted[name].family != "knn_error"):
         values[name] = _value(ranking, found, rules, wanted[name], max_label)
     if ranking.labels.device.type != "cpu":
         invalid = torch.isnan(ranking.unordered).any()

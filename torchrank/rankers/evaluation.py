@@ -69,10 +69,13 @@ class RankingMetrics(Metric):
         *,
         query: Tensor | None = None,
         tiebreak: Tensor | None = None,
+        classes: Tensor | None = None,
+        query_classes: Tensor | None = None,
         max_length: int | None = None,
         num_grades: int | None = None,
     ) -> None:
-        """Adds the lists of a batch; `query (Q,)` are their rows in the table of values."""
+        """Adds the lists of a batch; `query (Q,)` are their rows in the table of values, `classes (N,)` and
+        `query_classes (Q,)` are for `knn_error@k`."""
         found = evaluate(
             scores,
             labels,
@@ -82,6 +85,8 @@ class RankingMetrics(Metric):
             threshold=self.threshold,
             max_label=self.max_label,
             tiebreak=tiebreak,
+            classes=classes,
+            query_classes=query_classes,
             max_length=max_length,
             num_grades=num_grades,
         )

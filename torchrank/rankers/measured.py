@@ -13,9 +13,21 @@ from torchrank.rankers.evaluation import RankingMetrics
 class MeasuredSplit(nn.Module):
     """The first convention has to define every measure; the further ones are asked for those that they define."""
 
+    classes: Any
+    corpus_classes: Any
+
     def __init__(self, data: RankingDataModule, split: str):
         super().__init__()
         self.needs_ids = "trec" in data.conventions
+        self.voting = any(measure.startswith("knn_error") for measure in data.measures)
+        lists = data.sets[split]
+        if self.voting and lists.classes is None:
+            raise ValueError(
+                f"knn_error@k lets the classes of the nearest points vote, and the {split} lists of data={data.name} "
+                "have none: it is a measure of data=points and data=gaussian."
+            )
+        self.register_buffer("classes", lists.classes, persistent=False)  # (Q,) of the queries
+        self.register_buffer("corpus_classes", lists.corpus_classes, persistent=False)  # (n,) of the rows they rank
         self.metrics: Any = nn.ModuleDict({name: _metrics(data, split, name) for name in data.conventions})
 
     def update(self, scores: Tensor, batch: Batch, tiebreak: Tensor | None) -> None:
@@ -27,6 +39,8 @@ class MeasuredSplit(nn.Module):
                 batch.offsets,
                 query=batch.query,
                 tiebreak=tiebreak if name == "trec" else None,
+                classes=self.corpus_classes[batch.index] if self.voting else None,
+                query_classes=self.classes[batch.query] if self.voting else None,
                 max_length=batch.max_length,
                 num_grades=batch.num_grades,
             )

@@ -1,0 +1,70 @@
+"""Classification by nearest neighbours: a ranking whose top k entries vote on the class of the query."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from torchrank.functional.ragged import wide
+from torchrank.functional.ranking import check_cutoff, finish, rank
+
+
+def knn_error(
+    scores: Tensor,
+    classes: Tensor,
+    offsets: Tensor,
+    query_classes: Tensor,
+    *,
+    k: int | Sequence[int],
+    max_length: int | None = None,
+) -> Tensor:
+    """Whether the vote of the k highest scores is wrong, 1 or 0, `(Q,)`; with several `k` one column each, `(Q, K)`.
+
+    `classes (N,)` and `query_classes (Q,)` are codes. Of classes with equally many votes the one with the nearest
+    neighbour wins (McFee & Lanckriet 2010). Equal scores keep their order; a list shorter than k votes with all its
+    entries; an empty one is nan.
+
+    >>> scores, classes = torch.tensor([3.0, 2.0, 1.0, 0.0]), torch.tensor([5, 7, 7, 5])
+    >>> knn_error(scores, classes, torch.tensor([0, 4]), torch.tensor([5]), k=[1, 3, 4]).tolist()
+    [[0.0, 1.0, 0.0]]
+    """
+    cuts = [k] if isinstance(k, int) else list(k)
+    ranking = rank(scores, classes, offsets, max_length=max_length, num_grades=0)
+    errors = finish(vote_errors(ranking.labels, offsets, query_classes, cuts, longest=ranking.longest), scores)
+    return errors[:, 0] if isinstance(k, int) else errors
+
+
+def vote_errors(
+    ordered: Tensor, offsets: Tensor, query_classes: Tensor, cuts: Sequence[int], *, longest: int
+) -> Tensor:
+    """`knn_error` at all `cuts` (Q, K) in float64, of classes `ordered` (N,) by descending score."""
+    for k in cuts:
+        check_cutoff(k)
+    if query_classes.shape != (len(offsets) - 1,):
+        raise ValueError(f"{len(offsets) - 1} lists need as many query classes, got {tuple(query_classes.shape)}")
+    width = min(max(cuts), longest) if len(ordered) else 0
+    place = offsets[:-1, None] + torch.arange(width, device=offsets.device)  # (Q, width)
+    inside = place < offsets[1:, None]
+    nearest = ordered[place.clamp(max=max(len(ordered) - 1, 0))]
+    columns = [majority(nearest[:, :k], inside[:, :k]) != query_classes for k in cuts]
+    empty = offsets.diff()[:, None] == 0
+    return torch.where(empty, torch.nan, wide(torch.stack(columns, 1)))
+
+
+def majority(classes: Tensor, voting: Tensor) -> Tensor:
+    """The class with most votes in each row of `classes (Q, k)`, the nearest first, `(Q,)`; where equal, the nearest.
+
+    Sorted by class, votes are lengths of runs: no table of all classes is made.
+
+    >>> majority(torch.tensor([[4, 9, 9, 4, 9]]), torch.tensor([[True, True, True, True, False]])).tolist()
+    [4]
+    """
+    width = classes.shape[1]
+    if width == 0:
+        return classes.new_zeros(len(classes))
+    ordered, place = classes.sort(dim=1, stable=True)
+    new = torch.nn.functional.pad(ordered[:, 1:] != ordered[:, :-1], (1, 0))
+    run = new.cumsum(1)
+    votes = torch.zeros_like(place).scatter_add(1, run, voting.gather(1, place).long()).gather(1, run)
+    best = (votes * width + (width - 1 - place)).argmax(1, keepdim=True)  # all different: no tie is left
+    return ordered.gather(1, best)[:, 0]
