@@ -88,6 +88,19 @@ def test_a_share_of_zero_leaves_the_set_out(points):
     assert set(load_points("points.npz", root=points[0], val_fraction=0, test_fraction=0)) == {"train"}
 
 
+def test_leave_one_out_validates_on_the_training_points(points):
+    root, x, y = points
+    sets = load_points("points.npz", root=root, validate="leave_one_out", seed=3)
+    held = load_points("points.npz", root=root, val_fraction=0, seed=3)
+    assert list(sets) == ["train", "val", "test"] and sets["val"] is sets["train"] and len(sets["train"]) == 48
+    for name in ("train", "test"):
+        assert list(sets[name].query_ids) == list(held[name].query_ids)
+    for (_, rows, labels), q in zip(plain_lists(sets, "val", x, y), range(48), strict=True):
+        assert sets["val"][q].index.tolist() == rows and sets["val"][q].labels.tolist() == labels
+    with pytest.raises(ValueError, match=r"unknown data.validate='loo': choose held_out or leave_one_out"):
+        load_points("points.npz", root=root, validate="loo")
+
+
 def test_stratified_takes_each_share_up_or_down():
     rng = np.random.default_rng(1)
     for _ in range(50):

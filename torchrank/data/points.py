@@ -76,6 +76,7 @@ def load_points(
     seed: int = 0,
     test_fraction: float = 0.2,
     val_fraction: float = 0.2,
+    validate: str = "held_out",
     download: bool = False,
 ) -> dict[str, CorpusSet]:
     """Training points rank each other; validation and test points rank the training points. Label 1: same class.
@@ -85,6 +86,8 @@ def load_points(
     "first" or its name; `header` says whether its line 1 names the columns, where that cannot be seen.
     `test_fraction` is a share of all points (not used with test files), `val_fraction` of those that remain; both are
     stratified by class. A share of 0 leaves that set out. Each `fold` 1, 2, ... is a new split.
+    `validate="leave_one_out"` holds no points out (`val_fraction` is not used): val is train, whose points rank each
+    other, so that the kNN error on it is the leave-one-out error.
 
     >>> sets = load_points("iris", fold=2)
     >>> {name: len(part) for name, part in sets.items()}, sets["test"].lengths[:2].tolist()
@@ -93,6 +96,8 @@ def load_points(
     for option, share in (("data.test_fraction", test_fraction), ("data.val_fraction", val_fraction)):
         if not 0 <= share < 1:
             raise ValueError(f"{option}={share} must be at least 0 and below 1")
+    if validate not in ("held_out", "leave_one_out"):
+        raise ValueError(f"unknown data.validate={validate!r}: choose held_out or leave_one_out")
     if fold < 1:
         raise ValueError(f"data.fold={fold}: the random splits are numbered from 1")
     training, testing = _read_source(source, root, test, download, label=label, header=header)
@@ -102,12 +107,13 @@ def load_points(
     free = sum(len(y) for _, y in training)
     parts = {"test": np.arange(free, len(x)) if testing else stratified(codes, test_fraction, rng)}
     rest = np.setdiff1d(np.arange(len(x)), parts["test"])
-    parts["val"] = rest[stratified(codes[rest], val_fraction, rng)]
+    parts["val"] = rest[stratified(codes[rest], val_fraction if validate == "held_out" else 0, rng)]
     train = np.setdiff1d(rest, parts["val"])
     if len(train) < 2:
         raise ValueError(f"{source}: {len(train)} of {len(x)} points are left for training; lower the fractions")
     names = tuple(str(name) for name in class_names)
-    return _sets(torch.from_numpy(x), torch.from_numpy(codes), names, train, parts)
+    sets = _sets(torch.from_numpy(x), torch.from_numpy(codes), names, train, parts)
+    return sets if validate == "held_out" else {"train": sets["train"], "val": sets["train"], **sets}
 
 
 def _sets(
