@@ -24,6 +24,15 @@ class Row(NamedTuple):
         return self.function(scores, labels, offsets, **self.options, **sizes)
 
 
+def most_violated(scores, labels, offsets, *, max_length=None, **options):
+    """The loss of the ranking; the coefficients are the gradient of `structured_hinge`."""
+    return F.most_violated(scores, labels, offsets, max_length=max_length, **options)[1]
+
+
+def hinge(measure, *, all_tied, **options):
+    return Row(F.structured_hinge, {"measure": measure, **options}, loss=True, all_tied=all_tied, single=0)
+
+
 TIED = (0, 2, 0, 1)  # labels of the list whose scores are all equal: its entries keep this order
 LOG3 = float(np.log2(3))
 
@@ -64,6 +73,17 @@ ROWS = {
     "domination_loss": Row(F.domination_loss, {}, loss=True, all_tied=float(np.log(4 * 3)), single=0),
     "domination_loss, layers": Row(F.domination_loss, {"margin": MARGIN}, loss=True, single=0),
     "warp_loss": Row(F.warp_loss, {}, loss=True, all_tied=0.1 * (WARP3 + WARP2) / 2, single=0),
+    "structured_hinge, auc": hinge("auc", all_tied=1),
+    "structured_hinge, precision@2": hinge("precision", k=2, all_tied=1),
+    "structured_hinge, map": hinge("map", all_tied=1 - (1 / 3 + 2 / 4) / 2),
+    "structured_hinge, mrr": hinge("mrr", all_tied=2 / 3),
+    "structured_hinge, ndcg": hinge("ndcg", all_tied=1 - (1 / LOG3 + 1 / 2) / 2),
+    "structured_hinge, ndcg@2": hinge("ndcg", k=2, discount="log2p1", all_tied=1),
+    "most_violated, auc": Row(most_violated, {"measure": "auc"}, all_tied=1, single=0),
+    "most_violated, precision@3": Row(most_violated, {"measure": "precision", "k": 3}, all_tied=0.5, single=0),
+    "most_violated, map": Row(most_violated, {}, all_tied=1 - (1 / 3 + 2 / 4) / 2, single=0),
+    "most_violated, mrr": Row(most_violated, {"measure": "mrr", "threshold": 2}, all_tied=3 / 4, single=0),
+    "most_violated, ndcg@3": Row(most_violated, {"measure": "ndcg", "k": 3}, all_tied=1 - 1 / LOG3 / 2, single=0),
     "warp_loss, zero": Row(F.warp_loss, {"negatives": "zero", "margin": 1.0}, loss=True, all_tied=WARP2, single=0),
 }
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from torchrank.functional.domination import domination_loss
 from torchrank.functional.gains import discount_of, gain_of, ideal_dcg
 from torchrank.functional.gradient import KnownGradient
+from torchrank.functional.oracles import structured_hinge
 from torchrank.functional.ragged import (
     list_ids,
     longest_list,
@@ -265,4 +266,5 @@ LOSSES = {
     "lambdarank": lambdarank_loss,
     "warp": warp_loss,
     "domination": domination_loss,
+    "structured_hinge": structured_hinge,
 }
