@@ -1,0 +1,193 @@
+"""Regularisers Omega of cutting planes: value, the proximal step of ADMM, and the bound that the dual gives.
+
+With weights a_R >= 0 of the cuts, sum a_R <= C, slope A = sum a_R Psi_R and gain a.M (M the losses of the cuts), the
+reduced problem is at least a.M + min_W Omega(W) - <A, W> over the cone. All arrays are float64 on the host.
+"""
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.linalg.lapack import dsyevd
+
+Array = NDArray[np.float64]
+
+RELAXATION = 1.6  # of the steps of ADMM
+SMALL = 24  # up to this size LAPACK is called directly; above it through torch, whose threads can be limited
+
+
+def eigen(a: Array) -> tuple[Array, Array]:
+    """Eigenvalues, ascending, and eigenvectors (columns) of a symmetric matrix."""
+    if len(a) <= SMALL:
+        values, vectors, _ = dsyevd(a)
+        return values, vectors
+    values, vectors = torch.linalg.eigh(torch.from_numpy(a))
+    return values.numpy(), vectors.numpy()
+
+
+def eigenvalues(a: Array) -> Array:
+    if len(a) <= SMALL:
+        return dsyevd(a, compute_v=0)[0]
+    return torch.linalg.eigvalsh(torch.from_numpy(a)).numpy()
+
+
+def shrink_spectrum(a: Array, threshold: float) -> Array:
+    """V max(lambda - threshold, 0) V' of the symmetric part V lambda V'."""
+    values, vectors = eigen((a + a.T) / 2)
+    kept = int(np.searchsorted(values, threshold, side="right"))
+    factor = vectors[:, kept:] * np.sqrt(values[kept:] - threshold)
+    if len(a) <= SMALL:
+        return factor @ factor.T
+    wide = torch.from_numpy(np.ascontiguousarray(factor))
+    return (wide @ wide.T).numpy()
+
+
+class Regulariser:
+    """Omega with one split W = Z of ADMM; `u (splits, *shape)` are the scaled multipliers."""
+
+    splits = 1
+
+    def value(self, w: Array) -> float:
+        raise NotImplementedError
+
+    def prox(self, v: Array, rho: float) -> Array:
+        """argmin over the cone of Omega(Z) + rho/2 |Z - v|^2."""
+        raise NotImplementedError
+
+    def step(self, w: Array, z: Array, u: Array, rho: float) -> tuple[Array, Array]:
+        """Z and multipliers after the (relaxed) W-step."""
+        v = w + u[0]
+        new = self.prox(v, rho)
+        return new, (v - new)[None]
+
+    def candidate(self, z: Array, u: Array, rho: float) -> Array:
+        """The point of the cone that Z stands for."""
+        return z
+
+    def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
+        """Largest lower bound that the weights a give when scaled by 0..room."""
+        raise NotImplementedError
+
+
+class Trace(Regulariser):
+    """tr W over positive semi-definite W: A <= I in the dual."""
+
+    def value(self, w: Array) -> float:
+        return float(np.trace(w))
+
+    def prox(self, v: Array, rho: float) -> Array:
+        return shrink_spectrum(v, 1 / rho)
+
+    def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
+        return gain * min(room, _inverse(eigenvalues(slope)[-1])) if gain > 0 else 0.0
+
+
+class Diagonal(Regulariser):
+    """sum w over vectors w >= 0: the trace on a diagonal metric."""
+
+    def value(self, w: Array) -> float:
+        return float(w.sum())
+
+    def prox(self, v: Array, rho: float) -> Array:
+        return np.maximum(v - 1 / rho, 0.0)
+
+    def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
+        return gain * min(room, _inverse(slope.max())) if gain > 0 else 0.0
+
+
+class Frobenius(Regulariser):
+    """|W - W0|_F^2 / 2 over positive semi-definite W, where W0 = `anchor`, or 0."""
+
+    def __init__(self, anchor: Array | None = None) -> None:
+        self.anchor = anchor
+
+    def value(self, w: Array) -> float:
+        return float(np.square(w if self.anchor is None else w - self.anchor).sum() / 2)
+
+    def prox(self, v: Array, rho: float) -> Array:
+        pulled = rho * v if self.anchor is None else rho * v + self.anchor
+        return shrink_spectrum(pulled / (1 + rho), 0.0)
+
+    def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
+        if self.anchor is None:
+            square = float(np.square(np.maximum(eigenvalues(slope), 0)).sum())
+            scale = min(room, gain / square) if square > 0 else room
+            return scale * gain - scale * scale * square / 2 if gain > 0 else 0.0
+        scale = min(room, 1.0)
+        square = float(np.square(np.maximum(eigenvalues(scale * slope + self.anchor), 0)).sum())
+        return scale * gain + (float(np.square(self.anchor).sum()) - square) / 2
+
+
+class GroupSparse(Regulariser):
+    """tr W + lam sum of the norms of the rows, over positive semi-definite W (R-MLR; Lim, McFee & Lanckriet 2013).
+
+    A second split V = Z carries the norms. The multiplier of V is a matrix B with rows of norm at most lam, and
+    A - (B + B')/2 <= I in the dual: scaled until it is so it proves a lower bound. Rows where V is 0 are 0 in the
+    candidate, a principal block of Z and so semi-definite too.
+    """
+
+    splits = 2
+
+    def __init__(self, lam: float) -> None:
+        self.lam = lam
+
+    def value(self, w: Array) -> float:
+        return float(np.trace(w) + self.lam * np.sqrt(np.square(w).sum(1)).sum())
+
+    def _clipped(self, z: Array, u: Array, rho: float) -> tuple[Array, NDArray[np.bool_]]:
+        """B, the rows of rho (Z - U_V) cut to norm lam, and which rows are not cut: there V is 0."""
+        point = rho * (z - u[1])
+        norms = np.sqrt(np.square(point).sum(1, keepdims=True))
+        inside = norms <= self.lam
+        return point * np.where(inside, 1.0, self.lam / np.where(inside, 1.0, norms)), inside[:, 0]
+
+    def step(self, w: Array, z: Array, u: Array, rho: float) -> tuple[Array, Array]:
+        rows = z - u[1] - self._clipped(z, u, rho)[0] / rho
+        relaxed = RELAXATION * rows + (1 - RELAXATION) * z
+        points = np.stack((w, relaxed)) + u
+        new = shrink_spectrum((points[0] + points[1]) / 2, 1 / (2 * rho))
+        return new, points - new
+
+    def candidate(self, z: Array, u: Array, rho: float) -> Array:
+        kept = ~self._clipped(z, u, rho)[1]
+        return z * (kept[:, None] & kept)
+
+    def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
+        if gain <= 0:
+            return 0.0
+        rows = self._clipped(z, u, rho)[0]
+        longest = math.sqrt(np.square(rows).sum(1).max())
+        stretch = self.lam / longest if longest > 0 else math.inf
+        top = eigenvalues(slope - (rows + rows.T) / 2)[-1]
+        return gain * min(room, stretch, _inverse(top))
+
+
+class Linear(Regulariser):
+    """|w|^2 / 2 over all vectors: the dual is a quadratic program over the simplex, solved exactly without ADMM."""
+
+    def value(self, w: Array) -> float:
+        return float(np.square(w).sum() / 2)
+
+
+REGULARISERS = {"trace": Trace, "fro": Frobenius, "l21": GroupSparse, "diagonal": Diagonal, "linear": Linear}
+
+
+def make_regulariser(name: str, lam: float = 0.0, anchor: torch.Tensor | None = None) -> Regulariser:
+    """`lam` belongs to `l21`, `anchor (D, D)` to `fro`."""
+    if name not in REGULARISERS:
+        raise ValueError(f"unknown regulariser={name!r}: choose one of {', '.join(REGULARISERS)}")
+    if anchor is not None and name != "fro":
+        raise ValueError(f"an anchor needs regulariser='fro', not {name!r}")
+    if name == "l21":
+        if lam < 0:
+            raise ValueError(f"lam={lam} must not be negative")
+        return GroupSparse(lam)
+    if name == "fro":
+        return Frobenius(None if anchor is None else anchor.detach().double().cpu().numpy())
+    return {"trace": Trace, "diagonal": Diagonal, "linear": Linear}[name]()
+
+
+def _inverse(top: float) -> float:
+    """1 / top: how far a slope may be scaled up until it reaches 1; any scale will do where it never does."""
+    return 1 / float(top) if top > 0 else math.inf
