@@ -28,7 +28,7 @@ def score_of(ranked: tuple[int, ...], measure: str, k: int | None = None, discou
     ranks = [rank for rank, relevant in enumerate(ranked, start=1) if relevant]
     count, k = len(ranks), len(ranked) if k is None else k
     if measure == "auc":
-        right = sum(ranked[i] > ranked[j] for i, j in itertools.combinations(range(len(ranked)), 2))
+        right = sum(len(ranked[rank:]) - sum(ranked[rank:]) for rank in ranks)
         return right / (count * (len(ranked) - count))
     if measure == "precision":
         return sum(rank <= k for rank in ranks) / min(k, count)
@@ -36,8 +36,13 @@ def score_of(ranked: tuple[int, ...], measure: str, k: int | None = None, discou
         return sum(sum(ranked[:rank]) / rank for rank in ranks) / count
     if measure == "mrr":
         return 1 / ranks[0]
-    ideal = sum(discount_of(rank, discount) for rank in range(1, min(k, count) + 1))
-    return sum(discount_of(rank, discount) for rank in ranks if rank <= k) / ideal
+    return sum(discount_of(rank, discount) for rank in ranks if rank <= k) / ideal(min(k, count), discount)
+
+
+@cache
+def ideal(count: int, discount: str) -> float:
+    """DCG of so many relevant entries at the top."""
+    return sum(discount_of(rank, discount) for rank in range(1, count + 1))
 
 
 def loss_of(ranked: tuple[int, ...], measure: str, k: int | None = None, discount: str = "letor") -> float:
@@ -134,8 +139,7 @@ def item_gain(i: int, before: int, relevant: int, measure: str, k: int, discount
         return i / rank / relevant
     if measure == "mrr":
         return (i == 1) / rank
-    ideal = sum(discount_of(r, discount) for r in range(1, min(k, relevant) + 1))
-    return (rank <= k) * discount_of(rank, discount) / ideal
+    return (rank <= k) * discount_of(rank, discount) / ideal(min(k, relevant), discount)
 
 
 def by_programme(
@@ -158,13 +162,17 @@ def by_programme(
 # --- psi as a matrix or a vector ---
 
 
-def feature_map(query: np.ndarray, row: np.ndarray, model: str) -> np.ndarray:
-    """phi(q, i): minus the outer product of q - x_i (eq. 4), its diagonal, or the row itself."""
+def feature_map(query: np.ndarray | None, row: np.ndarray, model: str) -> np.ndarray:
+    """phi(q, i): minus the outer product of q - x_i (eq. 4), its diagonal; linear: |q - x_i|, without query the row."""
+    if query is None:
+        return row
     gap = query - row
-    return {"metric": -np.outer(gap, gap), "diagonal": -(gap**2), "linear": row}[model]
+    return {"metric": -np.outer(gap, gap), "diagonal": -(gap**2), "linear": abs(gap)}[model]
 
 
-def delta_psi(order: list[int], relevant: np.ndarray, query: np.ndarray, rows: np.ndarray, model: str) -> np.ndarray:
+def delta_psi(
+    order: list[int], relevant: np.ndarray, query: np.ndarray | None, rows: np.ndarray, model: str
+) -> np.ndarray:
     """psi(y*) - psi(y) by the double sum of eq. 3."""
     place = {entry: rank for rank, entry in enumerate(order)}
     good, bad = np.flatnonzero(relevant), np.flatnonzero(~relevant)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from torchrank.functional import oracles
+
 from . import mlr_reference as plain
 from .reference import blocks
-
-oracles = pytest.importorskip("torchrank.functional.oracles")
 
 NEEDS_K = ("precision", "ndcg")
 OPTIONS = [
@@ -38,11 +38,11 @@ def name_of(options):
 
 
 def many_lists(seed: int, largest: int = 5, ties: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Lists of all sizes P, N up to `largest` in shuffled order, at six scales of the scores; some of one class."""
+    """Lists of all sizes P, N up to `largest` in shuffled order, at four scales of the scores; some of one class."""
     rng = np.random.default_rng(seed)
     sizes = [(p, n) for p in range(1, largest + 1) for n in range(1, largest + 1)]
-    sizes = sizes * 6 + [(0, 0), (1, 0), (0, 1), (3, 0), (0, 4), (0, 0)] * 2
-    scales = np.repeat([0.03, 0.1, 0.3, 1.0, 3.0, 10.0], largest * largest).tolist() + [1.0] * 12
+    sizes = sizes * 4 + [(0, 0), (1, 0), (0, 1), (3, 0), (0, 4), (0, 0)] * 2
+    scales = np.repeat([0.03, 0.3, 1.0, 10.0], largest * largest).tolist() + [1.0] * 12
     scores, labels, lengths = [], [], []
     for place in rng.permutation(len(sizes)):
         p, n = sizes[place]
@@ -66,15 +66,15 @@ def ranking_of(c: np.ndarray, scores: np.ndarray, relevant: np.ndarray, atol: fl
     """The ranking that coefficients belong to: whole counts, of one ranking, each class by falling scores."""
     good, bad = c[relevant], c[~relevant]
     pairs = len(good) * len(bad)
-    before, behind = good * pairs / 2, -bad * pairs / 2
-    for counts, most in ((before, len(bad)), (behind, len(good))):
-        np.testing.assert_allclose(counts, np.round(counts), atol=atol)
-        assert counts.min() > -atol and counts.max() < most + atol
-    before, behind = np.round(before).astype(int), np.round(behind).astype(int)
-    falling = [int((before >= j).sum()) for j in range(1, len(bad) + 1)]
-    assert falling == sorted(behind.tolist(), reverse=True)
-    assert (np.diff(before[np.lexsort((before, -scores[relevant]))]) >= 0).all()
-    assert (np.diff(behind[np.lexsort((-behind, -scores[~relevant]))]) <= 0).all()
+    counts = np.concatenate([good, -bad]) * pairs / 2
+    whole = np.rint(counts).astype(int)
+    assert abs(counts - whole).max() < atol and whole.min() >= 0
+    before, behind = whole[: len(good)], whole[len(good) :]
+    assert before.max() <= len(bad) and behind.max() <= len(good)
+    assert sorted(behind, reverse=True) == [(before >= j).sum() for j in range(1, len(bad) + 1)]
+    for part, rising in ((scores[relevant], before), (scores[~relevant], -behind)):
+        ordered = rising[np.lexsort((rising, -part))]
+        assert (ordered[1:] >= ordered[:-1]).all()
     return plain.from_counts(before.tolist(), len(bad))
 
 
@@ -91,10 +91,10 @@ def check(scores, labels, offsets, options, best, threshold=1.0, atol=1e-12):
             assert loss[q] == 0 and (c[block] == 0).all()
             continue
         ranked = ranking_of(c[block], s, relevant)
-        assert loss[q] == pytest.approx(plain.loss_of(ranked, *plain_options(options)), abs=1e-12)
+        assert abs(loss[q] - plain.loss_of(ranked, *plain_options(options))) < 1e-12
         assert abs(c[block].sum()) < 1e-12
         expected = best(s, relevant, *plain_options(options))
-        assert loss[q] - s @ c[block] == pytest.approx(expected, rel=1e-13, abs=atol)
+        assert abs(loss[q] - s @ c[block] - expected) < atol * max(1, abs(expected))
 
 
 # --- the reference itself ---
