@@ -19,6 +19,13 @@ RANKERS = {
     "LGMMLNet": "torchrank.rankers.lgmml_net",
     "DominationRank": "torchrank.rankers.domination",
     "PAMIR": "torchrank.rankers.pamir",
+    "MetricBaseline": "torchrank.rankers.metric_baseline",
+    "MLR": "torchrank.rankers.mlr",
+    "RMLR": "torchrank.rankers.rmlr",
+    "LowRankMLR": "torchrank.rankers.lowrank_mlr",
+    "SVMMap": "torchrank.rankers.svmmap",
+    "RankSVM": "torchrank.rankers.ranksvm",
+    "RankBoost": "torchrank.rankers.rankboost",
 }
 EXPORTS = RANKERS | {
     "load": "torchrank.rankers.base",

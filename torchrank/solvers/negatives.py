@@ -20,6 +20,11 @@ def keep_negatives(batch: Batch, share: float, seed: int, lowest: float | None =
     keys = _mixed(batch.query[ids] * 2**32 + positions_within(batch.offsets, len(ids)) + seed * 2**16)
     keys = torch.where(above, torch.iinfo(torch.int64).max, keys)  # the lowest documents come first, in random order
     kept = above | (ranks(keys, batch.offsets, descending=False) <= wanted[ids])
+    return narrow(batch, kept)
+
+
+def narrow(batch: Batch, kept: Tensor) -> Batch:
+    """The batch with these entries (N,) only; lists that lose all of theirs are empty."""
     offsets = torch.nn.functional.pad(segment_sum(kept.long(), batch.offsets).cumsum(0), (1, 0))
     rows = kept.nonzero().flatten()
     one = RankingSet(
@@ -27,6 +32,7 @@ def keep_negatives(batch: Batch, share: float, seed: int, lowest: float | None =
         batch.labels[rows],
         offsets,
         index=None if batch.index is None else batch.index[rows],
+        queries=batch.queries,
         num_grades=batch.num_grades,
     )
     return one[:]._replace(query=batch.query)
