@@ -1,0 +1,95 @@
+"""Pairs of documents without a list of pairs: masses under D(x0, x1) ~ exp(F(x0) - F(x1)), in O(N + lists * levels).
+
+A pair is two documents of one list with different labels; the one with the larger label should win. All sums of
+exponentials are made of logarithms: where one rule ranks everything, F grows for ever.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from torchrank.data.batch import Batch
+from torchrank.functional.ragged import list_ids, segment_max, segment_min
+from torchrank.functional.ranking import levels_of
+
+
+class PairedLists(NamedTuple):
+    """The documents of all lists with at least two different labels, in order."""
+
+    cells: Tensor  # (N,) list * num_levels + level of each document
+    lists: Tensor  # (N,) list of each document
+    pairs: Tensor  # (Q,) pairs of each list, float64
+    num_levels: int
+
+
+def keep_paired(batches: Iterable[Batch]) -> tuple[Tensor, Tensor, Tensor, int]:
+    """Rows (N, D), labels (N,) and offsets (Q+1,) of the lists of dense batches that have a pair, and the grades."""
+    rows: list[Any] = []
+    labels, lengths, num_grades = [], [], 0
+    for batch in batches:
+        kept = segment_max(batch.labels, batch.offsets) > segment_min(batch.labels, batch.offsets)
+        inside = kept[list_ids(batch.offsets, len(batch.labels))]
+        rows.append(batch.x[inside])
+        labels.append(batch.labels[inside])
+        lengths.append(batch.offsets.diff()[kept])
+        num_grades = batch.num_grades
+    return torch.cat(rows), torch.cat(labels), pad(torch.cat(lengths).cumsum(0), (1, 0)), num_grades
+
+
+def paired_lists(labels: Tensor, offsets: Tensor, num_grades: int | None = None) -> PairedLists:
+    """Cells and counts of lists; real-valued labels (`num_grades` 0) are sorted into levels.
+
+    >>> paired_lists(torch.tensor([0, 2, 1, 1]), torch.tensor([0, 4])).pairs
+    tensor([5.], dtype=torch.float64)
+    """
+    levels, bound = levels_of(labels, offsets, max_length=None, num_grades=num_grades)
+    num_levels = int(levels.max()) + 1 if len(levels) and not num_grades else bound
+    num_lists, ids = len(offsets) - 1, list_ids(offsets, len(labels))
+    cells = ids * num_levels + levels
+    counts = torch.bincount(cells, minlength=num_lists * num_levels).view(num_lists, num_levels).double()
+    return PairedLists(cells, ids, (counts * (counts.cumsum(1) - counts)).sum(1), num_levels)
+
+
+def pair_masses(scores: Tensor, log_weight: Tensor, paired: PairedLists) -> tuple[Tensor, Tensor]:
+    """Mass (N,) of the pairs in which a document should win, and of those in which it should lose (Freund et al. 2003).
+
+    A pair of the list q has the mass exp(log_weight[q] + scores[loser] - scores[winner]).
+
+    >>> paired = paired_lists(torch.tensor([0, 1, 1]), torch.tensor([0, 3]))
+    >>> [mass.tolist() for mass in pair_masses(torch.zeros(3).double(), torch.zeros(1).double(), paired)]
+    [[0.0, 1.0, 1.0], [2.0, 0.0, 0.0]]
+    """
+    weight = log_weight[paired.lists]
+    won = torch.exp(weight - scores + _log_below(scores, paired))
+    lost = torch.exp(weight + scores + _log_below(-scores, paired, above=True))
+    return won, lost
+
+
+def crossing_masses(scores: Tensor, chosen: Tensor, log_weight: Tensor, paired: PairedLists) -> Tensor:
+    """Mass (2,) of the pairs whose winner alone is chosen (N,), and of those whose loser alone is.
+
+    >>> paired = paired_lists(torch.tensor([0, 1, 1]), torch.tensor([0, 3]))
+    >>> crossing_masses(torch.zeros(3).double(), torch.tensor([False, True, False]), torch.zeros(1).double(), paired)
+    tensor([1., 0.], dtype=torch.float64)
+    """
+    weight = log_weight[paired.lists] - scores
+    masses = []
+    for here in (chosen, ~chosen):
+        losers = _log_below(scores.masked_fill(here, -torch.inf), paired)
+        masses.append(torch.exp(weight + losers).masked_fill(~here, 0.0).sum())
+    return torch.stack(masses)
+
+
+def _log_below(values: Tensor, paired: PairedLists, above: bool = False) -> Tensor:
+    """Log of the sum of exp(values) over the documents of the same list at all lower (higher) levels, (N,)."""
+    shape = (len(paired.pairs), paired.num_levels)
+    peak = values.new_full((shape[0] * shape[1],), -torch.inf).scatter_reduce(0, paired.cells, values, "amax")
+    peak = peak.masked_fill(peak.isinf(), 0.0)  # keeps -inf - -inf = nan out
+    sums = torch.zeros_like(peak).index_add_(0, paired.cells, torch.exp(values - peak[paired.cells]))
+    table = (sums.log() + peak).view(shape)
+    running = (table.flip(1) if above else table).logcumsumexp(1)
+    before = pad(running[:, :-1], (1, 0), value=-torch.inf)
+    return (before.flip(1) if above else before).flatten()[paired.cells]

@@ -1,0 +1,112 @@
+"""Rules x_f > theta over all features and thresholds at once: exact (every value of a feature) or binned."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+BLOCK = 2**20  # codes that are made int64 at once
+
+
+class Thresholds(NamedTuple):
+    """Thresholds of each feature, and of each document how many of them it is not above.
+
+    Document i is above threshold j of feature f where `codes[f, i] <= j`: so the sum over the documents above every
+    threshold is one histogram of the codes and one running sum, whether values are few or all different.
+    """
+
+    edges: Tensor  # (D, M) descending; filled up with -inf, above which everything is
+    codes: Tensor  # (D, N) 0..M: uint8 where that is enough, else int32
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Sum of `values` (N,) over the documents above each threshold, (D, M)."""
+        width = self.edges.shape[1]
+        found = values.new_zeros(len(self.codes), width + 1)
+        step = max(1, BLOCK // max(1, len(values)))
+        for first in range(0, len(found), step):
+            codes = self.codes[first : first + step].long()
+            found[first : first + step].scatter_add_(1, codes, values.expand(len(codes), -1))
+        return found[:, :width].cumsum_(1)
+
+    def above(self, feature: Tensor, place: Tensor) -> Tensor:
+        """Which documents (N,) are above one threshold."""
+        return self.codes[feature] <= place
+
+    def places(self, feature: Tensor, threshold: Tensor) -> Tensor:
+        """Columns (T,) of `edges` in which the thresholds (T,) of these features stand."""
+        return (self.edges[feature] > threshold[:, None]).sum(1)
+
+
+def exact_edges(columns: Tensor) -> Tensor:
+    """All different values of each feature but the largest, from columns (D, N): no rule is missed.
+
+    >>> exact_edges(torch.tensor([[1.0, 3.0, 2.0, 3.0], [5.0, 5.0, 4.0, 5.0]]))
+    tensor([[2., 1.],
+            [4., -inf]])
+    """
+    return _table([column.unique()[:-1] for column in columns])
+
+
+def binned_edges(sample: Tensor, bins: int) -> Tensor:
+    """At most bins - 1 thresholds for each feature from rows (n, D): its different values, evenly thinned out.
+
+    Values are thinned, not rows: half of a column of text features may be 0.
+
+    >>> binned_edges(torch.tensor([[1.0], [2.0], [2.0], [4.0], [8.0]]), 3)
+    tensor([[4., 1.]])
+    """
+    found = []
+    for column in sample.T:
+        values, count = column.unique(), bins - 1
+        if len(values) > count:
+            values = values[torch.arange(count, device=values.device) * len(values) // count]
+        found.append(values)
+    return _table(found)
+
+
+def _table(ascending: list[Tensor]) -> Tensor:
+    """(D, M) descending, filled up with -inf; at least one column."""
+    rows = [values.flip(0) for values in ascending]
+    table = pad_sequence(rows, batch_first=True, padding_value=-torch.inf)
+    return table if table.shape[1] else table.new_full((len(rows), 1), -torch.inf)
+
+
+def encode(columns: Tensor, edges: Tensor) -> Thresholds:
+    """The thresholds with the codes of documents given by columns (D, N).
+
+    >>> encode(torch.tensor([[1.0, 3.0, 2.0]]), torch.tensor([[2.0, 1.0]])).codes.tolist()
+    [[2, 0, 1]]
+    """
+    width = edges.shape[1]
+    kind = torch.uint8 if width < 256 else torch.int32
+    below = torch.searchsorted(edges.flip(1), columns.to(edges.dtype).contiguous(), out_int32=True)
+    return Thresholds(edges, (width - below).to(kind))
+
+
+def first_largest(values: Tensor) -> Tensor:
+    """Place of the largest value in flattened `values`; of those within 1e-12 of it the first."""
+    flat = values.flatten()
+    return torch.argmax((flat >= flat.max() - 1e-12).to(torch.int8))
+
+
+def stump_scores(x: Tensor, feature: Tensor, threshold: Tensor, alpha: Tensor) -> Tensor:
+    """Scores (N,) of rows (N, D): sum over t of alpha[t] where x[:, feature[t]] > threshold[t].
+
+    The rules of one feature are one staircase: a search in its sorted thresholds, whatever the number of rules.
+
+    >>> stump_scores(torch.tensor([[1.0], [3.0]]), torch.tensor([0, 0]), torch.tensor([2.0, 0.5]).double(),
+    ...              torch.tensor([1.0, 0.25]).double())
+    tensor([0.2500, 1.2500], dtype=torch.float64)
+    """
+    if not len(feature):
+        return alpha.new_zeros(len(x))
+    order = torch.argsort(threshold)
+    order = order[torch.argsort(feature[order], stable=True)]
+    used, sizes = torch.unique_consecutive(feature[order], return_counts=True)
+    runs: list[int] = sizes.tolist()
+    steps = pad_sequence(threshold[order].split(runs), batch_first=True, padding_value=torch.inf)
+    heights = pad_sequence(alpha[order].split(runs), batch_first=True).cumsum(1)
+    heights = torch.nn.functional.pad(heights, (1, 0))
+    passed = torch.searchsorted(steps, x[:, used].T.to(steps.dtype).contiguous())
+    return heights.gather(1, passed).sum(0)
