@@ -10,16 +10,25 @@ hydra:
     grids:
       - {model: listnet, model.l2: "1e-4,1e-3,1e-2"}
       - {model: gbdt}
+    jobs: 2  # runs side by side
 ```
 
 The command line has the last word: `model=listnet` keeps what the grids have of that model (so with every config group
 that a grid chooses), a value that `params` or a grid sweeps is replaced where it stands, any other override is added to
 every job. Hydra composes the default model with it first, so a single value for a setting that only another model has
 needs that `model=` beside it. Folders named by `hydra.job.override_dirname` make such a sweep resumable.
+
+With `jobs: N` the command starts itself N times as workers, each with its share of the cores (unless OMP_NUM_THREADS is
+set). A worker takes the next job that no other has taken, so it pays for its imports once.
 """
 
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -35,7 +44,10 @@ class GridsSweeperConf:
     max_batch_size: int | None = None
     params: dict[str, Any] | None = None
     grids: list[dict[str, Any]] | None = None
+    jobs: int = 1
 
+
+TAKEN = "TORCHRANK_SWEEP_TAKEN"  # set for workers: the folder with a file for every job that was taken
 
 ConfigStore.instance().store(group="hydra/sweeper", name="torchrank_grids", node=GridsSweeperConf, provider="torchrank")
 
@@ -50,9 +62,23 @@ class GridsSweeper(BasicSweeper):
         max_batch_size: int | None = None,
         params: Mapping[str, Any] | None = None,
         grids: Sequence[Mapping[str, Any]] | None = None,
+        jobs: int = 1,
     ) -> None:
-        super().__init__(max_batch_size, dict(params or {}))
-        self.grids = [dict(grid) for grid in grids or [{}]]
+        if jobs < 1:
+            raise HydraException(f"hydra.sweeper.jobs={jobs} must be at least 1")
+        super().__init__(max_batch_size if jobs == 1 else None, dict(params or {}))
+        self.grids, self.jobs = [dict(grid) for grid in grids or [{}]], jobs
+
+    def setup(self, **given: Any) -> None:
+        super().setup(**given)
+        if TAKEN in os.environ:
+            self.launcher: Any = Worker(self.launcher, Path(os.environ[TAKEN]))
+        elif self.jobs > 1:
+            self.launcher = Workers(self.jobs, str(given["config"].hydra.sweep.dir))
+
+    def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
+        if TAKEN not in os.environ:  # otherwise done already, by the process that started this one
+            super().validate_batch_is_legal(batch)
 
     def _parse_config(self) -> list[str]:
         return []  # `params` join each grid below, under the command line
@@ -86,6 +112,50 @@ class GridsSweeper(BasicSweeper):
 
     def _is_group(self, key: str) -> bool:
         return bool(self.hydra_context.config_loader.get_group_options(key))
+
+
+class Workers:
+    """Runs all jobs of a sweep by starting this very command again, several times side by side."""
+
+    def __init__(self, count: int, folder: str):
+        self.count, self.folder = count, folder
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list:
+        count = min(self.count, len(job_overrides))
+        threads = os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
+        command = [sys.executable, *sys.orig_argv[1:], f"hydra.sweep.dir='{self.folder}'"]  # it may hold the time
+        with tempfile.TemporaryDirectory() as taken:
+            environment = os.environ | {TAKEN: taken, "OMP_NUM_THREADS": threads}
+            workers = [subprocess.Popen(command, env=environment) for _ in range(count)]
+            try:
+                failed = sum(worker.wait() != 0 for worker in workers)
+            finally:
+                for worker in workers:
+                    worker.terminate()
+        if failed:
+            raise HydraException(f"{failed} of {count} workers failed, see above. Finished runs will not be repeated.")
+        return []
+
+
+class Worker:
+    """Runs the jobs that no other worker has taken, one by one, through Hydra's own launcher."""
+
+    def __init__(self, launcher: Any, taken: Path):
+        self.launcher, self.taken = launcher, taken
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list:
+        done = []
+        for number, job in enumerate(job_overrides, start=initial_job_idx):
+            if self._take(number):
+                done += self.launcher.launch([job], initial_job_idx=number)
+        return done
+
+    def _take(self, number: int) -> bool:
+        try:
+            (self.taken / str(number)).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
 
 def _lines(override: Override) -> set[str]:

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 APPLICATION = """
-import json, hydra
+import json, os, time, hydra
 from hydra.core.hydra_config import HydraConfig
 from pathlib import Path
 
@@ -20,6 +20,14 @@ def main(config):
     hydra = HydraConfig.get()
     line = {"overrides": list(hydra.overrides.task), "folder": Path(hydra.runtime.output_dir).name}
     line |= {"model": dict(config.model), "fold": config.data.fold, "seed": config.seed}
+    line |= {"process": os.getpid(), "threads": os.environ.get("OMP_NUM_THREADS")}
+    done = Path(hydra.runtime.output_dir) / "done"
+    if done.exists():
+        return
+    if config.data.fold == 2 and Path("broken").exists():
+        raise ValueError("fold 2 is broken")
+    time.sleep(0.3)
+    done.touch()
     with open("jobs.jsonl", "a") as file:
         file.write(json.dumps(line) + "\\n")
 
@@ -106,8 +114,35 @@ def test_without_grids_it_is_hydras_own_sweeper(sweep):
     assert [(job["fold"], job["seed"]) for job in jobs] == [(3, 1), (3, 2), (4, 1), (4, 2)]
 
 
+def test_jobs_side_by_side_are_the_jobs_one_by_one(sweep, tmp_path):
+    """Each job once, with the numbers and folders that it has alone; few processes, with their share of the cores."""
+    expected = sweep("experiment=table", "hydra.sweep.dir=alone")
+    (tmp_path / "jobs.jsonl").unlink()
+    dated = "hydra.sweep.dir='side ${now:%f}'"  # the same folder for all workers, whenever they start
+    jobs = sweep("experiment=table", "hydra.sweeper.jobs=2", dated)
+    assert len(jobs) == 6 and len({job["process"] for job in jobs}) == 2 and len(list(tmp_path.glob("side *"))) == 1
+    names = ("overrides", "folder", "model", "fold", "seed")
+    assert sorted(str([job[name] for name in names]) for job in jobs) == sorted(
+        str([job[name] for name in names]) for job in expected
+    )
+    given = os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // 2)))
+    assert {job["threads"] for job in jobs} == {given}
+
+
+def test_a_sweep_side_by_side_goes_on_where_it_broke(sweep, tmp_path):
+    (tmp_path / "broken").touch()
+    text = sweep("experiment=table", "hydra.sweeper.jobs=2", fails=True)
+    assert "fold 2 is broken" in text and "2 of 2 workers failed" in text
+    assert {json.loads(line)["fold"] for line in (tmp_path / "jobs.jsonl").read_text().splitlines()} == {1}
+    (tmp_path / "broken").unlink()
+    jobs = sweep("experiment=table", "hydra.sweeper.jobs=2")
+    assert sorted(job["fold"] for job in jobs) == [1, 1, 1, 2, 2, 2]
+
+
 def test_errors_come_before_the_first_job(sweep):
     assert "no grid of this sweep has" in sweep(
         "experiment=table", "hydra.sweeper.grids=[{model: listnet}]", "model=gbdt", fails=True
     )
     assert "fodl" in sweep("experiment=table", "data.fodl=1", fails=True)
+    assert "fodl" in sweep("experiment=table", "data.fodl=1", "hydra.sweeper.jobs=2", fails=True)
+    assert "jobs=0 must be at least 1" in sweep("experiment=table", "hydra.sweeper.jobs=0", fails=True)
