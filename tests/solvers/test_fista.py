@@ -91,6 +91,44 @@ def test_every_step_is_below_its_bound_and_the_curvature_is_bounded():
         assert slopes(state.point)[0] <= bound + 1e-10 and used <= 2 * FEATURES
 
 
+@pytest.mark.parametrize("constant", [0.0, 1e8])
+@pytest.mark.parametrize(("l1", "l2"), [(0.0, 0.1), (1.0, 0.0)])
+def test_it_stays_at_the_minimum(constant, l1, l2):
+    """Where losses agree in all digits but the last: steps that are too long would leave it again and again."""
+    slopes, scale = problem([logistic(1, 1000.0)])
+    penalty, state = Penalty(l1, l2), fista_start(torch.zeros_like(scale))
+
+    def raised(w):
+        value, gradient = slopes(w)
+        return value + constant, gradient
+
+    for step in range(300):
+        state = fista_step(state, lambda w: raised(w)[0], raised, penalty, scale)
+        assert step < 100 or penalty.violation(state.point, slopes(state.point)[1]).max() < 1e-9
+
+
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf])
+def test_losses_that_are_no_numbers_are_refused(broken):
+    """And do not make steps shorter for ever."""
+    slopes, scale = problem([logistic(0)])
+
+    def wrong(w):
+        value, gradient = slopes(w)
+        return torch.where(w.any(1), broken, value), gradient  # from the second step on
+
+    state = fista_step(fista_start(torch.zeros_like(scale)), lambda w: wrong(w)[0], wrong, Penalty(0.1, 0.0), scale)
+    with pytest.raises(ValueError, match=r"FISTA: the loss is (nan|inf)"):
+        fista_step(state, lambda w: wrong(w)[0], wrong, Penalty(0.1, 0.0), scale)
+
+
+@pytest.mark.parametrize("l2", [0.0, 0.1])
+def test_a_problem_without_slopes_ends(l2):
+    """No coordinate has any: the point stays, or goes to 0 under a penalty, and nothing is tried for ever."""
+    slopes, scale = problem([0 * logistic(0)])
+    state = fista_step(fista_start(torch.ones_like(scale)), lambda w: slopes(w)[0], slopes, Penalty(0.0, l2), scale)
+    assert (state.point == (0.0 if l2 else 1.0)).all()
+
+
 def test_momentum_starts_anew_where_it_points_uphill():
     def quadratic(w):
         return w.square().sum(1) / 2, w

@@ -12,6 +12,7 @@ Values = Callable[[Tensor], Tensor]  # points (T, D) -> smooth losses (T,)
 Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]  # points (T, D) -> smooth losses (T,), gradients (T, D)
 
 SHRINK = 0.95  # of the curvature after an accepted step, so that it follows the function downwards
+ROUNDING = 1e-13  # share of a loss in which the rounding of its sums may hide what a step gains
 
 
 class Fista(NamedTuple):
@@ -31,8 +32,9 @@ def fista_step(state: Fista, value: Values, slopes: Slopes, penalty: Penalty, sc
     """One accelerated proximal gradient step for each problem (Beck & Teboulle 2009), with backtracking, and a restart
     of the momentum where it points uphill (O'Donoghue & Candes 2015).
 
-    `scale (T, D)` is a diagonal in which the curvature is nearly the same along all coordinates: the step on
-    coordinate r is 1 / (curvature scale_r). Coordinates of scale 0 have no slope.
+    `scale (T, D)` bounds the curvature along each coordinate: the step on coordinate r is 1 / (curvature scale_r).
+    Coordinates of scale 0 have no slope. Along any direction the curvature is at most D scale (Cauchy-Schwarz), which
+    ends the backtracking whatever rounding does to the values.
 
     >>> quadratic = lambda w: (((w - 3) ** 2).sum(1) / 2, w - 3)
     >>> state = fista_start(torch.zeros(1, 2, dtype=torch.float64))
@@ -42,13 +44,13 @@ def fista_step(state: Fista, value: Values, slopes: Slopes, penalty: Penalty, sc
     tensor([[2., 2.]], dtype=torch.float64)
     """
     loss, gradient = slopes(state.ahead)
-    curvature = state.curvature
+    if not loss.isfinite().all():
+        raise ValueError(f"FISTA: the loss is {float(loss.sum())}: features or weights are not finite, or too large")
+    curvature, enough = state.curvature, (scale > 0).sum(1)
     while True:
         steepness = curvature[:, None] * scale
         point = penalty.prox(state.ahead, gradient, steepness)
-        move = point - state.ahead
-        bound = loss + (gradient * move).sum(1) + (steepness * move.square()).sum(1) / 2
-        rejected = ~(value(point) <= bound + 1e-12 * loss.abs())
+        rejected = _too_long(point, state.ahead, loss, gradient, steepness, value, slopes) & (curvature < enough)
         if not rejected.any():
             break
         curvature = torch.where(rejected, 2 * curvature, curvature)
@@ -57,3 +59,21 @@ def fista_step(state: Fista, value: Values, slopes: Slopes, penalty: Penalty, sc
     push = torch.where(uphill, 0.0, (state.momentum - 1) / momentum)
     ahead = point + push[:, None] * (point - state.point)
     return Fista(point, ahead, momentum, SHRINK * curvature)
+
+
+def _too_long(
+    point: Tensor, ahead: Tensor, loss: Tensor, gradient: Tensor, steepness: Tensor, value: Values, slopes: Slopes
+) -> Tensor:
+    """Steps (T,) after which the loss is above its quadratic bound.
+
+    Near the minimum loss and bound differ in their last digits only. There the slopes tell: a convex loss rises above
+    its tangent by change of the gradient . move at most.
+    """
+    move = point - ahead
+    width = (steepness * move.square()).sum(1) / 2
+    excess = value(point) - loss - (gradient * move).sum(1) - width
+    unclear = excess.abs() <= ROUNDING * loss.abs()
+    if not unclear.any():
+        return ~(excess <= 0)
+    rise = ((slopes(point)[1] - gradient) * move).sum(1)
+    return torch.where(unclear, rise > width, ~(excess <= 0))
