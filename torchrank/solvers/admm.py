@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from torchrank.solvers.active_set import ActiveSet, Array
-from torchrank.solvers.regularisers import RELAXATION, Linear, Regulariser
+from torchrank.solvers.regularisers import RELAXATION, Regulariser
 
 CHECK = 5  # steps from one look at the bounds to the next
 ADAPT = 10  # steps from one look at rho to the next
@@ -41,13 +41,11 @@ def hinge(cuts: Cuts, w: Array) -> float:
     return max(0.0, float((cuts.loss - cuts.psi @ w.ravel()).max(initial=0.0)))
 
 
-def solve_reduced(
+def admm(
     cuts: Cuts, start: Reduced, regulariser: Regulariser, C: float, tolerance: float, max_steps: int = STEPS
 ) -> Reduced:
     """Goes on from `start` until upper - lower <= tolerance. With `max_steps` spent both bounds still hold."""
-    solver = _weights(cuts, start.alpha, C)
-    if isinstance(regulariser, Linear):
-        return _exact(cuts, start, solver, regulariser, C)
+    solver = simplex(cuts, start.alpha, C)
     shape, psi = start.z.shape, cuts.psi
     z, u, rho = start.z, start.u, start.rho or _first_rho(cuts, C)
     at_z, at_u = psi @ z.ravel(), psi @ u[0].ravel()
@@ -73,7 +71,7 @@ def solve_reduced(
     return best._replace(z=z, u=u, rho=rho, alpha=alpha, steps=step)
 
 
-def _weights(cuts: Cuts, alpha: Array, C: float) -> ActiveSet:
+def simplex(cuts: Cuts, alpha: Array, C: float) -> ActiveSet:
     """The weights of the cuts, with the empty cut (0, 0) at the end so that they add up to C."""
     count = len(alpha)
     hessian = np.zeros((count + 1, count + 1))
@@ -85,15 +83,6 @@ def _weights(cuts: Cuts, alpha: Array, C: float) -> ActiveSet:
 
 def _first_rho(cuts: Cuts, C: float) -> float:
     return float(np.sqrt(np.trace(cuts.gram) / max(len(cuts.loss), 1))) * min(1.0, C) or 1.0
-
-
-def _exact(cuts: Cuts, start: Reduced, solver: ActiveSet, regulariser: Linear, C: float) -> Reduced:
-    alpha = solver.minimum(np.append(cuts.loss, 0.0))[:-1]
-    w = (alpha @ cuts.psi).reshape(start.z.shape)
-    upper = regulariser.value(w) + C * hinge(cuts, w)
-    scale = min(1.0, C / alpha.sum()) if alpha.any() else 1.0
-    lower = scale * float(alpha @ cuts.loss) - scale * scale * regulariser.value(w)
-    return start._replace(z=w, alpha=alpha, point=w, upper=upper, lower=lower, steps=0)
 
 
 def _look(

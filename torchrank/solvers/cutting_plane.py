@@ -10,12 +10,15 @@ The state lives on any device, always in float64; the reduced problem is solved 
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import NamedTuple
 
 import torch
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
-from torchrank.solvers.admm import Cuts, Reduced, hinge, solve_reduced
+from torchrank.solvers.admm import Cuts, Reduced, hinge
+from torchrank.solvers.reduced import solve_reduced
 from torchrank.solvers.regularisers import GroupSparse, Regulariser, make_regulariser
 
 PATIENCE = 50  # rounds without weight after which a cut is dropped
@@ -141,7 +144,7 @@ def _solved(plane: Plane, omega: Regulariser, C: float, eps: float, stabilise: f
     z, rho = plane.primal.numpy(), float(plane.rho)
     before = Reduced(z, plane.dual.numpy()[: omega.splits], rho, plane.alpha.numpy(), z, math.inf, -math.inf, 0)
     with _one_thread():
-        found = solve_reduced(cuts, before, omega, C, SHARE * C * eps)
+        found = solve_reduced(cuts, before, omega, C, SHARE * C * eps, plane.idle.numpy())
     idle = torch.where(torch.from_numpy(found.alpha) > 0, 0, plane.idle + 1)
     keep = idle < PATIENCE
     dual = plane.dual.clone()
@@ -180,10 +183,11 @@ def _next_probe(plane: Plane, cuts: Cuts, point: Tensor, omega: Regulariser, C: 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Linear algebra on small matrices is ten times slower with threads that wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    """Linear algebra on small matrices is ten to fifty times slower with threads that wait for each other."""
+    with _blas().limit(limits=1):
         yield
-    finally:
-        torch.set_num_threads(threads)
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()

@@ -14,22 +14,16 @@ from scipy.linalg.lapack import dsyevd
 Array = NDArray[np.float64]
 
 RELAXATION = 1.6  # of the steps of ADMM
-SMALL = 24  # up to this size LAPACK is called directly; above it through torch, whose threads can be limited
 
 
 def eigen(a: Array) -> tuple[Array, Array]:
     """Eigenvalues, ascending, and eigenvectors (columns) of a symmetric matrix."""
-    if len(a) <= SMALL:
-        values, vectors, _ = dsyevd(a)
-        return values, vectors
-    values, vectors = torch.linalg.eigh(torch.from_numpy(a))
-    return values.numpy(), vectors.numpy()
+    values, vectors, _ = dsyevd(a)
+    return values, vectors
 
 
 def eigenvalues(a: Array) -> Array:
-    if len(a) <= SMALL:
-        return dsyevd(a, compute_v=0)[0]
-    return torch.linalg.eigvalsh(torch.from_numpy(a)).numpy()
+    return dsyevd(a, compute_v=0)[0]
 
 
 def shrink_spectrum(a: Array, threshold: float) -> Array:
@@ -37,10 +31,7 @@ def shrink_spectrum(a: Array, threshold: float) -> Array:
     values, vectors = eigen((a + a.T) / 2)
     kept = int(np.searchsorted(values, threshold, side="right"))
     factor = vectors[:, kept:] * np.sqrt(values[kept:] - threshold)
-    if len(a) <= SMALL:
-        return factor @ factor.T
-    wide = torch.from_numpy(np.ascontiguousarray(factor))
-    return (wide @ wide.T).numpy()
+    return factor @ factor.T
 
 
 class Regulariser:

@@ -1,0 +1,56 @@
+"""The reduced problem of a cutting plane by the method that suits the regulariser, always with both bounds."""
+
+import math
+
+import numpy as np
+
+from torchrank.solvers.active_set import Array
+from torchrank.solvers.admm import Cuts, Reduced, admm, hinge, simplex
+from torchrank.solvers.interior_point import interior_point
+from torchrank.solvers.regularisers import Diagonal, Linear, Regulariser, Trace
+
+RECENT = 4  # cuts with a weight in the last rounds: those that probably have one now
+
+
+def solve_reduced(
+    cuts: Cuts, start: Reduced, regulariser: Regulariser, C: float, tolerance: float, idle: Array
+) -> Reduced:
+    """Upper - lower <= tolerance, unless steps or digits run out; both bounds hold then too.
+
+    `linear` is a quadratic program over the simplex, solved exactly; `trace` and `diagonal` are linear in W, as the
+    interior point method wants it; the others go on from `start` by ADMM.
+    """
+    if isinstance(regulariser, Linear):
+        return _exact(cuts, start, regulariser, C)
+    if isinstance(regulariser, Trace | Diagonal):
+        return _interior(cuts, start, regulariser, C, tolerance, idle)
+    return admm(cuts, start, regulariser, C, tolerance)
+
+
+def _exact(cuts: Cuts, start: Reduced, regulariser: Linear, C: float) -> Reduced:
+    alpha = simplex(cuts, start.alpha, C).minimum(np.append(cuts.loss, 0.0))[:-1]
+    w = (alpha @ cuts.psi).reshape(start.z.shape)
+    upper = regulariser.value(w) + C * hinge(cuts, w)
+    scale = min(1.0, C / alpha.sum()) if alpha.any() else 1.0
+    lower = scale * float(alpha @ cuts.loss) - scale * scale * regulariser.value(w)
+    return start._replace(alpha=alpha, point=w, upper=upper, lower=lower)
+
+
+def _interior(cuts: Cuts, start: Reduced, regulariser: Regulariser, C: float, tolerance: float, idle: Array) -> Reduced:
+    """With the recent cuts first, then also with those that are violated, until none is."""
+    shape, chosen = start.z.shape, idle < RECENT
+    while True:
+        used = np.flatnonzero(chosen)
+        psi, loss = cuts.psi[used], cuts.loss[used]
+        w, weights, complement = interior_point(psi.reshape(-1, *shape), loss, C, tolerance / 2)
+        slope = (weights @ psi).reshape(shape)
+        lower = regulariser.bound(float(weights @ loss), C / float(weights.sum()), slope, w, slope[None], 1.0)
+        violations = cuts.loss - cuts.psi @ w.ravel()
+        upper = regulariser.value(w) + C * max(0.0, float(violations.max()))
+        more = ~chosen & (violations > max(0.0, float(violations[used].max())))
+        if upper - lower <= tolerance or not more.any():
+            break
+        chosen = chosen | more
+    alpha = np.zeros_like(cuts.loss)
+    alpha[used] = np.where(weights > math.sqrt(complement * C), weights, 0.0)
+    return start._replace(alpha=alpha, point=w, upper=upper, lower=lower)
