@@ -50,7 +50,10 @@ def fista_step(state: Fista, value: Values, slopes: Slopes, penalty: Penalty, sc
     while True:
         steepness = curvature[:, None] * scale
         point = penalty.prox(state.ahead, gradient, steepness)
-        rejected = _too_long(point, state.ahead, loss, gradient, steepness, value, slopes) & (curvature < enough)
+        move = point - state.ahead
+        excess = value(point) - loss - (gradient * move).sum(1) - (steepness * move.square()).sum(1) / 2
+        unclear = excess.abs() <= ROUNDING * loss.abs()
+        rejected = ~((excess <= 0) | unclear) & (curvature < enough)
         if not rejected.any():
             break
         curvature = torch.where(rejected, 2 * curvature, curvature)
@@ -58,22 +61,4 @@ def fista_step(state: Fista, value: Values, slopes: Slopes, penalty: Penalty, sc
     momentum = torch.where(uphill, 1.0, (1 + (1 + 4 * state.momentum.square()).sqrt()) / 2)
     push = torch.where(uphill, 0.0, (state.momentum - 1) / momentum)
     ahead = point + push[:, None] * (point - state.point)
-    return Fista(point, ahead, momentum, SHRINK * curvature)
-
-
-def _too_long(
-    point: Tensor, ahead: Tensor, loss: Tensor, gradient: Tensor, steepness: Tensor, value: Values, slopes: Slopes
-) -> Tensor:
-    """Steps (T,) after which the loss is above its quadratic bound.
-
-    Near the minimum loss and bound differ in their last digits only. There the slopes tell: a convex loss rises above
-    its tangent by change of the gradient . move at most.
-    """
-    move = point - ahead
-    width = (steepness * move.square()).sum(1) / 2
-    excess = value(point) - loss - (gradient * move).sum(1) - width
-    unclear = excess.abs() <= ROUNDING * loss.abs()
-    if not unclear.any():
-        return ~(excess <= 0)
-    rise = ((slopes(point)[1] - gradient) * move).sum(1)
-    return torch.where(unclear, rise > width, ~(excess <= 0))
+    return Fista(point, ahead, momentum, torch.where(unclear, curvature, SHRINK * curvature))
