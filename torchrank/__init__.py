@@ -26,6 +26,7 @@ RANKERS = {
     "SVMMap": "torchrank.rankers.svmmap",
     "RankSVM": "torchrank.rankers.ranksvm",
     "RankBoost": "torchrank.rankers.rankboost",
+    "AdaRank": "torchrank.rankers.adarank",
 }
 EXPORTS = RANKERS | {
     "load": "torchrank.rankers.base",

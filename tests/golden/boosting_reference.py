@@ -85,16 +85,26 @@ def quality(scores, labels, offsets, measure, ties) -> np.ndarray:
 
 def ranked(labels, order, measure) -> float:
     places = [-float(order.index(i)) for i in range(len(labels))]
-    if measure == "map":
-        return reference.average_precision(places, labels)
-    return reference.ndcg(places, labels, k=int(measure.split("@")[1]))
+    family, _, cut = measure.partition("@")
+    function = reference.average_precision if family == "map" else reference.ndcg
+    return function(places, labels, k=int(cut) if cut else None)
 
 
 def adarank(
-    x, labels, offsets, rounds, *, measure, ties="stable", both=False, exclude_repeat=True, tol=1e-5, patience=10
+    x,
+    labels,
+    offsets,
+    rounds,
+    *,
+    measure,
+    ties="stable",
+    both_directions=False,
+    exclude_repeat=True,
+    tol=1e-5,
+    patience=10,
 ):
     """Rounds of (column, alpha, mean training measure); columns D.. are the negated features."""
-    columns = np.concatenate([x, -x], axis=1) if both else x
+    columns = np.concatenate([x, -x], axis=1) if both_directions else x
     single = np.stack([quality(c, labels, offsets, measure, ties) for c in columns.T], axis=1)
     used = ~np.isnan(single[:, 0])
     single = single[used]

@@ -6,15 +6,16 @@ import torch
 
 from tests.golden import boosting_reference as plain
 from tests.rankers.small import trainer
-from torchrank import RankBoost, RankingDataModule, RankingSet
+from torchrank import AdaRank, RankBoost, RankingDataModule, RankingSet
+from torchrank.functional import average_precision
 
 ROUNDS = 12
 
 
-def draw(seed, *, grades=4, real=False):
-    """Lists of 0..9 documents with tied features (one continuous, one constant), some without a pair."""
+def draw(seed, *, grades=4, real=False, longest=8):
+    """Lists of 0..8 documents with tied features (one continuous, one constant), some without a pair."""
     random = np.random.default_rng(seed)
-    lengths = np.append(random.integers(0, 9, 10), [1, 5])
+    lengths = np.append(random.integers(0, longest + 1, 10), [1, 5])
     offsets = np.concatenate([[0], lengths.cumsum()])
     x = random.integers(0, 5, (offsets[-1], 5)) / 4 - 0.5
     x[:, 1] = random.normal(size=len(x))
@@ -67,3 +68,38 @@ def test_rankboost_equals_a_loop_over_pairs(tmp_path, seed, options, bins):
     np.testing.assert_allclose(ranker.log_loss.exp().numpy(), losses, rtol=1e-12)
     np.testing.assert_allclose(ranker.log_loss.exp().numpy(), np.cumprod(z), rtol=1e-12)
     assert (np.diff(losses) < 0).all()
+
+
+MEASURES = [
+    (0, {"measure": "map"}),
+    (1, {"measure": "ndcg@3"}),
+    (2, {"measure": "map", "both_directions": True}),
+    (3, {"measure": "ndcg@10", "ties": "average", "both_directions": True}),
+    (4, {"measure": "map", "ties": "average"}),
+    (5, {"measure": "map", "exclude_repeat": False, "both_directions": True}),
+    (6, {"measure": "ndcg@3", "exclude_repeat": False}),
+]
+
+
+@pytest.mark.parametrize(("seed", "options"), MEASURES, ids=str)
+def test_adarank_equals_a_loop_over_lists(tmp_path, seed, options):
+    """Up to its end: the stop rules are part of what is compared."""
+    lists = as_float32(*draw(seed, longest=5))
+    make = {"transform": None, "patience": 12, **options}
+    ranker = fit(tmp_path, lambda d, rounds: AdaRank(d, rounds=rounds, **make), *lists, rounds=30)
+    found = plain.adarank(*lists, 30, patience=12, **options)
+    columns, alphas, means = (np.array(part) for part in zip(*found, strict=True))
+    assert (ranker.feature + 5 * (ranker.alpha < 0)).tolist() == columns.tolist()
+    np.testing.assert_allclose(ranker.alpha.abs().numpy(), alphas, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(ranker.train_measure.numpy(), means, rtol=1e-12)
+    assert len(found) < 30 and ranker.converged
+    assert len(set(columns)) > 1 or not options.get("exclude_repeat", True)
+
+
+@pytest.mark.parametrize("k", [None, 1, 3])
+def test_average_precision_over_all_orders_of_ties(k):
+    x, labels, offsets = draw(3, longest=7)
+    scores = x[:, 0]
+    found = average_precision(torch.tensor(scores), torch.tensor(labels), torch.tensor(offsets), k=k, ties="average")
+    expected = plain.quality(scores, labels, offsets, "map" if k is None else f"map@{k}", "average")
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)

@@ -39,6 +39,7 @@ LOG3 = float(np.log2(3))
 # values by hand for TIED in this order: gains 0 3 0 1, ideal 3 + 1/log2(3)
 DCG = 3 / LOG3 + 1 / float(np.log2(5))
 NDCG = DCG / (3 + 1 / LOG3)
+TIED_AP = (1 + (1 + 1 / 3) / 2 + (1 + 2 / 3) / 3 + 2 / 4) / 4  # a place is relevant with chance 1/2, then 1/3
 SOFTMAX_LOSS = float(np.log(4))
 MARGIN = [[0.1 * (k - m) ** 2 for m in range(4)] for k in range(4)]
 WARP2, WARP3 = 1 + 1 / LOG3, 1 + 1 / LOG3 + 1 / 2  # L(2), L(3)
@@ -54,6 +55,7 @@ ROWS = {
     "mean_ndcg": Row(F.mean_ndcg, {"discount": "letor"}, all_tied=(0 + 3 / 4 + 3 / 4 + 3.5 / 4) / 4, single=1),
     "average_precision": Row(F.average_precision, {}, all_tied=0.5, single=1),
     "average_precision@3": Row(F.average_precision, {"k": 3}, all_tied=0.25, single=1),
+    "average_precision, ties averaged": Row(F.average_precision, {"ties": "average"}, all_tied=TIED_AP, single=1),
     "precision": Row(F.precision, {}, all_tied=0.5, single=1),
     "precision@5": Row(F.precision, {"k": 5}, all_tied=0.4, single=0.2),
     "recall@2": Row(F.recall, {"k": 2, "threshold": 2}, all_tied=1, single=float("nan")),

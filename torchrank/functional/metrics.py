@@ -27,6 +27,7 @@ from torchrank.functional.ragged import (
 from torchrank.functional.ranking import (
     Hits,
     Ranking,
+    average_hits,
     check_cutoff,
     finish,
     hits,
@@ -192,22 +193,28 @@ def average_precision(
     *,
     k: int | None = None,
     threshold: float = 1,
+    ties: str = "stable",
     empty: float = math.nan,
     max_length: int | None = None,
 ) -> Tensor:
     """Average precision, `(Q,)`: precision at each relevant entry of the top k, summed, over ALL relevant entries.
 
+    `ties="average"` is the exact mean over all orders of equal scores (McSherry & Najork 2008).
+
     >>> average_precision(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]))
     tensor([0.8333])
     """
+    if ties not in ("stable", "average"):
+        raise ValueError(f'ties must be "stable" or "average", got {ties!r}')
     ranking, found = _binary(scores, labels, offsets, threshold, max_length, k)
-    return finish(average_precision_of(ranking, found, k, empty=empty), scores)
+    return finish(average_precision_of(ranking, found, k, empty=empty, ties=ties), scores)
 
 
-def average_precision_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
+def average_precision_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float, ties: str = "stable") -> Tensor:
     ranks = ranking.ranks
-    counted = found.relevant if k is None else found.relevant * (ranks <= k)
-    precisions = torch.div(found.so_far, ranks, out=ranks).mul_(counted)
+    hit, so_far = average_hits(ranking, found) if ties == "average" else (found.relevant, found.so_far)
+    counted = hit if k is None else hit * (ranks <= k)
+    precisions = torch.div(so_far, ranks, out=ranks).mul_(counted)
     return ratio(measure_sum(precisions, ranking.offsets), found.total, empty)
 
 

@@ -13,6 +13,7 @@ from torchrank.functional.ragged import (
     list_ids,
     longest_list,
     read,
+    runs,
     sort_keys,
     wide,
 )
@@ -179,6 +180,18 @@ def hits(ranking: Ranking, threshold: float) -> Hits:
     torch.sub(count[1:], so_far, out=so_far)
     first = torch.searchsorted(count, before + 1) - offsets[:-1]  # the count first exceeds `before` one further on
     return Hits(relevant, so_far, count[offsets[1:]] - before, wide(first))
+
+
+def average_hits(ranking: Ranking, found: Hits) -> tuple[Tensor, Tensor]:
+    """Chance that the entry at each place is relevant, `(N,)`, and the mean number of relevant entries up to it when
+    it is, `(N,)`: with n equal scores, r of them relevant, r/n and those before + 1 + (i - 1) (r - 1) / (n - 1) at the
+    i-th of their places."""
+    first, after = runs(ranking.scores, ranking.offsets)
+    relevant = torch.zeros_like(found.relevant).index_add(0, first, found.relevant)[first]
+    before = (found.so_far - found.relevant)[first]
+    place = torch.arange(len(first), device=first.device) - first
+    among = place * (relevant - 1) / (after - first - 1).clamp(min=1)
+    return relevant / (after - first), before + 1 + among
 
 
 def ratio(numerator: Tensor, denominator: Tensor, empty: float) -> Tensor:
