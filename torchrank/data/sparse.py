@@ -112,10 +112,7 @@ class SparseRows:
 
     def _counted(self) -> SparseRows:
         """The transpose by SciPy's counting sort: the fastest on the host, and without memory of its own."""
-        short = len(self.values) < 2**31  # places of two dtypes would be copied into the longer one
-        offsets = self.row_offsets.to(self.columns.dtype) if short else self.row_offsets
-        parts = tuple(part.numpy() for part in (self.values, self.columns, offsets))
-        found = csr_array(parts, shape=self.shape).tocsc()
+        found = csr_array(_host_parts(self, self.values.dtype), shape=self.shape).tocsc()
         found.sum_duplicates()
         values, rows, offsets = map(torch.from_numpy, (found.data, found.indices, found.indptr))
         return SparseRows(values, rows.to(self.columns.dtype), offsets.long(), len(self))
@@ -228,6 +225,8 @@ class _TransposedProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx, v: Tensor, rows: SparseRows) -> Tensor:
         ctx.rows = rows
+        if v.device.type == "cpu" and v.dtype in (torch.float32, torch.float64):
+            return _transposed_on_host(rows, v)
         sums = v.new_zeros(v.shape[1], rows.num_features)  # one column at a time: an (nnz, C) product is slower
         for first, block in rows.blocks():
             values, columns, lengths = block.values.to(v.dtype), block.columns.long(), block.row_offsets.diff()
@@ -239,6 +238,23 @@ class _TransposedProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
         return _Product.apply(gradient, ctx.rows), None
+
+
+def _transposed_on_host(rows: SparseRows, v: Tensor) -> Tensor:
+    """rows.T @ v by SciPy, which reads the rows as the columns of the transpose: two to five times as fast as adding
+    into places with torch."""
+    right, sums = v.detach().numpy(), v.new_zeros(rows.num_features, v.shape[1])
+    for first, block in rows.blocks():
+        found = csr_array(_host_parts(block, v.dtype), shape=block.shape).T @ right[first : first + len(block)]
+        sums += torch.from_numpy(found)
+    return sums
+
+
+def _host_parts(rows: SparseRows, dtype: torch.dtype) -> tuple[np.ndarray, ...]:
+    """Values, columns and offsets for SciPy, which would copy places of two dtypes into the longer one."""
+    short = len(rows.values) < 2**31
+    offsets = rows.row_offsets.to(rows.columns.dtype) if short else rows.row_offsets
+    return tuple(part.detach().numpy() for part in (rows.values.to(dtype), rows.columns, offsets))
 
 
 def _bags(rows: SparseRows, w: Tensor) -> Tensor:
