@@ -1,0 +1,116 @@
+"""Lists of relevant and irrelevant entries in rank order, both classes together: what the oracles are read off.
+
+Row q of every `(Q, L)` tensor holds list q, best first. A ranking that keeps each class in the order of its scores is
+written by how many entries of the other class stand before each entry: b_i at the i-th best relevant one, a_j at the
+j-th best irrelevant one. In the sorted ranking these are m_i = `below` and t(j) = `above` at their places.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchrank.functional.ragged import list_ids, longest_list, positions_within, read, sort_keys, wide
+
+
+class Merged(NamedTuple):
+    """Behind the end of a list nothing is relevant and the counts stay as they are."""
+
+    unordered: Tensor  # (N,) scores in float64
+    order: Tensor  # (N,) entry at each place of all lists
+    place: Tensor | None  # (N,) where that is in the rows; None: the rows have no end to fill
+    lengths: Tensor  # (Q, 1)
+    relevant: Tensor  # (Q, L)
+    above: Tensor  # (Q, L) relevant entries up to here: i of the i-th relevant one, t(j) of the j-th irrelevant one
+    below: Tensor  # (Q, L) irrelevant entries up to here: m_i, and j
+
+    @property
+    def scores(self) -> Tensor:
+        """`(Q, L)`, less the mean of the list, so that sums lose no digits to a shift; 0 behind the end."""
+        rows = self.rows(self.unordered)
+        rows = rows - rows.sum(1, keepdim=True) / self.lengths.clamp(min=1)
+        return rows if self.place is None else torch.where(self.inside, rows, 0)
+
+    @property
+    def inside(self) -> Tensor:  # (Q, L)
+        return torch.arange(self.relevant.shape[1], device=self.lengths.device) < self.lengths
+
+    @property
+    def irrelevant(self) -> Tensor:  # (Q, L)
+        return ~self.relevant if self.place is None else self.inside & ~self.relevant
+
+    @property
+    def counts(self) -> tuple[Tensor, Tensor]:
+        """P and N, `(Q, 1)` each."""
+        return self.above[:, -1:], self.below[:, -1:]
+
+    @property
+    def scale(self) -> Tensor:
+        """2 / (P N), `(Q, 1)`; 0 for a list with one class."""
+        pairs = wide(self.above[:, -1:] * self.below[:, -1:])
+        return torch.where(pairs > 0, 2 / pairs.clamp(min=1), 0)
+
+    def inversions(self, before_relevant: Tensor, before_irrelevant: Tensor) -> Tensor:
+        """`(Q, L)`: pairs in the wrong order, b_i at relevant entries and a_j - P at irrelevant ones."""
+        return torch.where(self.relevant, before_relevant, before_irrelevant - self.above[:, -1:])
+
+    def rows(self, values: Tensor) -> Tensor:
+        """`(N,)` to `(Q, L)`, 0 behind the end."""
+        ordered = values.index_select(0, self.order)
+        if self.place is not None:
+            ordered = ordered.new_zeros(self.relevant.numel()).index_copy(0, self.place, ordered)
+        return ordered.view(self.relevant.shape)
+
+    def flat(self, rows: Tensor) -> Tensor:
+        """`(Q, L)` as `(N,)` in the order of the entries."""
+        values = rows.flatten() if self.place is None else rows.flatten().index_select(0, self.place)
+        return torch.empty_like(values).scatter_(0, self.order, values)
+
+    def nth(self, counts: Tensor, numbers: int) -> Tensor:
+        """Place of the n-th entry that is counted, n = 0..numbers, `(Q, numbers + 1)`; any place if there is none."""
+        n = torch.arange(numbers + 1, device=counts.device).expand(len(counts), -1).contiguous()
+        return torch.searchsorted(counts, n).clamp(max=counts.shape[1] - 1)
+
+
+def merge(
+    scores: Tensor, relevant: Tensor, offsets: Tensor, *, max_length: int | None = None, lower: float = 0.0
+) -> Merged:
+    """Sorts once; relevant entries stand where they would with `lower` less.
+
+    >>> merged = merge(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([False, True, False]), torch.tensor([0, 3]))
+    >>> merged.relevant.tolist(), merged.below.tolist()
+    ([[False, True, False]], [[1, 1, 2]])
+    """
+    if max_length is None and len(offsets) > 1:
+        max_length = read(offsets.diff().max())
+    size, num_lists, longest = len(scores), len(offsets) - 1, longest_list(offsets, len(scores), max_length)
+    full = num_lists * longest == size  # then every list is as long as the longest
+    numbers = torch.arange(num_lists, device=offsets.device)
+    ids = numbers[:, None].expand(-1, longest).reshape(size) if full else list_ids(offsets, size)
+    place = None if full else ids * longest + positions_within(offsets, size)
+    scores = wide(scores)
+    order = sort_keys(torch.where(relevant, scores - lower, scores) if lower else scores, ids, lists=num_lists)
+    lengths = offsets.diff()[:, None]
+    ranks = torch.minimum(torch.arange(1, longest + 1, device=offsets.device), lengths)
+    merged = Merged(scores, order, place, lengths, ranks, ranks, ranks)  # for its rows
+    relevant = merged.rows(relevant)
+    above = relevant.cumsum(1)
+    return merged._replace(relevant=relevant, above=above, below=ranks - above)
+
+
+class Sums(NamedTuple):
+    """Running sums along the rows. In the sorted ranking psi is largest; with b_i it is less by 2/(P N) cost_i(b_i),
+
+    cost_i(b) = C(m_i) - m_i s_i - C(b) + b s_i >= 0,    C(b) the sum of the b best irrelevant scores.
+    """
+
+    irrelevant: Tensor  # (Q, L) scores of the irrelevant entries up to here: C
+    relevant: Tensor  # (Q, L) scores of the relevant entries up to here
+    costs: Tensor  # (Q, L) C(m_i) - m_i s_i of the relevant entries up to here
+
+
+def running_sums(merged: Merged, scores: Tensor) -> Sums:
+    relevant = torch.where(merged.relevant, scores, 0)
+    irrelevant = (scores - relevant).cumsum(1)
+    costs = torch.where(merged.relevant, irrelevant - merged.below * scores, 0)
+    return Sums(irrelevant, relevant.cumsum(1), costs.cumsum(1))
