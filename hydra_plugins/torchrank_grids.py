@@ -125,7 +125,7 @@ class Workers:
         threads = os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
         command = [sys.executable, *sys.orig_argv[1:], f"hydra.sweep.dir='{self.folder}'"]  # it may hold the time
         with tempfile.TemporaryDirectory() as taken:
-            environment = os.environ | {TAKEN: taken, "OMP_NUM_THREADS": threads}
+            environment = os.environ | {TAKEN: taken, "OMP_NUM_THREADS": threads, "TQDM_DISABLE": "1"}
             workers = [subprocess.Popen(command, env=environment) for _ in range(count)]
             try:
                 failed = sum(worker.wait() != 0 for worker in workers)

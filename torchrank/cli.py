@@ -1,4 +1,4 @@
-"""The `torchrank` command: `torchrank select` makes the table of a sweep, `torchrank train` is train.py."""
+"""The `torchrank` command: `select` and `neighbours` make the tables of a sweep, `train` is train.py."""
 
 import argparse
 import sys
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
-        _select(options)
+        {"select": _select, "neighbours": _neighbours}[options.command](options)
     except (ValueError, OSError) as error:
         print(f"torchrank: error: {error}", file=sys.stderr)
         return 2
@@ -37,23 +37,43 @@ def _parser() -> argparse.ArgumentParser:
     select.add_argument("--measures", nargs="+", metavar="NAME", help="default: all in the files")
     select.add_argument("--convention", nargs="+", metavar="NAME", help="default: all in the files")
     select.add_argument("--test-measure", metavar="NAME", help="of the paired tests; default: the one of selection")
+    near = commands.add_parser(
+        "neighbours", help="kNN errors of a sweep, chosen by test (as published) and by validation"
+    )
+    near.add_argument("folder", help="every results.json below it is read; table.md and table.json are written to it")
     return parser
 
 
 def _select(options: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    from torchrank.report.sheets import sheets, show
+    from torchrank.report.sheets import sheets
     from torchrank.report.table import tabulate, write
 
     document = tabulate(
         options.folder, measures=options.measures, conventions=options.convention, test_measure=options.test_measure
     )
-    console = Console(width=None if sys.stdout.isatty() else 160)  # a file or pipe has no edge to break lines at
-    for sheet in sheets(document):
-        show(sheet, console)
+    _show(sheets(document))
     write(options.folder, document)
     print(f"{document['runs']} runs read; written table.md and table.json in {options.folder}")
+
+
+def _neighbours(options: argparse.Namespace) -> None:
+    from torchrank.report.neighbours import pages, tabulate_neighbours
+    from torchrank.report.table import write_pages
+
+    document = tabulate_neighbours(options.folder)
+    _show(pages(document))
+    write_pages(options.folder, document, pages(document))
+    print(f"{document['runs']} runs read; written table.md and table.json in {options.folder}")
+
+
+def _show(pages: list) -> None:
+    from rich.console import Console
+
+    from torchrank.report.sheets import show
+
+    console = Console(width=None if sys.stdout.isatty() else 160)  # a file or pipe has no edge to break lines at
+    for sheet in pages:
+        show(sheet, console)
 
 
 def _train(overrides: list[str]) -> int:

@@ -17,6 +17,7 @@ from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from torchrank.rankers.base import load
+from torchrank.report.sheets import smaller_is_better
 from torchrank.results import finished, forget_results, print_results, record, write_results
 
 PACKAGE = Path(__file__).resolve().parent
@@ -47,6 +48,8 @@ def main(config: DictConfig) -> float | None:
 def run(config: DictConfig, folder: Path) -> dict[str, Any]:
     if not config.train and config.ckpt_path is None:
         raise ValueError("train=false tests a checkpoint: name it with ckpt_path=FILE.")
+    if config.mode == "max" and smaller_is_better(config.monitor.rpartition("/")[2]):
+        raise ValueError(f"monitor={config.monitor} is better when it is smaller: say mode=min.")
     seed_everything(config.seed, workers=True, verbose=False)
     trainer = make_trainer(config)
     if trainer.is_global_zero:

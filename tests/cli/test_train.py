@@ -119,6 +119,7 @@ def test_a_sweep_is_selected_and_not_repeated(tmp_path):
     (["-m", "trainer=ddp_cpu", "seed=0,1"], "would start the whole sweep"),
     (["conventions=[sklearn]"], "does not define"),
     (["train=false"], "name it with ckpt_path=FILE"),
+    (["data=points", "measures=[knn_error@3]", "monitor=val/knn_error@3"], "say mode=min"),
 ])
 def test_mistakes_are_named(arguments, message, tmp_path):
     if arguments == ["trainer=gpu"] and torch.cuda.is_available():

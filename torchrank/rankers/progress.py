@@ -24,7 +24,8 @@ class FitProgress(ProgressBar):
 
     def _open(self, what: str, total: float) -> None:
         whole = int(total) if total != float("inf") else None
-        self._bar = tqdm(total=whole, desc=what, delay=self.delay, leave=False, disable=not self._shown)
+        hidden = {} if self._shown else {"disable": True}  # TQDM_DISABLE=1 hides it too, as for runs side by side
+        self._bar = tqdm(total=whole, desc=what, delay=self.delay, leave=False, **hidden)
 
     def _close(self) -> None:
         if self._bar is not None:

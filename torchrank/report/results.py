@@ -2,7 +2,7 @@
 
 import json
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class Run:
     test: dict[str, dict]  # convention -> text, lists, empty, measures
     fit_seconds: float
     per_query: str  # file name below the folder
+    val: dict[str, dict] = field(default_factory=dict)  # as test
 
     def queries(self, convention: str, measure: str) -> tuple[NDArray, NDArray[np.float64]]:
         """Query ids `(Q,)` and the test measure of each query `(Q,)`; nan = left out."""
@@ -78,6 +79,7 @@ def read_run(path: Path) -> Run:
             mode=selection["mode"],
             test={name: _convention(part) for name, part in content["test"].items()},
             fit_seconds=_number(content["seconds"]["fit"]),
+            val={name: _convention(part) for name, part in content["val"].items()},
             **same,
         )
     except KeyError as error:

@@ -88,7 +88,7 @@ def best(runs: list[Run]) -> Run:
     if not valid:
         raise ValueError(f"{runs[0].folder}: none of {len(runs)} runs of this fold and seed has a validation measure")
     sign = -1 if valid[0].mode == "max" else 1
-    return min(valid, key=lambda run: (sign * run.value, _sortable(run.settings)))
+    return min(valid, key=lambda run: (sign * run.value, sortable(run.settings)))
 
 
 def paired(a: Method, b: Method, convention: str, measure: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -145,7 +145,7 @@ def _seed_average(runs: list[Run], convention: str, measure: str) -> tuple[NDArr
     return ids, total / len(runs)
 
 
-def _sortable(settings: dict[str, Any]) -> list[tuple]:
+def sortable(settings: dict[str, Any]) -> list[tuple]:
     """Settings as a sort key: numbers as numbers, everything else as text."""
     return [
         (key, 0, value, "") if isinstance(value, int | float) else (key, 1, 0, str(value))

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from torchrank.report.results import read_runs, unfinished
 from torchrank.report.select import Method, Selection, measured, natural, paired, select
-from torchrank.report.sheets import markdown, sheets, smaller_is_better
+from torchrank.report.sheets import Sheet, markdown, sheets, smaller_is_better
 from torchrank.report.significance import ALPHA, holm, paired_t, randomisation
 
 
@@ -40,9 +40,14 @@ def tabulate(
 
 
 def write(folder: str | Path, document: dict[str, Any]) -> None:
-    """Writes table.json and table.md into the folder; a reader sees the old file or the new one, never a half."""
-    _replace(Path(folder) / "table.json", json.dumps(document, indent=1, allow_nan=False) + "\n")
-    _replace(Path(folder) / "table.md", "\n\n".join(markdown(sheet) for sheet in sheets(document)) + "\n")
+    """Writes table.json and table.md into the folder."""
+    write_pages(folder, document, sheets(document))
+
+
+def write_pages(folder: str | Path, document: dict[str, Any], pages: list[Sheet]) -> None:
+    """A document and its sheets as table.json and table.md; a reader sees the old file or the new one, never a half."""
+    _replace(Path(folder) / "table.json", json.dumps(_plain(document), indent=1, allow_nan=False) + "\n")
+    _replace(Path(folder) / "table.md", "\n\n".join(markdown(sheet) for sheet in pages) + "\n")
 
 
 def compare(methods: list[Method], convention: str, measure: str) -> list[dict[str, Any]]:
