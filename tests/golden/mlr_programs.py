@@ -95,7 +95,7 @@ class Program:
         flat = cvxpy.vec(w, order="C") if self.model == "metric" else w
         constraints = [which @ xi >= losses - psi @ flat] + ([w >= 0] if self.model == "diagonal" else [])
         program = cvxpy.Problem(cvxpy.Minimize(self._omega(w) + self.C * (weights @ xi)), constraints)
-        program.solve(solver="CLARABEL", tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11)
+        program.solve(solver="CLARABEL", tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
         return _in_cone(w.value, self.model), program.value
 
 
@@ -109,13 +109,13 @@ def _in_cone(w: np.ndarray, model: str) -> np.ndarray:
 
 
 def lists_of(ranking_set: RankingSet, threshold: float | str = 1) -> list:
-    """The lists of a set with both classes; "sweep": at every threshold that has both."""
+    """The lists of a set with both classes; "sweep": at every threshold 1, 2, .. that parts the list."""
     batch = ranking_set[:].flat()
     rows, labels = batch.x.double().numpy(), batch.labels.numpy()
     queries = [None] * batch.num_lists if batch.queries is None else batch.queries.double().numpy()
     found = []
     for query, block in zip(queries, blocks(batch.offsets), strict=True):
-        grades = np.unique(labels[block])[1:] if threshold == "sweep" else [threshold]
+        grades = range(1, 1 + int(labels.max())) if threshold == "sweep" else [threshold]
         splits = [labels[block] >= grade for grade in grades]
         splits = [relevant for relevant in splits if relevant.any() and not relevant.all()]
         if splits:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from torchrank.functional import oracles
+from torchrank.functional.placement import average_precision_places
 
 from . import mlr_reference as plain
 from .reference import blocks
@@ -217,6 +218,21 @@ LONG = [(60, 200), (1, 200), (199, 200), (6, 60), (30, 61), (100, 150), (2, 97)]
 @pytest.mark.parametrize("options", [{"measure": "precision", "k": 10}, *FEW[1:]], ids=name_of)
 def test_dynamic_programme(options, scale):
     check(*long_lists(10, LONG, scale, ties=scale == 0.5), options, plain.by_programme, atol=1e-11)
+
+
+@pytest.mark.parametrize("form", ["dense", "divide"])
+def test_forms_of_map(form, monkeypatch):
+    """Every place for every irrelevant entry, and by halves."""
+    calls = []
+
+    def places(merged):
+        calls.append(form)
+        return average_precision_places(merged, form)
+
+    monkeypatch.setattr(oracles, "average_precision_places", places)
+    check(*long_lists(10, LONG, 0.5), FEW[1], plain.by_programme, atol=1e-11)
+    check(*many_lists(20, ties=True), FEW[1], plain.brute_force)
+    assert len(calls) == 2
 
 
 @pytest.mark.parametrize("scale", [0.05, 0.5, 5.0])
