@@ -153,6 +153,8 @@ class MLR(RoundRanker):
     def _advice(self) -> str:
         if self.cuts.lists == 0:
             return "No training list has both relevant and other entries."
+        if not self.converged:
+            return f"Raise rounds, now {self.cuts.limit}."
         oracle = self.cuts.oracle
         if oracle.measure in ("precision", "ndcg"):
             return (

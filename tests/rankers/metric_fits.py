@@ -1,0 +1,77 @@
+"""Small lists with query vectors, and fits of MLR on them."""
+
+import numpy as np
+import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
+
+from tests.rankers.small import trainer
+from torchrank import MLR, RankingDataModule, RankingSet
+from torchrank.data.corpus import CorpusSet, SameClass
+
+D = 5
+QUICK = {"C": 3.0, "eps": 1e-2, "transform": None}
+KINDS = {
+    "map": {},
+    "auc": {"measure": "auc", "regulariser": "fro"},
+    "sweep": {"measure": "mrr", "threshold": "sweep", "regulariser": "l21", "lam": 0.3},
+    "ndcg": {"measure": "ndcg", "k": 4, "regulariser": "diagonal", "discount": "log2p1", "C": 30.0},
+    "neighbours": {"measure": "precision", "k": 2, "neighbours": 3},
+    "anchor": {"regulariser": "fro", "anchor": 0.5},
+    "path": {"C": [1.0, 3.0, 10.0]},
+}
+
+
+def rows(seed, count):
+    """Points of three classes that differ in two features of five."""
+    random = torch.Generator().manual_seed(seed)
+    classes = torch.arange(count) % 3
+    x = torch.randn(count, D, generator=random)
+    x[:, 0] += 1.5 * classes
+    x[:, 2] -= 1.0 * (classes == 1)
+    return x.double(), classes  # float32 numbers, as resident sets hold them
+
+
+def points(train=15, others=9):
+    """Every training point ranks the others; those of its class are relevant."""
+    x, classes = rows(0, train)
+    sets = {"train": CorpusSet(x, x, SameClass(classes, classes, ("a", "b", "c")), own=torch.arange(train))}
+    for seed, split in ((1, "val"), (2, "test")):
+        queries, own = rows(seed, others)
+        sets[split] = CorpusSet(x, queries, SameClass(own, classes, ("a", "b", "c")))
+    return sets
+
+
+def graded(form="corpus", lists=8, seed=3):
+    """Lists of 4..9 candidates with grades 0-3, one list with one grade; a corpus row may be a candidate of many."""
+    draw = np.random.default_rng(seed)
+    corpus, queries = rows(seed, 30)[0], rows(seed + 1, lists)[0]
+    lengths = draw.integers(4, 10, lists)
+    offsets = torch.tensor(np.concatenate([[0], lengths.cumsum()]))
+    index = torch.tensor(np.concatenate([draw.permutation(30)[:n] for n in lengths]))
+    ids = torch.repeat_interleave(torch.arange(lists), torch.tensor(lengths))
+    near = -(corpus[index] - queries[ids])[:, 0].abs() + 0.5 * torch.tensor(draw.normal(size=len(index)))
+    labels = (near > -3).float() + (near > -1).float() + (near > -0.5).float()
+    labels[offsets[2] : offsets[3]] = 1.0
+    if form == "corpus":
+        return RankingSet(corpus, labels, offsets, index=index, queries=queries, name=f"seed {seed}")
+    return RankingSet(corpus[index], labels, offsets, queries=queries, name=f"seed {seed}")
+
+
+def data(batch_documents=60, form=None, **options):
+    sets = (
+        points() if form is None else {"train": graded(form), "val": graded(form, seed=5), "test": graded(form, seed=7)}
+    )
+    return RankingDataModule.from_sets(**sets, batch_documents=batch_documents, measures=["map"], **options)
+
+
+def fit(folder, module=None, make=MLR, **options):
+    """Without validation and checkpoints."""
+    ranker = make(D, **QUICK | options)
+    runner = trainer(folder, ranker.rounds, limit_val_batches=0, precision="64-true")
+    runner.callbacks[:] = [one for one in runner.callbacks if not isinstance(one, ModelCheckpoint)]
+    runner.fit(ranker, datamodule=module or data())
+    return ranker
+
+
+def module_of(kind):
+    return data(form="corpus") if kind == "sweep" else data()

@@ -1,0 +1,89 @@
+"""MLR cut or interrupted anywhere and taken up again ends at the same state, bit by bit."""
+
+import signal
+
+import pytest
+import torch
+
+from tests.rankers.metric_fits import KINDS, QUICK, D, data, fit, module_of
+from tests.rankers.small import trainer
+from torchrank import MLR
+
+
+@pytest.fixture(autouse=True)
+def interrupts():
+    """Lightning ignores SIGINT for ever after one KeyboardInterrupt."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def assert_same(one, other, note=""):
+    assert one.state_dict().keys() == other.state_dict().keys()
+    for key, tensor in one.state_dict().items():
+        torch.testing.assert_close(other.state_dict()[key], tensor, rtol=0, atol=0, msg=f"{note} {key}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_checkpoints_hold_everything(tmp_path, kind):
+    """Cut after some rounds and taken up by a new ranker, the fit ends at the same state, bit for bit."""
+    options = QUICK | {"rounds": 4} | KINDS[kind]
+
+    def run(folder, epochs, **given):
+        ranker = MLR(D, **options)
+        trainer(folder, epochs, monitor="val/map").fit(ranker, datamodule=module_of(kind), weights_only=True, **given)
+        return ranker
+
+    whole = run(tmp_path / "whole", 4)
+    for cut in (1, 3):
+        folder = tmp_path / str(cut)
+        if cut < whole.trainer.current_epoch:
+            run(folder, cut)
+            assert_same(run(folder, 4, ckpt_path=folder / "last.ckpt"), whole, cut)
+
+
+@pytest.mark.parametrize("kind", ["map", "path"])
+def test_an_interrupt_at_any_sum_loses_nothing(tmp_path, kind):
+    options = QUICK | {"rounds": 4} | KINDS[kind]
+
+    def counted(ranker, stop=None):
+        total, calls = ranker.total, []
+
+        def interrupted(fn, into=None):
+            calls.append(1)
+            if len(calls) == stop:
+                raise KeyboardInterrupt
+            return total(fn, into)
+
+        ranker.total = interrupted
+        return calls
+
+    whole = MLR(D, **options)
+    calls = counted(whole)
+    trainer(tmp_path / "whole", 4, monitor="val/map").fit(whole, datamodule=data())
+    assert len(calls) > 4
+    for stop in (1, 2, len(calls) - 1):
+        folder, cut, resumed = tmp_path / str(stop), MLR(D, **options), MLR(D, **options)
+        counted(cut, stop)
+        with pytest.raises(SystemExit):
+            trainer(folder, 4, monitor="val/map").fit(cut, datamodule=data())
+        last = folder / "last.ckpt"
+        given = {"ckpt_path": last if last.exists() else None, "weights_only": True}
+        trainer(folder, 4, monitor="val/map").fit(resumed, datamodule=data(), **given)
+        assert_same(resumed, whole, stop)
+
+
+def test_resuming_a_converged_fit_runs_no_round(tmp_path):
+    fit(tmp_path).trainer.save_checkpoint(tmp_path / "last.ckpt")
+    again = MLR(D, **QUICK)
+    again.round = None  # a round would fail
+    trainer(tmp_path, 200, monitor="val/map").fit(
+        again, datamodule=data(), ckpt_path=tmp_path / "last.ckpt", weights_only=True
+    )
+    assert again.converged
+
+
+def test_a_ranker_can_be_fitted_again_to_other_lists(tmp_path):
+    ranker = fit(tmp_path)
+    trainer(tmp_path, 200, monitor=None, precision="64-true").fit(ranker, datamodule=data(form="corpus"))
+    assert torch.equal(ranker.metric, fit(tmp_path / "new", data(form="corpus")).metric)
