@@ -174,7 +174,8 @@ class Ranker(LightningModule):
         return self.total(gather, into=(torch.zeros(shape, dtype=torch.float64, device=self.device),))[0]
 
     def _reduce(self, tensor: Tensor) -> Tensor:
-        return self.trainer.strategy.reduce(tensor, reduce_op="sum")
+        # gloo adds up the memory behind a view, not its entries
+        return self.trainer.strategy.reduce(tensor.contiguous(), reduce_op="sum")
 
     # ---- the life of a fit --------------------------------------------------------------------------------------
 
