@@ -9,6 +9,10 @@ import pytest
 import torch
 
 import torchrank.functional as F
+from tests.rankers.small import FEATURES, lists
+from torchrank import NeuralRanker
+from torchrank.functional.merged import merge
+from torchrank.functional.placement import average_precision_places
 
 MEASURES = ["auc", "precision", "map", "mrr", "ndcg"]
 CUTS = [("auc", None), ("map", None), ("mrr", None), ("ndcg", None)]
@@ -108,3 +112,111 @@ def test_the_value_is_that_of_all_interleavings(measure, k, seed):
             assert lost - (c * (s - s.mean() if len(s) else s)).sum() == pytest.approx(expected, abs=1e-12)
             assert value == pytest.approx(expected, abs=1e-12)
             check_ranking(s, relevant, c, lost, measure, k)
+
+
+@pytest.mark.parametrize(("measure", "k"), [("ndcg", None), ("ndcg", 1), ("ndcg", 3), ("ndcg", 6)])
+@pytest.mark.parametrize("threshold", [1, 2])
+def test_the_other_discount_and_threshold(measure, k, threshold):
+    scores, labels, offsets = draw_lists(20)
+    labels = labels * threshold + (threshold == 2) * (1 - labels)  # 2 and 1, where only 2 is relevant
+    options = {"measure": measure, "k": k, "discount": "log2p1", "threshold": threshold}
+    coefficients, loss = F.most_violated(scores, labels, offsets, **options)
+    hinge = F.structured_hinge(scores, labels, offsets, **options)
+    parts = split(offsets, scores, labels >= threshold, coefficients)
+    for (s, relevant, c), lost, value in zip(parts, loss.tolist(), hinge.tolist(), strict=True):
+        assert value == pytest.approx(largest(s, relevant, measure, k, "log2p1"), abs=1e-12)
+        check_ranking(s, relevant, c, lost, measure, k, "log2p1")
+
+
+def long_lists(seed, lengths, share=0.3, scale=1.0):
+    draw = np.random.default_rng(seed)
+    offsets = torch.tensor([0, *np.cumsum(lengths)])
+    labels = torch.tensor((draw.random(sum(lengths)) < share).astype(int))
+    return torch.tensor(draw.normal(size=sum(lengths)) * scale) + scale * labels, labels, offsets
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
+def test_average_precision_by_halving_equals_the_dense_form(seed, share):
+    scores, labels, offsets = long_lists(seed, [200, 1, 65, 64, 63, 130, 0, 3], share, scale=10.0 ** (seed - 4))
+    merged = merge(scores, labels > 0, offsets)
+    values = []
+    for form in ("divide", "dense", "auto"):
+        inversions, loss = average_precision_places(merged, form)
+        values.append(torch.where(merged.scale[:, 0] > 0, loss, 0) - (inversions * merged.scale * merged.scores).sum(1))
+    torch.testing.assert_close(values[0], values[1], rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(values[0], values[2], rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("discount", ["letor", "log2p1"])
+@pytest.mark.parametrize("scale", [0.01, 0.1, 1.0])
+def test_the_whole_ndcg_equals_the_table_over_all_places(discount, scale):
+    """The same problem by the dynamic programme of NDCG@k: a list among longer ones has its whole length within k."""
+    scores, labels, offsets = long_lists(3, [40, 25, 33, 41], scale=scale)
+    whole = F.structured_hinge(scores, labels, offsets, measure="ndcg", discount=discount)
+    table = F.structured_hinge(scores, labels, offsets, measure="ndcg", discount=discount, k=40, max_length=50)
+    torch.testing.assert_close(whole[:3], table[:3], rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("measure", "k"), [("auc", None), ("precision", 20), ("map", None), ("mrr", None), ("ndcg", 15)]
+)
+@pytest.mark.parametrize("scale", [0.01, 1.0])
+def test_no_random_ranking_is_better(measure, k, scale):
+    scores, labels, offsets = long_lists(5, [200], scale=scale)
+    found = F.structured_hinge(scores, labels, offsets, measure=measure, k=k).item()
+    draw, order, relevant = np.random.default_rng(0), np.argsort(-scores.numpy()), labels.numpy() > 0
+    s, size = scores.numpy(), relevant.sum()
+    for number in range(1000):
+        noise = draw.choice([0, 0.1, 1, 10]) * scale
+        order = np.argsort(-(s + noise * draw.normal(size=200) - draw.choice([0, 0.5, 2]) * scale * relevant))
+        hits = relevant[order]
+        inverted = np.where(hits, np.cumsum(~hits), np.cumsum(hits) - size)
+        value = 1 - score_of(hits.tolist(), measure, k) - 2 * (inverted * s[order]).sum() / (size * (200 - size))
+        assert found >= value - 1e-12, number
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_the_gradient_is_minus_the_coefficients(measure):
+    scores, labels, offsets = draw_lists(30)
+    coefficients, _ = F.most_violated(scores, labels, offsets, measure=measure, k=3)
+    scores.requires_grad_()
+    weights = torch.linspace(1, 2, len(offsets) - 1, dtype=torch.float64)
+    (F.structured_hinge(scores, labels, offsets, measure=measure, k=3) * weights).sum().backward()
+    assert torch.equal(scores.grad, -coefficients * weights.repeat_interleave(offsets.diff()))
+    for part in coefficients.split(offsets.diff().tolist()):
+        assert part.sum().item() == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_low_precision(measure):
+    scores, labels, offsets = long_lists(6, [1000, 400])
+    exact = F.structured_hinge(scores.float().double(), labels, offsets, measure=measure, k=10)
+    low = F.structured_hinge(scores.float(), labels, offsets, measure=measure, k=10)
+    assert low.dtype == torch.float32
+    torch.testing.assert_close(low.double(), exact, rtol=1e-5, atol=1e-6)
+
+
+def test_wrong_options():
+    lists = draw_lists(0)
+    with pytest.raises(ValueError, match="needs its cut-off k"):
+        F.most_violated(*lists, measure="precision")
+    with pytest.raises(ValueError, match="unknown measure 'err'"):
+        F.most_violated(*lists, measure="err")
+    with pytest.raises(ValueError, match="cut-off k must be"):
+        F.structured_hinge(*lists, measure="ndcg", k=0)
+    with pytest.raises(ValueError, match="unknown discount"):
+        F.structured_hinge(*lists, measure="ndcg", discount="steep")
+
+
+def test_a_neural_ranker_learns_by_it():
+    train = lists(0)
+    ranker = NeuralRanker(FEATURES, loss="structured_hinge", loss_options={"measure": "ndcg", "k": 10})
+    optimizer = torch.optim.Adam(ranker.parameters(), lr=0.05)
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        losses.append(ranker.loss(train[:]).mean())
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1] < 0.8 * losses[0]
