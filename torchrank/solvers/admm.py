@@ -1,7 +1,8 @@
 """The reduced problem of a cutting plane: min Omega(W) + C max(0, max_R M_R - <W, Psi_R>) over a cone, by ADMM.
 
 Boyd et al. 2011, with over-relaxation and adapted rho. W carries the cuts, Z the cone and Omega. Each fifth step a
-point of the cone gives an upper bound and the weights of the cuts a lower one, which end the search.
+point of the cone gives an upper bound and the weights of the cuts a lower one, which end the search. The products of
+the cuts with W and U follow from those with Z and from the Gram matrix, so that a step reads the cuts only twice.
 """
 
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from torchrank.solvers.active_set import ActiveSet, Array
 from torchrank.solvers.regularisers import RELAXATION, Regulariser
 
 CHECK = 5  # steps from one look at the bounds to the next
-ADAPT = 10  # steps from one look at rho to the next
+ADAPT = 10  # steps to the first look at rho; twice as many to each next one, or it keeps ADMM from converging
 STEPS = 2000
 
 
@@ -50,6 +51,7 @@ def admm(
     z, u, rho = start.z, start.u, start.rho or _first_rho(cuts, C)
     at_z, at_u = psi @ z.ravel(), psi @ u[0].ravel()
     best = start._replace(upper=np.inf, lower=-np.inf)
+    adapt = ADAPT
     for step in range(1, max_steps + 1):
         at_y = at_z - at_u
         full = solver.minimum(np.append(rho * (cuts.loss - at_y), 0.0))
@@ -65,9 +67,10 @@ def admm(
             best = _look(best, cuts, regulariser, C, alpha, slope, z, u, rho)
             if best.upper - best.lower <= tolerance:
                 break
-        if step % ADAPT == 0 and step <= 1000:
+        if step == adapt:
             factor = _balance(w, z, old, u)
             rho, u, at_u = rho * factor, u / factor, at_u / factor
+            adapt = 2 * adapt
     return best._replace(z=z, u=u, rho=rho, alpha=alpha, steps=step)
 
 

@@ -1,4 +1,4 @@
-"""Regularisers Omega of cutting planes: value, the proximal step of ADMM, and the bound that the dual gives.
+"""Regularisers Omega of cutting planes: value, the bound that the dual gives, and the step of ADMM.
 
 With weights a_R >= 0 of the cuts, sum a_R <= C, slope A = sum a_R Psi_R and gain a.M (M the losses of the cuts), the
 reduced problem is at least a.M + min_W Omega(W) - <A, W> over the cone. All arrays are float64 on the host.
@@ -16,49 +16,40 @@ Array = NDArray[np.float64]
 RELAXATION = 1.6  # of the steps of ADMM
 
 
-def eigen(a: Array) -> tuple[Array, Array]:
-    """Eigenvalues, ascending, and eigenvectors (columns) of a symmetric matrix."""
-    values, vectors, _ = dsyevd(a)
-    return values, vectors
-
-
 def eigenvalues(a: Array) -> Array:
     return dsyevd(a, compute_v=0)[0]
 
 
 def shrink_spectrum(a: Array, threshold: float) -> Array:
     """V max(lambda - threshold, 0) V' of the symmetric part V lambda V'."""
-    values, vectors = eigen((a + a.T) / 2)
+    values, vectors, _ = dsyevd((a + a.T) / 2)
     kept = int(np.searchsorted(values, threshold, side="right"))
     factor = vectors[:, kept:] * np.sqrt(values[kept:] - threshold)
     return factor @ factor.T
 
 
 class Regulariser:
-    """Omega with one split W = Z of ADMM; `u (splits, *shape)` are the scaled multipliers."""
+    """Omega, which must have a bound, and a step where ADMM is to minimise it.
+
+    ADMM splits W = Z (and for some V = Z); `u (splits, *shape)` are the scaled multipliers.
+    """
 
     splits = 1
 
     def value(self, w: Array) -> float:
         raise NotImplementedError
 
-    def prox(self, v: Array, rho: float) -> Array:
-        """argmin over the cone of Omega(Z) + rho/2 |Z - v|^2."""
+    def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
+        """Largest lower bound that the weights a give when scaled by 0..room."""
         raise NotImplementedError
 
     def step(self, w: Array, z: Array, u: Array, rho: float) -> tuple[Array, Array]:
-        """Z and multipliers after the (relaxed) W-step."""
-        v = w + u[0]
-        new = self.prox(v, rho)
-        return new, (v - new)[None]
+        """Z and multipliers of the next step, after the (relaxed) W of this step."""
+        raise NotImplementedError
 
     def candidate(self, z: Array, u: Array, rho: float) -> Array:
         """The point of the cone that Z stands for."""
         return z
-
-    def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
-        """Largest lower bound that the weights a give when scaled by 0..room."""
-        raise NotImplementedError
 
 
 class Trace(Regulariser):
@@ -66,9 +57,6 @@ class Trace(Regulariser):
 
     def value(self, w: Array) -> float:
         return float(np.trace(w))
-
-    def prox(self, v: Array, rho: float) -> Array:
-        return shrink_spectrum(v, 1 / rho)
 
     def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
         return gain * min(room, _inverse(eigenvalues(slope)[-1])) if gain > 0 else 0.0
@@ -79,9 +67,6 @@ class Diagonal(Regulariser):
 
     def value(self, w: Array) -> float:
         return float(w.sum())
-
-    def prox(self, v: Array, rho: float) -> Array:
-        return np.maximum(v - 1 / rho, 0.0)
 
     def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
         return gain * min(room, _inverse(slope.max())) if gain > 0 else 0.0
@@ -96,9 +81,11 @@ class Frobenius(Regulariser):
     def value(self, w: Array) -> float:
         return float(np.square(w if self.anchor is None else w - self.anchor).sum() / 2)
 
-    def prox(self, v: Array, rho: float) -> Array:
+    def step(self, w: Array, z: Array, u: Array, rho: float) -> tuple[Array, Array]:
+        v = w + u[0]
         pulled = rho * v if self.anchor is None else rho * v + self.anchor
-        return shrink_spectrum(pulled / (1 + rho), 0.0)
+        new = shrink_spectrum(pulled / (1 + rho), 0.0)
+        return new, (v - new)[None]
 
     def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
         if self.anchor is None:
