@@ -1,0 +1,188 @@
+"""The systems of the LocalRank paper beside plain forms of them, in one run.
+
+    python benchmarks/localrank.py [--parts rankboost] [--queries 470] [--threads 1]
+
+rankboost: lists in the shape of MQ2008 (46 features, 3 grades). A round beside numpy with an explicit list of pairs:
+naive, every rule of every feature (256 bins) tried on all pairs; and, for scale, the list of pairs summed into
+potentials with all values presorted, feature by feature. All find the same rules. Then a round on longer lists with
+136 features, where the list of pairs is what costs.
+
+Times are the best of all rounds.
+"""
+
+import argparse
+import itertools
+import logging
+import time
+import warnings
+
+import numpy as np
+import torch
+from pytorch_lightning import Trainer
+
+from torchrank import RankBoost, RankingDataModule, RankingSet
+
+BINS = 256
+
+
+def make_lists(queries, length, features, seed=0):
+    """Lists of length / 2 to 3 length / 2 documents with 3 grades; a third of the features has few values."""
+    random = np.random.default_rng(seed)
+    offsets = np.concatenate([[0], random.integers(length // 2, 3 * length // 2 + 1, queries).cumsum()])
+    x = random.random((offsets[-1], features)).astype(np.float32)
+    x[:, ::3] = np.round(8 * x[:, ::3]) / 8
+    signal = x[:, :8] @ random.normal(size=8) + random.normal(size=len(x))
+    labels = np.digitize(signal, np.quantile(signal, [0.8, 0.93])).astype(np.float32)
+    return RankingSet(torch.from_numpy(x), torch.from_numpy(labels), torch.from_numpy(offsets))
+
+
+def verdict(text, ratio, limit):
+    print(f"  {text:58}{ratio:10.1f}x  (wanted: >= {limit}x) {'ok' if ratio >= limit else 'MISSED'}")
+
+
+# ---- RankBoost ------------------------------------------------------------------------------------------------------
+
+
+class Timed(RankBoost):
+    """RankBoost that notes how long its rounds take."""
+
+    def round(self):
+        start = time.perf_counter()
+        done = super().round()
+        self.seconds.append(time.perf_counter() - start)
+        return done
+
+
+def boost(train, rounds, bins):
+    """Rules (feature, threshold, alpha) of a fit, the best round and the whole fit in seconds."""
+    ranker = Timed(train.num_features, bins=bins, rounds=rounds)
+    ranker.seconds = []
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = Trainer(accelerator="cpu", devices=1, max_epochs=rounds, **quiet)
+    start = time.perf_counter()
+    trainer.fit(ranker, datamodule=RankingDataModule.from_sets(train=train))
+    whole = time.perf_counter() - start
+    rules = np.stack([ranker.feature.numpy(), ranker.threshold.numpy(), ranker.alpha.numpy()], 1)
+    return rules, min(ranker.seconds), whole
+
+
+def all_pairs(train):
+    """Loser and winner of every pair of documents of one list with different labels."""
+    low, high = [], []
+    labels, offsets = train.labels.numpy(), train.offsets.numpy()
+    for first, last in itertools.pairwise(offsets):
+        i, j = np.nonzero(labels[first:last, None] < labels[None, first:last])
+        low.append(first + i)
+        high.append(first + j)
+    return np.concatenate(low), np.concatenate(high)
+
+
+def naive_rule(x, low, high, weights, edges):
+    """The rule with the largest |r|: every threshold of every feature on all pairs."""
+    best = (0.0, 0, 0.0, 0.0)
+    for f in range(x.shape[1]):
+        for theta in edges[f][::-1]:
+            above = (x[:, f] > theta).astype(np.float64)
+            r = weights @ (above[high] - above[low])
+            if abs(r) > best[0] + 1e-12:
+                best = (abs(r), f, theta, r)
+    return best[1:]
+
+
+def presorted_rule(x, low, high, weights, orders):
+    """The same from potentials, in the order of each feature; all of its values are thresholds."""
+    potentials = np.bincount(high, weights, len(x)) - np.bincount(low, weights, len(x))
+    best = (0.0, 0, 0.0, 0.0)
+    for f, order in enumerate(orders):
+        values, sums = x[order, f], potentials[order].cumsum()
+        sums[:-1][values[1:] == values[:-1]] = 0.0
+        place = int(np.argmax(np.abs(sums[:-1])))
+        if abs(sums[place]) > best[0] + 1e-12:
+            best = (abs(sums[place]), f, values[place + 1], sums[place])
+    return best[1:]
+
+
+def pair_boost(train, rounds, rule, known):
+    """RankBoost in numpy over an explicit list of pairs: rules, and the best round in seconds."""
+    x, (low, high) = train.x.numpy(), all_pairs(train)
+    weights, rules, seconds = np.full(len(low), 1 / len(low)), [], []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        f, theta, r = rule(x, low, high, weights, known)
+        alpha = np.arctanh(r)
+        above = (x[:, f] > theta).astype(np.float64)
+        weights = weights * np.exp(alpha * (above[low] - above[high]))
+        weights /= weights.sum()
+        seconds.append(time.perf_counter() - start)
+        rules.append((f, theta, alpha))
+    return np.array(rules), min(seconds), len(low)
+
+
+def bin_edges(train):
+    """Thresholds of the binned form: all different values, evenly thinned out (few rows: no sample is drawn)."""
+    found = [np.unique(column) for column in train.x.numpy().T]
+    return [e if len(e) < BINS else e[np.arange(BINS - 1) * len(e) // (BINS - 1)] for e in found]
+
+
+def same_rules(ours, other):
+    """Largest difference; rules count as different where feature or threshold are."""
+    apart = np.abs(ours[: len(other)] - other).max()
+    return f"rules differ by {apart:.0e}" + ("" if apart < 1e-12 else " MISSED")
+
+
+def shape(train, pairs):
+    return f"RankBoost, {len(train)} lists, {len(train.x):,} documents, {train.num_features} features, {pairs:,} pairs"
+
+
+def rankboost(options):
+    train = make_lists(options.queries, 20, 46)
+    binned, binned_round, binned_fit = boost(train, options.rounds, BINS)
+    exact, exact_round, exact_fit = boost(train, options.rounds, None)
+    naive, naive_round, pairs = pair_boost(train, options.naive_rounds, naive_rule, bin_edges(train))
+    orders = [np.argsort(-column, kind="stable") for column in train.x.numpy().T]
+    presorted, presorted_round, _ = pair_boost(train, options.rounds, presorted_rule, orders)
+    print(shape(train, pairs))
+    for name, found, fitted in (("256 bins", binned_round, binned_fit), ("exact", exact_round, exact_fit)):
+        print(f"  torchrank, {name}: {1e3 * found:.2f} ms a round, {fitted:.1f} s a fit of {options.rounds} rounds")
+    print(f"  numpy pairs, 256 bins tried: {1e3 * naive_round:.0f} ms a round, {same_rules(binned, naive)}")
+    print(f"  numpy pairs, presorted: {1e3 * presorted_round:.2f} ms a round, {same_rules(exact, presorted)}")
+    verdict("naive pairs / torchrank, 256 bins", naive_round / binned_round, 10)
+    print(f"  {'presorted pairs / torchrank, exact':58}{presorted_round / exact_round:10.1f}x")
+    long_lists(options)
+
+
+def long_lists(options):
+    train = make_lists(options.queries, 120, 136)
+    _, binned_round, _ = boost(train, options.naive_rounds + 2, BINS)
+    _, exact_round, _ = boost(train, options.naive_rounds + 2, None)
+    orders = [np.argsort(-column, kind="stable") for column in train.x.numpy().T]
+    _, presorted_round, pairs = pair_boost(train, options.naive_rounds, presorted_rule, orders)
+    print(
+        f"\nRankBoost, {len(train)} lists, {len(train.x):,} documents, {train.num_features} features, {pairs:,} pairs"
+    )
+    print(f"  torchrank: 256 bins {1e3 * binned_round:.0f} ms, exact {1e3 * exact_round:.0f} ms a round; "
+          f"numpy pairs, presorted: {1e3 * presorted_round:.0f} ms")  # fmt: skip
+    print(f"  {'presorted pairs / torchrank, 256 bins':58}{presorted_round / binned_round:10.1f}x")
+
+
+PARTS = {"rankboost": rankboost}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
+    parser.add_argument("--queries", type=int, default=470)
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--naive-rounds", type=int, default=3, help="that the plain forms are timed on and compared")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    warnings.simplefilter("ignore")
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    print(f"{options.threads} thread(s)\n")
+    for part in options.parts:
+        PARTS[part](options)
+
+
+if __name__ == "__main__":
+    main()
