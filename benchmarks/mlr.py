@@ -4,9 +4,11 @@
                              [--threads 1]
 
 The loops are the published pseudo-code, entry by entry, and are timed on a few lists only: their time is scaled to all.
-AUC has two: the pairs counted as the formula says, and Joachims' single pass over the sorted entries (ICML 2005).
+What the formulas write as a number of entries they count; for AUC and precision also, without a wanted ratio, in one
+pass over the sorted entries (Joachims, ICML 2005).
 The numpy forms take one list at a time, as fast as we could write them. All three must find rankings of equal value.
-Each time is the best of `repeats` rounds in which the forms take turns, so that a busy machine slows all of them.
+Each time is that of the processor, best of `repeats` rounds in which the forms take turns: what else the machine does
+counts little. With two threads the time of both counts.
 """
 
 import argparse
@@ -33,48 +35,47 @@ def letor(rank):
     return 1 / np.log2(np.maximum(rank, 2))
 
 
-# Plain loops. Each takes the sorted scores of the relevant (p) and the irrelevant entries (n) and returns the b_i.
+# Plain loops. Each takes the sorted scores of the relevant (p) and the irrelevant entries (n) and returns the b_i. What
+# the formulas write as a number of entries is counted; `one_pass` uses that both classes are sorted.
 
 
-def loop_auc(p, n, k):
-    """The formula: b_i is the number of irrelevant scores above s_i - 1/2."""
-    b = []
-    for score in p:
+def count_above(n, scores):
+    counts = []
+    for score in scores:
         count = 0
         for other in n:
-            if other > score - 0.5:
+            if other > score:
                 count += 1
-        b.append(count)
-    return b
+        counts.append(count)
+    return counts
 
 
-def loop_auc_pass(p, n, k):
-    b, j = [], 0
-    for score in p:
-        while j < len(n) and n[j] > score - 0.5:
-            j += 1
-        b.append(j)
-    return b
-
-
-def loop_ahead(p, n):
-    """m_i, and the running sums of the irrelevant scores."""
-    m, sums, j = [], [0.0], 0
-    for score in p:
+def one_pass(n, scores):
+    counts, j = [], 0
+    for score in scores:
         while j < len(n) and n[j] > score:
             j += 1
-        m.append(j)
+        counts.append(j)
+    return counts
+
+
+def running(n):
+    sums = [0.0]
     for score in n:
         sums.append(sums[-1] + score)
-    return m, sums
+    return sums
+
+
+def loop_auc(p, n, k, count):
+    return count(n, [score - 0.5 for score in p])
 
 
 def loop_psi(p, n, b, sums):
     return sum((len(n) - 2 * bi) * s + 2 * sums[bi] - sums[-1] for s, bi in zip(p, b, strict=True)) / (len(p) * len(n))
 
 
-def loop_precision(p, n, k):
-    m, sums = loop_ahead(p, n)
+def loop_precision(p, n, k, count):
+    m, sums = count(n, p), running(n)
     best, found = -np.inf, None
     for a in range(max(0, k - len(n)), min(k, len(p)) + 1):
         beta = min(k - a, len(n))
@@ -85,8 +86,8 @@ def loop_precision(p, n, k):
     return found
 
 
-def loop_mrr(p, n, k):
-    m, sums = loop_ahead(p, n)
+def loop_mrr(p, n, k, count):
+    m, sums = count(n, p), running(n)
     best, found = -np.inf, None
     for beta in range(len(n) + 1):
         b = [beta] + [max(mi, beta) for mi in m[1:]]
@@ -96,7 +97,7 @@ def loop_mrr(p, n, k):
     return found
 
 
-def loop_map(p, n, k):
+def loop_map(p, n, k, count):
     """Yue et al. 2007: for each irrelevant entry the best relevant entry to stand before."""
     b, size, others = [0] * len(p), len(p), len(n)
     for j in range(1, others + 1):
@@ -112,14 +113,13 @@ def loop_map(p, n, k):
     return b
 
 
-def loop_ndcg(p, n, k):
+def loop_ndcg(p, n, k, count):
     """Chakrabarti et al. 2008: a table over (i, b), the first k places only if k is given."""
     k = len(p) + len(n) if k is None else k
     size, others = len(p), len(n)
     discounts = [0.0] + [float(letor(rank)) for rank in range(1, k + 1)] + [0.0] * (size + others)
     ideal = sum(discounts[1 : min(k, size) + 1])
-    _, sums = loop_ahead(p, n)
-    table, before = [0.0] * (others + 1), []
+    sums, table, before = running(n), [0.0] * (others + 1), []
     for i, score in enumerate(p, 1):
         row, argument, best, place = [], [], -np.inf, 0
         for b in range(others + 1):
@@ -139,11 +139,11 @@ def loop_ndcg(p, n, k):
 LOOPS = {"auc": loop_auc, "precision": loop_precision, "mrr": loop_mrr, "map": loop_map, "ndcg": loop_ndcg}
 
 
-def by_loops(scores, relevant, measure, k, loop=None):
+def by_loops(scores, relevant, measure, k, count=count_above):
     """Coefficients and loss of one list: sorted, ranked and counted entry by entry."""
     mine = sorted((i for i in range(len(scores)) if relevant[i]), key=lambda i: -scores[i])
     others = sorted((i for i in range(len(scores)) if not relevant[i]), key=lambda i: -scores[i])
-    b = (loop or LOOPS[measure])([scores[i] for i in mine], [scores[i] for i in others], k)
+    b = LOOPS[measure]([scores[i] for i in mine], [scores[i] for i in others], k, count)
     pairs, coefficients, position = len(mine) * len(others), [0.0] * len(scores), 0
     for i, bi in zip(mine, b, strict=True):
         coefficients[i] = 2 * bi / pairs
@@ -296,9 +296,9 @@ def best_times(forms, repeats):
     best = dict.fromkeys(forms, float("inf"))
     for _ in range(repeats):
         for name, run in forms.items():
-            start = time.perf_counter()
+            start = time.process_time()
             run()
-            best[name] = min(best[name], time.perf_counter() - start)
+            best[name] = min(best[name], time.process_time() - start)
     return best
 
 
@@ -326,8 +326,8 @@ def against_loops_and_numpy(options):
             "numpy": lambda m=measure, k=k: [NUMPY[m](s, r, k) for s, r in zip(rows, relevant, strict=True)],
         }
         plain = {"loops": lambda m=measure, k=k: [by_loops(*one, m, k) for one in some]}
-        if measure == "auc":
-            plain["pass"] = lambda: [by_loops(*one, "auc", None, loop_auc_pass) for one in some]
+        if measure in ("auc", "precision"):
+            plain["pass"] = lambda m=measure, k=k: [by_loops(*one, m, k, one_pass) for one in some]
         best = best_times(forms, options.repeats)
         best |= {name: value * lists / len(some) for name, value in best_times(plain, 3).items()}
         coefficients, loss = forms["torchrank"]()

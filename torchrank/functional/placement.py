@@ -172,7 +172,12 @@ def _largest(places: Places) -> tuple[int, int]:
 
 
 def _fastest(places: Places, least: int = 0) -> Tensor:
-    return halving(places, least)
+    """The form that should take less time. Measured on CPU, in numbers of the dense form: a level of halving costs
+    100,000 before it begins, and each number it looks at as much as 12."""
+    (num_lists, longest), (most, last) = places.sums.shape, _largest(places)
+    levels = longest.bit_length()
+    looked_at = num_lists * (levels * most + last)
+    return (dense if num_lists * (most + 1) * last < 100_000 * levels + 12 * looked_at else halving)(places, least)
 
 
 FORMS = {"auto": _fastest, "dense": dense, "divide": halving}
