@@ -42,6 +42,7 @@ def record(config: DictConfig, ranker: Any, data: Any, seconds: dict[str, float]
             "mode": config.mode,
         },
         "certificate": ranker.certificate,
+        "steps": ranker.trainer.global_step,  # of the optimizer: rounds, where a ranker fits by rounds
         "num_lists": {split: len(lists) for split, lists in data.sets.items()},
         **{split: {name: without(part, "per_query") for name, part in of.items()} for split, of in measured.items()},
         "per_query": "per_query.npz" if "test" in measured else None,

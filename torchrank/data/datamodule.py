@@ -17,6 +17,8 @@ from torchrank.data.catalogue import CATALOGUE, find_entry, load_splits
 from torchrank.data.cleaning import clean
 from torchrank.data.gaussian import load_gaussian
 from torchrank.data.lists import RankingSet
+from torchrank.data.matchmaking import load_matchmaking
+from torchrank.data.music import load_music
 from torchrank.data.points import load_points
 from torchrank.data.rcv1 import load_rcv1
 from torchrank.data.retrieval import load_retrieval
@@ -27,6 +29,8 @@ from torchrank.data.transforms import Transform
 
 LOADERS: dict[str, Callable] = {
     "gaussian": load_gaussian,
+    "matchmaking": load_matchmaking,
+    "music": load_music,
     "points": load_points,
     "rcv1": load_rcv1,
     "retrieval": load_retrieval,

@@ -93,13 +93,18 @@ def smaller_is_better(measure: str) -> bool:
 
 def _measures(table: dict, convention: str) -> Sheet:
     names, best = table["measures"][convention], table["best"][convention]
-    sheet = Sheet(f"{table['data']}: test measures, convention {convention}", ["method", *names, "fit seconds"])
+    counted = any(method["steps"] is not None for method in table["methods"])
+    header = ["method", *names, "fit seconds", *(["steps"] if counted else [])]
+    sheet = Sheet(f"{table['data']}: test measures, convention {convention}", header)
     for method in table["methods"]:
         part = method["test"][convention]
         values = {name: part["measures"][name] if part else None for name in names}
         cells = [_value(method["name"], value, best.get(name)) for name, value in values.items()]
-        sheet.rows.append([_method(method, table), *cells, _number(method["fit_seconds"], 1)])
+        numbers = [_number(method["fit_seconds"], 1), *([_number(method["steps"], 1)] if counted else [])]
+        sheet.rows.append([_method(method, table), *cells, *numbers])
     sheet.below = [*_counts(table, convention), _legend(table)]
+    if counted:
+        sheet.below[-1] += " Steps of the optimizer: rounds, where a ranker fits by rounds."
     if table["test_measure"] in names and table["comparisons"].get(convention):
         sheet.below[-1] += (
             f" {LEVEL}: {table['test_measure']} not significantly different from the best "

@@ -116,6 +116,7 @@ def _describe(method: Method, folds: list, shown: dict[str, list[str]]) -> dict[
         "missing_folds": [fold for fold in folds if fold not in method.folds],
         "seeds": sorted({choice.run.seed for choice in method.choices}),
         "fit_seconds": float(np.mean([choice.run.fit_seconds for choice in method.choices])),
+        "steps": _mean_steps(method),
         "varied": method.varied,
         "chosen": [
             {
@@ -130,6 +131,12 @@ def _describe(method: Method, folds: list, shown: dict[str, list[str]]) -> dict[
         ],
         "test": {convention: _measures(method, convention, names) for convention, names in shown.items()},
     }
+
+
+def _mean_steps(method: Method) -> float | None:
+    """Optimizer steps (rounds) of the chosen runs; None where a file does not tell."""
+    steps = [choice.run.steps for choice in method.choices]
+    return None if None in steps else float(np.mean([step or 0 for step in steps]))
 
 
 def _measures(method: Method, convention: str, names: list[str]) -> dict[str, Any] | None:
