@@ -211,6 +211,9 @@ def test_lists_of_one_grade_teach_nothing(tmp_path):
     ("given", "message"),
     [
         ({"C": 0.0}, "C has to be above 0"),
+        ({"C": float("nan")}, "C has to be above 0"),
+        ({"l2": float("nan")}, "l2 at least 0 and finite"),
+        ({"l2": float("inf")}, "l2 at least 0 and finite"),
         ({"l2": -1.0}, "l2 at least 0"),
         ({"minibatch": 0}, "minibatch=0"),
         ({"steps": 0}, "steps=0"),

@@ -1,5 +1,6 @@
 """PAMIR (Grangier & Bengio, PAMI 2008): passive-aggressive steps on sampled triplets, one model or one per topic."""
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -8,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
-from torchrank.data.lists import RankingSet
 from torchrank.data.sparse import SparseRows
 from torchrank.rankers.base import RoundRanker
+from torchrank.rankers.topics import check_topics, topic_names
 from torchrank.solvers.linear import entry_scores
 from torchrank.solvers.passive import (
     Passed,
@@ -61,10 +62,10 @@ class PAMIR(RoundRanker):
         transform: str | dict | list | None = "standard",
     ):
         super().__init__(num_features, transform, rounds)
-        if C <= 0 or l2 < 0 or minibatch < 1 or (steps is not None and steps < 1):
+        if not (C > 0 and 0 <= l2 < math.inf and minibatch >= 1 and (steps is None or steps >= 1)):
             raise ValueError(
-                f"C={C}, l2={l2}, minibatch={minibatch}, steps={steps}: C has to be above 0, l2 at least 0, minibatch "
-                "and steps at least 1"
+                f"C={C}, l2={l2}, minibatch={minibatch}, steps={steps}: C has to be above 0, l2 at least 0 and finite, "
+                "minibatch and steps at least 1"
             )
         list_counts(torch.zeros(0), torch.zeros(1, dtype=torch.int64), sampling)  # refuses unknown samplings
         self.steps, self.C, self.l2, self.sampling, self.averaged = steps, C, l2, sampling, averaged
@@ -194,8 +195,7 @@ class PAMIR(RoundRanker):
             if stage == "fit":
                 self.topics = topic_names(self.data.sets["train"])
             count = len(self.data.sets["train"]) if stage == "fit" else len(self.weight)
-            for lists in self.data.sets.values():
-                check_topics(lists, count, self.topics)
+            check_topics(self.data, count, self.topics)
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         super().on_save_checkpoint(checkpoint)
@@ -204,22 +204,3 @@ class PAMIR(RoundRanker):
     def on_load_checkpoint(self, checkpoint: dict) -> None:
         super().on_load_checkpoint(checkpoint)
         self.topics, self._counts = checkpoint["topics"], None
-
-
-def topic_names(lists: RankingSet) -> list[str] | None:
-    return None if lists.query_ids is None else [str(name) for name in lists.query_ids]
-
-
-def check_topics(lists: RankingSet, count: int, topics: list[str] | None) -> None:
-    """Refuse lists that are not these topics in this order; without names only their number is compared."""
-    if len(lists) != count:
-        raise ValueError(
-            f"per_topic=true has weights for {count} topics, but the set '{lists.name}' has {len(lists)} lists: every "
-            "set needs one list for each topic, in the same order"
-        )
-    for place, (name, topic) in enumerate(zip(topic_names(lists) or [], topics or [], strict=False)):
-        if name != topic:
-            raise ValueError(
-                f"list {place} of the set '{lists.name}' is topic {name!r}, that of the training lists {topic!r}: "
-                "per_topic=true needs the same query_ids in the same order in all sets"
-            )
