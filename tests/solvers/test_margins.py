@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchrank.functional import domination_loss
-from torchrank.solvers.margins import check_margin, margin_of
+from torchrank.solvers.margins import Feedback, check_grades, check_margin, margin_of
 
 LABELS = torch.tensor([0.0, 1.0, 2.0, 2.0, 0.0, 4.0])
 
@@ -57,9 +57,50 @@ def test_boundaries_are_a_matrix_and_a_number_is_equal_boundaries():
 @pytest.mark.parametrize(("option", "grades"), [([1.0], 3), ([], 2), ([[0.0, 0.0], [1.0, 0.0]], 3), ([1.0, 2.0], 0)])
 def test_grades_without_a_margin_are_refused(option, grades):
     with pytest.raises(ValueError, match="margin is for the grades 0"):
-        check_margin(option, grades)
+        check_grades(option, grades)
 
 
 def test_more_margins_than_grades_are_fine():
-    check_margin([1.0, 2.0, 3.0], 2)
-    check_margin([[0.0] * 3] * 3, 3)
+    check_grades([1.0, 2.0, 3.0], 2)
+    check_grades([[0.0] * 3] * 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (-0.5, "margin is -0.5"),
+        (math.nan, "margin is nan"),
+        (True, "margin is True"),
+        ("1", "margin is '1'"),
+        ([0.5, -1.0], "margin of a boundary is -1.0"),
+        ([0.5, math.inf], "margin of a boundary is inf"),
+        ([0.5, [1.0]], "margin of a boundary is 0.5|margin of a boundary is .1.0."),
+        ([[0.0, 0.0], [-1.0, 0.0]], "margin below the diagonal is -1.0"),
+        ([[0.0, math.nan], [1.0, 0.0]], "a number of the margin is nan"),
+        ([[0.0, 0.0], [1.0]], "rows of .2, 1. numbers"),
+        ({"slop": 1.0}, "margin has no 'slop': give slope, offset, log"),
+        ({"slope": -1.0}, "slope of the margin is -1.0"),
+        ({"offset": math.nan}, "offset of the margin is nan"),
+    ],
+)
+def test_what_is_no_margin_is_refused(option, message):
+    with pytest.raises(ValueError, match=message):
+        check_margin(option)
+
+
+@pytest.mark.parametrize(
+    "option", [None, 0, 0.5, [], [0.0, 1], [[0.0, -5.0], [1.0, 0.0]], {"slope": 3.0, "offset": -4.0}, {"log": True}]
+)
+def test_margins_that_are_taken(option):
+    check_margin(option)
+
+
+def test_flat_grades_have_schedules_of_the_labels_and_boundaries_of_the_grades():
+    labels = torch.tensor([0.0, 1.0, 2.0, -1.0, 0.5])
+    flat = [Feedback(True, option) for option in (2.0, {"slope": 1.0, "offset": 1.0}, [0.7], [[0.0, 0.0], [3.0, 0.0]])]
+    assert flat[0].grades(labels).tolist() == [0, 1, 1, 0, 1] and flat[0].num_grades(0) == 2
+    assert flat[0].margin(labels).tolist() == [0, 2, 4, 0, 1]
+    assert flat[1].margin(labels).tolist() == [0, 2, 3, 0, 1.5]
+    assert flat[2].margin(labels).tolist() == pytest.approx([0, 0.7, 0.7, 0, 0.7])
+    assert flat[3].margin(labels).tolist() == [[0, 0], [3, 0]]
+    assert Feedback(False, None).margin(labels) is None and Feedback(False, None).grades(labels) is labels

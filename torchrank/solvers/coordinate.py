@@ -43,7 +43,7 @@ def coordinate_sweep(
 
     >>> from torchrank.data.batch import make_batch
     >>> batch = make_batch(torch.tensor([[0.0], [1.0]]), torch.tensor([0, 1]), torch.tensor([0, 2]))
-    >>> lists = DenseLists([batch], lambda labels: None)
+    >>> lists = DenseLists([batch], [None])
     >>> start, steepness = torch.zeros(1, 1, dtype=torch.float64), torch.full((1, 1), 0.25, dtype=torch.float64)
     >>> coordinate_sweep(lists, start, Penalty(0.1, 0.0), steepness, [0])
     tensor([[1.6000]], dtype=torch.float64)
@@ -92,8 +92,8 @@ def useful_blocks(
 
 
 def coordinate_lists(batches: list[Batch], margins: Margins, topics: int | None = None) -> Lists:
-    """The lists in the form that suits their rows, for one model or one for each of the topics; `refresh` them before
-    the first step."""
+    """The lists in the form that suits their rows, for one model or one for each of the topics, with the margins of
+    `domination_loss` batch by batch; `refresh` them before the first step."""
     form: Any = SparseLists if isinstance(batches[0].x, SparseRows) else DenseLists
     return form(batches, margins, topics)
 
@@ -105,8 +105,8 @@ class DenseLists:
     """Lists of dense rows: a step computes the slopes of all scores in O(N), and only if they have moved."""
 
     def __init__(self, batches: list[Batch], margins: Margins, topics: int | None = None):
-        self.batches, self.per_topic, self.num_models = batches, topics is not None, topics or 1
-        self.margins = [margins(batch.labels) for batch in batches]
+        self.batches, self.margins = batches, margins
+        self.per_topic, self.num_models = topics is not None, topics or 1
 
     def refresh(self, weight: Tensor) -> None:
         self.scores = [entry_scores(batch, weight, self.per_topic) for batch in self.batches]

@@ -9,11 +9,15 @@ from torchrank.functional.domination import dominating
 from torchrank.functional.ragged import list_ids, positions_within, ranks, segment_sum
 
 
-def keep_negatives(batch: Batch, share: float, seed: int, lowest: float | None = None) -> Batch:
+def keep_negatives(
+    batch: Batch, share: float, seed: int, *, lowest: float | None = None, grades: Tensor | None = None
+) -> Batch:
     """The batch with a share of the documents at the lowest label of each list: max(1, round(share * number)) of them,
     drawn without replacement; all others stay. The draw depends on the seed and on the list's position in its set, not
-    on how lists are cut into batches. `lowest` is the lowest label where lists are compared with each other."""
-    above = dominating(batch.labels, batch.offsets) if lowest is None else batch.labels > lowest
+    on how lists are cut into batches. `lowest` is the lowest label where lists are compared with each other, `grades`
+    (N,) are the labels where those of the batch are not meant."""
+    grades = batch.labels if grades is None else grades
+    above = dominating(grades, batch.offsets) if lowest is None else grades > lowest
     ids = list_ids(batch.offsets, len(batch.labels))
     number = segment_sum((~above).double(), batch.offsets)
     wanted = torch.where(number > 0, (share * number).round().clamp(min=1), 0)

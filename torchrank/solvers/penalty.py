@@ -41,10 +41,14 @@ class Penalty(NamedTuple):
         sides = [side.unbind(0) if isinstance(side, Tensor) else [side] * count for side in self]
         return [Penalty(l1, l2) for l1, l2 in zip(*sides, strict=True)]
 
-    def worst(self, point: Tensor, gradient: Tensor) -> float:
-        """The largest violation of T problems, looked at one by one: no more memory than one of them takes."""
-        each = zip(self.rows(len(point)), point, gradient, strict=True)
-        return max(float(penalty.violation(w, g).max()) for penalty, w, g in each)
+    def worst(self, point: Tensor, gradient: Tensor, among: Tensor | None = None) -> float:
+        """The largest violation of T problems, of all coordinates or `among` some (T, D), looked at one by one: no more
+        memory than one of them takes."""
+        found = []
+        for row, own in enumerate(self.rows(len(point))):
+            each = own.violation(point[row], gradient[row])
+            found.append((each if among is None else torch.where(among[row], each, 0.0)).max())
+        return float(torch.stack(found).max())
 
     def violation(self, point: Tensor, gradient: Tensor) -> Tensor:
         """How far each coordinate is from optimality (the smallest subgradient), of the shape of `point`."""

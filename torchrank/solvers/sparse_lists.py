@@ -1,6 +1,5 @@
 """Sparse lists for coordinate descent on the domination loss: what a step on one column must know, kept up to date."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -14,7 +13,7 @@ from torchrank.functional.ragged import list_ids, segment_sum
 from torchrank.functional.ranking import levels_of
 from torchrank.solvers.linear import entry_scores
 
-Margins = Callable[[Tensor], Tensor | None]  # labels (N,) -> margin of `domination_loss`
+Margins = list[Tensor | None]  # of each batch: those of `domination_loss`
 
 LOST_DIGITS = 5.0  # fall of the logarithm of a sum after which differences of its terms are no longer trusted
 
@@ -44,8 +43,9 @@ class SparseLists:
         self.per_topic, self.num_models = topics is not None, topics or 1
         self.columns = batch.x.by_column()  # type: ignore[union-attr]
         self.models = batch.query if self.per_topic else torch.zeros_like(batch.query)
-        self.margin = margins(batch.labels)  # (N,) is part of the scores
-        self.matrix = self.margin if self.margin is not None and self.margin.ndim == 2 else None
+        given = [margin for margin in margins if margin is not None]  # all or none
+        self.matrix = given[0] if given and given[0].ndim == 2 else None
+        self.margin = torch.cat(given) if given and self.matrix is None else None  # (N,): part of the scores
         grades = batch.num_grades if self.matrix is None else len(self.matrix)
         levels, self.grades = levels_of(batch.labels, batch.offsets, max_length=batch.max_length, num_grades=grades)
         self.layers = torch.add(levels, list_ids(batch.offsets, len(levels)), alpha=self.grades)
@@ -60,7 +60,7 @@ class SparseLists:
     def refresh(self, weight: Tensor) -> None:
         """Scores and sums for these weights, without the rounding of the steps that led to them."""
         self.scores = entry_scores(self.batch, weight, self.per_topic)
-        if self.margin is not None and self.matrix is None:
+        if self.margin is not None:
             self.scores = self.scores - self.margin
         shape = (len(self.models), self.grades)
         self.sums, self.highest, self.below, self.pull = (self.scores.new_zeros(shape) for _ in range(4))
