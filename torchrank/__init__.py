@@ -30,6 +30,7 @@ RANKERS = {
 }
 EXPORTS = RANKERS | {
     "load": "torchrank.rankers.base",
+    "MetricEstimator": "torchrank.estimator",
     "RankingDataModule": "torchrank.data.datamodule",
     "RankingSet": "torchrank.data.lists",
     "Batch": "torchrank.data.batch",

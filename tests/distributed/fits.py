@@ -12,16 +12,21 @@ from pytorch_lightning import Trainer, seed_everything
 from pytorch_lightning.strategies import DDPStrategy
 
 from torchrank import (
+    MLR,
     PAMIR,
+    RMLR,
     AdaRank,
     DominationRank,
     LambdaRank,
     ListNet,
+    LowRankMLR,
     NeuralRanker,
     RankBoost,
     RankingDataModule,
     RankingSet,
+    RankSVM,
     SingleFeature,
+    SVMMap,
 )
 
 LENGTHS = {"train": [1, 40, 2, 9, 5, 3, 17], "val": [6, 11], "test": [4, 1, 8, 5]}  # uneven, and fewer than processes
@@ -45,11 +50,21 @@ FITS = {
     "domination_cd": (lambda: DominationRank(5, l1=0.5, solver="cd", order="random", rounds=4), 4),
     "domination_blocked": (lambda: DominationRank(5, solver="blocked", block=2, rounds=4), 4),
     "domination_path": (lambda: DominationRank(5, l2=0.0, path=4), 4),
+    "domination_path_induction": (lambda: DominationRank(5, l2=0.0, path=4, induction=2), 4),
     "rankboost": (lambda: RankBoost(5, rounds=12), 12),
     "rankboost_few_bins": (lambda: RankBoost(5, bins=5, pair_weight="query", alpha="exact", rounds=12), 12),
     "adarank": (lambda: AdaRank(5, rounds=12), 12),
     "adarank_ndcg": (lambda: AdaRank(5, "ndcg@3", both_directions=True, ties="average", rounds=12), 12),
     "adarank_published": (lambda: AdaRank(5, exclude_repeat=False, rounds=12), 12),
+    "mlr": (lambda: MLR(5, C=3.0, eps=1e-2), 40, "queries"),
+    "mlr_auc_fro": (lambda: MLR(5, "auc", C=3.0, regulariser="fro", eps=1e-2, threshold="sweep"), 40, "queries"),
+    "mlr_diagonal": (lambda: MLR(5, "mrr", C=5.0, regulariser="diagonal", eps=1e-2, neighbours=2), 40, "queries"),
+    "mlr_path": (lambda: MLR(5, "ndcg", C=[10.0, 30.0], eps=1e-2), 2, "queries"),
+    "rmlr": (lambda: RMLR(5, C=5.0, lam=0.3, eps=1e-2), 40, "queries"),
+    "lowrank_mlr": (lambda: LowRankMLR(5, rank=2, lr=0.05), 4, "queries"),
+    "svmmap": (lambda: SVMMap(5, eps=1e-2), 60),
+    "svmmap_queries": (lambda: SVMMap(5, "precision", eps=1e-2, transform="standard"), 60, "queries"),
+    "ranksvm": (lambda: RankSVM(5, eps=1e-2, threshold="sweep"), 60),
     "pamir_topics": (lambda: PAMIR(5, per_topic=True, rounds=3), 3, "topics"),
     "pamir_topics_last": (lambda: PAMIR(5, per_topic=True, rounds=3, averaged=False, l2=1e-3), 3, "topics"),
     "pamir_topics_minibatches": (lambda: PAMIR(5, per_topic=True, rounds=3, minibatch=8), 3, "topics"),

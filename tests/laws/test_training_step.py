@@ -6,7 +6,7 @@ import torch
 from tests.laws.test_functions import Synchronisations
 from tests.rankers.small import FEATURES, lists
 from tests.rankers.test_lgmml import fit
-from torchrank import LGMMLNet, NeuralRanker
+from torchrank import MLR, LGMMLNet, LowRankMLR, NeuralRanker, SVMMap
 from torchrank.data.batch import Batch
 from torchrank.functional.losses import LOSSES
 
@@ -65,3 +65,30 @@ def test_scoring_by_local_metrics_never_waits(tmp_path, options, queries):
         assert torch.equal(ranker.score(batch), expected)
     assert counter.found == [] and expected.isfinite().all()
     assert ranker.to("meta").score(batch.to("meta")).shape == expected.shape
+
+
+@pytest.mark.parametrize("options", [{}, {"measure": "ndcg", "threshold": "sweep"}, {"measure": "precision"}], ids=str)
+def test_low_rank_metrics(options):
+    ranker, flat = LowRankMLR(FEATURES, **options), lists(0)[torch.tensor([3, 1, 4])]
+    ranker.components.data.normal_(generator=torch.Generator().manual_seed(0))
+    batch = flat._replace(queries=torch.rand(3, FEATURES), index=torch.arange(len(flat.x)))
+    with Synchronisations() as counter:
+        ranker.loss(batch).sum().backward()
+    assert counter.found == [] and ranker.components.grad.isfinite().all()
+    values = ranker.to("meta").loss(batch.to("meta"))
+    values.sum().backward()
+    assert values.device.type == "meta" and values.shape == (3,)
+
+
+@pytest.mark.parametrize("make", [MLR, SVMMap])
+@torch.no_grad()
+def test_scoring_by_cutting_planes_never_waits(make):
+    """A metric is taken apart once, when it is new."""
+    ranker, flat = make(FEATURES, transform=None), lists(0)[torch.tensor([3, 1, 4])]
+    learned = ranker.metric if make is MLR else ranker.weight
+    learned.copy_(torch.eye(FEATURES) if make is MLR else torch.ones(FEATURES))
+    batch = flat._replace(queries=torch.rand(3, FEATURES), index=torch.arange(len(flat.x)))
+    expected = ranker.score(batch)
+    with Synchronisations() as counter:
+        assert torch.equal(ranker.score(batch), expected)
+    assert counter.found == [] and expected.isfinite().all()

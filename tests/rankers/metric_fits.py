@@ -64,12 +64,16 @@ def data(batch_documents=60, form=None, **options):
     return RankingDataModule.from_sets(**sets, batch_documents=batch_documents, measures=["map"], **options)
 
 
-def fit(folder, module=None, make=MLR, **options):
-    """Without validation and checkpoints."""
-    ranker = make(D, **QUICK | options)
-    runner = trainer(folder, ranker.rounds, limit_val_batches=0, precision="64-true")
+def bare(folder, epochs, **options):
+    """A trainer without validation and checkpoints."""
+    runner = trainer(folder, epochs, limit_val_batches=0, **options)
     runner.callbacks[:] = [one for one in runner.callbacks if not isinstance(one, ModelCheckpoint)]
-    runner.fit(ranker, datamodule=module or data())
+    return runner
+
+
+def fit(folder, module=None, make=MLR, **options):
+    ranker = make(D, **QUICK | options)
+    bare(folder, ranker.rounds, precision="64-true").fit(ranker, datamodule=module or data())
     return ranker
 
 

@@ -38,7 +38,7 @@ def objective(train, metric, measure="map", k=None, threshold=1, discount="letor
     [
         ({"measure": "map"}, np.trace),
         ({"measure": "auc", "regulariser": "fro"}, lambda w: (w**2).sum() / 2),
-        ({"measure": "mrr", "regulariser": "l21", "lam": 0.5}, lambda w: np.trace(w) + np.linalg.norm(w, axis=1).sum() / 2),
+        ({"measure": "mrr", "regulariser": "l21", "lam": 0.5}, lambda w: np.trace(w) + np.hypot.reduce(w, 1).sum() / 2),
         ({"measure": "ndcg", "k": 3, "discount": "log2p1", "C": 20.0}, np.trace),
         ({"measure": "precision", "regulariser": "diagonal", "C": 20.0, "threshold": 2}, np.trace),
         ({"regulariser": "fro", "anchor": 0.3}, lambda w: ((w - 0.3 * np.eye(D)) ** 2).sum() / 2),

@@ -1,0 +1,103 @@
+"""LowRankMLR: its loss by brute force, its start, and that it comes near the minimum of the convex problem."""
+
+import numpy as np
+import pytest
+import torch
+
+import torchrank
+from tests.golden.mlr_reference import brute_force
+from tests.rankers import metric_fits
+from tests.rankers.metric_fits import D, bare, data, graded, points
+from torchrank import LowRankMLR, RankingDataModule, RankingSet
+
+
+def started(**options):
+    ranker = LowRankMLR(D, transform=None, **options)
+    with torch.no_grad():
+        ranker.components.copy_(torch.randn(ranker.components.shape, generator=torch.Generator().manual_seed(0)) / 3)
+    return ranker
+
+
+def fit(folder, epochs, module=None, **options):
+    ranker = LowRankMLR(D, **options)
+    bare(folder, epochs).fit(ranker, datamodule=module or data())
+    return ranker
+
+
+@pytest.mark.parametrize("form", ["corpus", "flat"])
+@pytest.mark.parametrize(("measure", "k"), [("map", None), ("auc", None), ("mrr", None), ("precision", 3), ("ndcg", 3)])
+def test_the_loss_is_hinge_and_penalty(form, measure, k):
+    ranker, train = started(measure=measure, C=2.0, rank=3).double(), graded(form)
+    components = ranker.components.detach().numpy()
+    metric, expected = components.T @ components, []
+    for q in range(len(train)):
+        batch = train[q].flat()
+        gaps, relevant = (batch.x - batch.queries[0]).numpy(), batch.labels.numpy() >= 1
+        usable = relevant.any() and not relevant.all()
+        scores = -np.einsum("nd,de,ne->n", gaps, metric, gaps)
+        expected.append(brute_force(scores, relevant, measure, k) + np.trace(metric) / 2 if usable else 0.0)
+    np.testing.assert_allclose(ranker.loss(train[:]).detach().numpy(), expected, atol=1e-10)
+
+
+def test_the_gradient_is_that_of_the_loss():
+    """By central differences along random directions; the loss is smooth away from ties."""
+    for threshold in (1, "sweep"):
+        ranker, batch = started(threshold=threshold, rank=2).double(), graded()[:]
+        ranker.loss(batch).sum().backward()
+        slope, point = ranker.components.grad.clone(), ranker.components.detach().clone()
+        for seed in range(3):
+            way = torch.randn(point.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+            values = []
+            for side in (1e-6, -1e-6):
+                with torch.no_grad():
+                    ranker.components.copy_(point + side * way)
+                    values.append(float(ranker.loss(batch).sum()))
+            assert (values[0] - values[1]) / 2e-6 == pytest.approx(float((slope * way).sum()), rel=1e-5)
+
+
+@pytest.mark.parametrize("init", ["pca", "random"])
+def test_the_start_has_unit_distances(tmp_path, init):
+    ranker = fit(tmp_path / init, 1, init=init, rank=3, lr=0.0, transform=None)
+    components, x = ranker.components.detach().double(), points()["train"].x
+    gaps = (x[:, None] - x[None]) @ components.T
+    assert gaps.square().sum(2).mean() == pytest.approx(1.0, rel=1e-5) and components.shape == (3, D)
+    gram = components @ components.T
+    torch.testing.assert_close(gram, gram[0, 0] * torch.eye(3).double(), rtol=1e-5, atol=1e-6)
+    if init == "pca":
+        _, _, directions = torch.linalg.svd(x - x.mean(0))
+        overlap = (components / components.norm(dim=1, keepdim=True)) @ directions[:3].T
+        torch.testing.assert_close(overlap.abs(), torch.eye(3).double(), rtol=1e-4, atol=1e-4)
+
+
+def test_it_comes_near_the_convex_minimum(tmp_path):
+    """With all directions nothing is lost but convexity: within a few percent of F / C."""
+    best = metric_fits.fit(tmp_path / "convex", C=3.0, eps=1e-3).certificate
+    ranker = fit(tmp_path / "low", 80, C=3.0, lr=0.03, transform=None)
+    value = float(ranker.double().loss(points()["train"][:]).mean())
+    assert best["lower"] / 3 <= value <= 1.05 * best["upper"] / 3
+
+
+def test_it_learns_embeds_and_loads(tmp_path):
+    ranker = fit(tmp_path, 30, C=10.0, rank=2, transform={"name": "pca", "variance": 0.9})
+    test = points()["test"][:]
+    found = ranker(test.x, test.offsets, index=test.index, queries=test.queries)
+    images, queries = ranker.embed(test.x), ranker.embed(test.queries)
+    gaps = images[test.index] - queries[torch.repeat_interleave(torch.arange(9), test.offsets.diff())]
+    torch.testing.assert_close(found, -gaps.square().sum(1), rtol=1e-6, atol=1e-6)
+    ranker.trainer.save_checkpoint(tmp_path / "last.ckpt")
+    again = torchrank.load(tmp_path / "last.ckpt")
+    torch.testing.assert_close(again(test.x, test.offsets, index=test.index, queries=test.queries), found)
+    assert torch.linalg.matrix_rank(ranker.get_mahalanobis_matrix()) == 2
+
+
+@pytest.mark.parametrize("given", [{"init": "zero"}, {"C": 0.0}, {"rank": 0}, {"measure": "err"}], ids=str)
+def test_wrong_options_are_refused(given):
+    with pytest.raises(ValueError, match=f"{next(iter(given))}="):
+        LowRankMLR(D, **given)
+
+
+def test_data_without_query_vectors_is_refused(tmp_path):
+    flat = graded("flat")
+    module = RankingDataModule.from_sets(train=RankingSet(flat.x, flat.labels, flat.offsets), measures=["map"])
+    with pytest.raises(ValueError, match="LowRankMLR learns distances from query vectors"):
+        fit(tmp_path, 1, module)

@@ -1,0 +1,112 @@
+"""MetricEstimator as scikit-learn uses it: pipelines, clones, cross validation, searches; votes typed again plainly."""
+
+import pickle
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_wine
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from torchrank import MLR, MetricEstimator
+
+QUICK = {"measure": "auc", "C": 1.0, "eps": 5e-2}
+
+
+@pytest.fixture(scope="module")
+def wine():
+    x, y = load_wine(return_X_y=True)
+    keep = np.random.default_rng(0).permutation(len(x))[:90]
+    x = (x - x.mean(0)) / x.std(0)
+    return x[keep], np.array(["red", "white", "rose"])[y[keep]]
+
+
+@pytest.fixture(scope="module")
+def fitted(wine):
+    return MetricEstimator(k=4, **QUICK).fit(wine[0][:60], wine[1][:60])
+
+
+def test_transform_is_the_product_with_the_components(wine, fitted):
+    images = fitted.transform(wine[0])
+    np.testing.assert_allclose(images, wine[0] @ fitted.components_.T, atol=1e-12)
+    np.testing.assert_allclose(fitted.components_.T @ fitted.components_, fitted.get_mahalanobis_matrix(), atol=1e-12)
+    gap = wine[0][0] - wine[0][1]
+    squared = ((images[0] - images[1]) ** 2).sum()
+    assert squared == pytest.approx(gap @ fitted.get_mahalanobis_matrix() @ gap) and isinstance(fitted.ranker_, MLR)
+
+
+@pytest.mark.parametrize("k", [1, 3, 4, 100])
+def test_votes_are_those_of_the_nearest_points(wine, fitted, k):
+    fitted = pickle.loads(pickle.dumps(fitted)).set_params(k=k)
+    train, test = fitted.transform(wine[0][:60]), fitted.transform(wine[0][60:])
+    for image, found in zip(test, fitted.predict(wine[0][60:]), strict=True):
+        order = np.argsort(((train - image) ** 2).sum(1), kind="stable")[:k]
+        votes = Counter(wine[1][:60][order])
+        assert found == next(c for c in wine[1][:60][order] if votes[c] == max(votes.values()))
+    right = np.mean(fitted.predict(wine[0][60:]) == wine[1][60:])
+    assert fitted.score(wine[0][60:], wine[1][60:]) == right and (k > 4 or right > 0.85)
+
+
+def test_in_pipelines_and_searches(wine):
+    last = make_pipeline(StandardScaler(), MetricEstimator(k=3, **QUICK))
+    scores = cross_val_score(last, *wine, cv=3)
+    assert scores.shape == (3,) and scores.min() > 0.85
+    middle = make_pipeline(StandardScaler(), MetricEstimator(**QUICK), KNeighborsClassifier(3))
+    assert middle.fit(*wine).score(*wine) > 0.9
+    grid = {"metricestimator__k": [1, 5], "metricestimator__C": [0.1, 1.0]}
+    search = GridSearchCV(last, grid, cv=2).fit(*wine)
+    assert search.best_score_ > 0.85 and len(search.cv_results_["params"]) == 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"model": "rmlr", "lam": 0.1}, {"model": "lowrank_mlr", "rank": 2, "epochs": 30}, {"model": "metric_baseline"}],
+    ids=str,
+)
+def test_other_models(wine, options):
+    quick = {} if options["model"] == "metric_baseline" else {"measure": "auc"}
+    metric = MetricEstimator(k=3, transform="standard", **options, **quick)
+    images = metric.fit_transform(10 * wine[0][:60], wine[1][:60])
+    assert images.shape == (60, len(metric.components_)) and metric.score(10 * wine[0][60:], wine[1][60:]) > 0.8
+
+
+def test_parameters_and_clones():
+    metric = MetricEstimator(k=5, C=10.0, measure="mrr")
+    assert metric.get_params() == {"model": "mlr", "k": 5, "epochs": 100, "C": 10.0, "measure": "mrr"}
+    copy = clone(metric).set_params(k=1, C=2.0, eps=1e-2)
+    assert copy.get_params() == {"model": "mlr", "k": 1, "epochs": 100, "C": 2.0, "measure": "mrr", "eps": 1e-2}
+    assert metric.k == 5 and repr(metric) == "MetricEstimator(model='mlr', k=5, epochs=100, C=10.0, measure='mrr')"
+
+
+def test_wrong_use_is_refused(wine):
+    with pytest.raises(ValueError, match="not fitted"):
+        MetricEstimator().transform(wine[0])
+    with pytest.raises(ValueError, match="unknown model='lmnn'"):
+        MetricEstimator("lmnn").fit(*wine)
+    with pytest.raises(ValueError, match="use GridSearchCV"):
+        MetricEstimator(C=[1.0, 2.0]).fit(*wine)
+    with pytest.raises(ValueError, match="and 3"):
+        MetricEstimator().fit(wine[0], [0, 1, 2])
+    metric = MetricEstimator(**QUICK).fit(wine[0][:20], wine[1][:20])
+    with pytest.raises(ValueError, match=r"learned from 13 features, got rows \(90, 2\)"):
+        metric.predict(wine[0][:, :2])
+
+
+def test_scikit_learn_is_not_needed():
+    code = "import sys; sys.modules['sklearn'] = None; from torchrank import MetricEstimator as M; " \
+           "print(M(C=10.0).fit([[0.0], [0.1], [1.0], [1.1]], [0, 0, 1, 1]).predict([[0.2]]))"  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.split("\n")[0] == "[0]", done.stderr[-2000:]
+
+
+def test_a_fit_changes_no_global_state(wine):
+    state = torch.get_rng_state()
+    MetricEstimator(**QUICK).fit(wine[0][:20], wine[1][:20])
+    assert torch.equal(state, torch.get_rng_state())

@@ -1,0 +1,161 @@
+"""Metrics for users of scikit-learn and metric-learn: fit, transform, predict, score. scikit-learn is not needed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from pytorch_lightning import Trainer
+from torch import Tensor
+
+import torchrank
+from torchrank.data.corpus import CorpusSet, SameClass
+from torchrank.data.datamodule import RankingDataModule
+from torchrank.functional.neighbours import majority
+
+MODELS = {"mlr": "MLR", "rmlr": "RMLR", "lowrank_mlr": "LowRankMLR", "metric_baseline": "MetricBaseline"}
+CHUNK_NUMBERS = 2**22  # distances held at once
+
+
+class MetricEstimator:
+    """Learns a metric from classes: `transform` maps points to where squared Euclidean distances are those of the
+    metric, `predict` lets the k nearest training points vote (ties: the class of the nearest of them).
+
+    `model` is mlr, rmlr, lowrank_mlr or metric_baseline, `options` are those of the ranker (measure, C, eps, ...),
+    `epochs` is for lowrank_mlr. Without `transform=...` features are taken as they are, so that `transform(X)` is
+    `X @ components_.T`, as in metric-learn: put a StandardScaler before it. Fits without validation: choose C and k by
+    GridSearchCV. `ranker_` is the fitted ranker.
+
+    >>> x = np.array([[0.0, 5.0], [0.1, -3.0], [1.0, 4.0], [1.1, -4.0]])
+    >>> metric = MetricEstimator(k=1, C=10.0).fit(x, ["a", "a", "b", "b"])
+    >>> metric.predict([[0.05, 9.0], [1.2, 0.0]]).tolist(), metric.transform(x).shape[0]
+    (['a', 'b'], 4)
+    """
+
+    _estimator_type = "classifier"  # scikit-learn before 1.6
+
+    def __init__(self, model: str = "mlr", k: int = 3, epochs: int = 100, **options: Any):
+        self.model, self.k, self.epochs, self.options = model, k, epochs, options
+
+    # ---- what scikit-learn asks for -----------------------------------------------------------------------------
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return {"model": self.model, "k": self.k, "epochs": self.epochs, **self.options}
+
+    def set_params(self, **params: Any) -> MetricEstimator:
+        own = {name: params.pop(name) for name in ("model", "k", "epochs") if name in params}
+        self.__init__(**{**self.get_params(), **own, **params})  # type: ignore[misc]
+        return self
+
+    def __repr__(self) -> str:
+        return f"MetricEstimator({', '.join(f'{name}={value!r}' for name, value in self.get_params().items())})"
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "ranker_" in vars(self)
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags, Tags, TargetTags, TransformerTags
+
+        parts = {"transformer_tags": TransformerTags(), "classifier_tags": ClassifierTags()}
+        return Tags(estimator_type="classifier", target_tags=TargetTags(required=True), **parts)
+
+    # ---- learning -----------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any) -> MetricEstimator:
+        """Learns from points X (n, D) and their classes y (n,), of any type."""
+        if self.model not in MODELS:
+            raise ValueError(f"unknown model={self.model!r}: choose one of {', '.join(MODELS)}")
+        if isinstance(self.options.get("C"), list):
+            raise ValueError("a path of C is chosen from by validation, which this fit has not: use GridSearchCV")
+        x = _rows(X)
+        if x.dim() != 2 or len(x) != len(y):
+            raise ValueError(f"expected points (n, D) and n classes, got {tuple(x.shape)} and {len(y)}")
+        self.classes_, codes = np.unique(np.asarray(y), return_inverse=True)
+        self.n_features_in_ = x.shape[1]
+        self.ranker_ = self._fitted(x, torch.from_numpy(codes))
+        self._codes, self._images = torch.from_numpy(codes), self._embed(x)
+        return self
+
+    def _fitted(self, x: Tensor, codes: Tensor) -> Any:
+        ranker = torchrank.__getattr__(MODELS[self.model])(x.shape[1], **{"transform": None, **self.options})
+        relevance = SameClass(codes, codes, tuple(str(name) for name in self.classes_))
+        train = CorpusSet(x, x, relevance, own=torch.arange(len(x)), name="train")
+        with quiet_lightning():
+            trainer = Trainer(
+                accelerator="cpu",
+                devices=1,
+                max_epochs=ranker.rounds or self.epochs,
+                limit_val_batches=0,
+                num_sanity_val_steps=0,
+                logger=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+                use_distributed_sampler=False,
+            )
+            trainer.fit(ranker, datamodule=RankingDataModule.from_sets(train=train))
+        ranker.trainer = None  # what is left can be pickled
+        return ranker.eval()
+
+    # ---- using --------------------------------------------------------------------------------------------------
+
+    @property
+    def components_(self) -> np.ndarray:
+        """L (r, D): the metric is L'L."""
+        return self._ranker().components.detach().double().numpy()
+
+    def get_mahalanobis_matrix(self) -> np.ndarray:
+        """W (D, D)."""
+        return self._ranker().get_mahalanobis_matrix().detach().double().numpy()
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Points (n, D) as their images (n, r)."""
+        return self._embed(_rows(X)).numpy()
+
+    def fit_transform(self, X: Any, y: Any) -> np.ndarray:
+        return self.fit(X, y).transform(X)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The classes for which the k nearest training points vote."""
+        images, found = self._embed(_rows(X)), []
+        for part in images.split(max(1, CHUNK_NUMBERS // len(self._images))):
+            distances = torch.cdist(part, self._images, compute_mode="donot_use_mm_for_euclid_dist")
+            nearest = distances.argsort(dim=1, stable=True)[:, : self.k]
+            found.append(majority(self._codes[nearest], torch.ones_like(nearest, dtype=torch.bool)))
+        return self.classes_[torch.cat(found).numpy()]
+
+    def score(self, X: Any, y: Any) -> float:
+        """Share of right predictions."""
+        return float(np.mean(self.predict(X) == np.asarray(y)))
+
+    def _embed(self, x: Tensor) -> Tensor:
+        ranker = self._ranker()
+        if x.dim() != 2 or x.shape[1] != self.n_features_in_:
+            raise ValueError(f"this metric was learned from {self.n_features_in_} features, got rows {tuple(x.shape)}")
+        rows = ranker.transform(x, torch.tensor([0, len(x)]))
+        return rows.double() @ ranker.components.detach().double().T
+
+    def _ranker(self) -> Any:
+        if not self.__sklearn_is_fitted__():
+            raise ValueError("this MetricEstimator is not fitted: call fit(X, y) first")
+        return self.ranker_
+
+
+def _rows(X: Any) -> Tensor:
+    return torch.from_numpy(np.array(X, dtype=np.float64))
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Without the lines about devices that Lightning prints for every fit."""
+    logger = logging.getLogger("pytorch_lightning")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
