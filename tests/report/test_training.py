@@ -20,6 +20,13 @@ def test_rounds_and_values(tmp_path):
     np.testing.assert_array_equal(read_training(folder, "train/objective")[1], [7.5, 6.25])
 
 
+def test_the_validation_after_the_fit_is_no_round(tmp_path):
+    folder = write(tmp_path / "a", ["0,0,,0.25", "0,0,7.5,", "1,1,,0.5", "1,1,6.25,", "2,2,,0.5"])
+    np.testing.assert_array_equal(read_training(folder, "val/map")[0], [1, 2])
+    untrained = write(tmp_path / "b", ["0,0,,0.25"])
+    np.testing.assert_array_equal(read_training(untrained, "val/map")[0], [1])
+
+
 def test_a_panel_for_each_value_and_a_line_for_each_run(tmp_path):
     folders = {name: write(tmp_path / name, [f"0,0,{start},0.1", f"1,1,{start - 1},0.2"]) for name, start in
                (("l1", 9), ("induction", 5))}  # fmt: skip

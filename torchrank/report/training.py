@@ -30,13 +30,16 @@ def plot_training(folders: Mapping[str, str | Path], values: Sequence[str]) -> "
 
 
 def read_training(folder: str | Path, value: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Rounds, counted from 1, and the value that was logged in each of them."""
+    """Rounds, counted from 1, and the value that was logged in each of them; what the end of a fit logs once more, when
+    the chosen state is validated, is left out."""
     path = Path(folder) / "log" / "metrics.csv"
     if not path.exists():
         raise ValueError(f"there is no {path}: train with logger=csv, and give the folder of one run")
     with path.open(encoding="utf-8", newline="") as lines:
         rows = list(csv.DictReader(lines))
-    found = [(int(row["epoch"]) + 1, float(row[value])) for row in rows if row.get(value)]
+    trained = [int(row["epoch"]) for row in rows if any(text and name[:6] == "train/" for name, text in row.items())]
+    last = max(trained, default=float("inf"))
+    found = [(int(row["epoch"]) + 1, float(row[value])) for row in rows if row.get(value) and int(row["epoch"]) <= last]
     if not found:
         known = ", ".join(sorted({name for row in rows for name, text in row.items() if text} - {"epoch", "step"}))
         raise ValueError(f"{path} has no value {value!r}: it has {known or 'none'}")
