@@ -27,7 +27,7 @@ class Thresholds(NamedTuple):
         for first in range(0, len(found), step):
             codes = self.codes[first : first + step].long()
             found[first : first + step].scatter_add_(1, codes, values.expand(len(codes), -1))
-        return found[:, :width].cumsum_(1)
+        return found[:, :width].cumsum(1)
 
     def above(self, feature: Tensor, place: Tensor) -> Tensor:
         """Which documents (N,) are above one threshold."""
