@@ -9,6 +9,7 @@ from threadpoolctl import threadpool_info
 from torchrank.solvers import cutting_plane
 from torchrank.solvers.admm import Cuts, Reduced, admm
 from torchrank.solvers.cutting_plane import add_cut, gap, restart, start
+from torchrank.solvers.interior_point import interior_point
 from torchrank.solvers.reduced import solve_reduced
 from torchrank.solvers.regularisers import make_regulariser
 
@@ -94,8 +95,20 @@ def test_the_reduced_problem_has_the_minimum_of_an_interior_point_solver(name, C
             assert np.linalg.eigvalsh(found.point)[0] >= -1e-12
 
 
+@pytest.mark.parametrize("name", ["trace", "diagonal"])
+def test_the_interior_point_method_alone_finds_the_minimum(name):
+    for seed, C in ((1, 0.5), (2, 40.0), (3, 1e4)):
+        psi, loss = pieces(seed, name, count=20)
+        true = solved(psi, loss, C, name)
+        w, weights, complement = interior_point(psi, loss, C, 1e-8 * max(true, 1.0))
+        value = objective(omega_of(name), psi, loss, C, w)
+        assert value == pytest.approx(true, rel=1e-6)
+        assert value - weights @ loss <= 1e-8 * max(true, 1.0)
+        assert weights.min() > 0 and weights.sum() < C and complement > 0
+
+
 @pytest.mark.parametrize("steps", [1, 3, 20])
-@pytest.mark.parametrize("name", ["fro", "l21", "anchor"])
+@pytest.mark.parametrize("name", ["trace", "fro", "l21", "diagonal", "anchor"])
 def test_with_few_steps_the_bounds_still_hold(name, steps):
     for C in (0.1, 5.0, 300.0):
         psi, loss = pieces(7, name)

@@ -134,6 +134,9 @@ def _to(plane: Plane, device: torch.device) -> Plane:
 
 
 def _with_cut(plane: Plane, psi: Tensor, loss: Tensor) -> Plane:
+    if psi.shape != plane.probe.shape or not (torch.isfinite(psi).all() and torch.isfinite(loss)):
+        raise ValueError(f"a cut must be finite, of shape {tuple(plane.probe.shape)}; this one has {tuple(psi.shape)}")
+    psi = (psi + psi.T) / 2 if psi.ndim == 2 else psi  # not exactly symmetric where products were rounded
     psis = torch.cat((plane.psi, psi[None]))
     row = psis.flatten(1) @ psi.flatten()
     gram = torch.cat((torch.cat((plane.gram, row[None, :-1])), row[:, None]), 1)

@@ -9,6 +9,7 @@ from torchrank.solvers.admm import Cuts, Reduced, admm, hinge, simplex
 from torchrank.solvers.interior_point import interior_point
 from torchrank.solvers.regularisers import Diagonal, Linear, Regulariser, Trace
 
+FEW = 40  # steps of ADMM before the interior point method takes over
 RECENT = 4  # cuts with a weight in the last rounds: those that probably have one now
 
 
@@ -17,14 +18,15 @@ def solve_reduced(
 ) -> Reduced:
     """Upper - lower <= tolerance, unless steps or digits run out; both bounds hold then too.
 
-    `linear` is a quadratic program over the simplex, solved exactly; `trace` and `diagonal` are linear in W, as the
-    interior point method wants it; the others go on from `start` by ADMM.
+    `linear` is a quadratic program over the simplex, solved exactly. The others go on from `start` by ADMM. Where it
+    is slow, as on correlated features, `trace` and `diagonal` end with an interior point method, being linear in W.
     """
     if isinstance(regulariser, Linear):
         return _exact(cuts, start, regulariser, C)
-    if isinstance(regulariser, Trace | Diagonal):
-        return _interior(cuts, start, regulariser, C, tolerance, idle)
-    return admm(cuts, start, regulariser, C, tolerance)
+    if not isinstance(regulariser, Trace | Diagonal):
+        return admm(cuts, start, regulariser, C, tolerance)
+    found = admm(cuts, start, regulariser, C, tolerance, FEW)
+    return found if found.upper - found.lower <= tolerance else _interior(cuts, found, regulariser, C, tolerance, idle)
 
 
 def _exact(cuts: Cuts, start: Reduced, regulariser: Linear, C: float) -> Reduced:
@@ -53,4 +55,5 @@ def _interior(cuts: Cuts, start: Reduced, regulariser: Regulariser, C: float, to
         chosen = chosen | more
     alpha = np.zeros_like(cuts.loss)
     alpha[used] = np.where(weights > math.sqrt(complement * C), weights, 0.0)
-    return start._replace(alpha=alpha, point=w, upper=upper, lower=lower)
+    found = start._replace(alpha=alpha, lower=max(lower, start.lower))
+    return found._replace(point=w, upper=upper) if upper < start.upper else found

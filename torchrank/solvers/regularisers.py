@@ -29,10 +29,7 @@ def shrink_spectrum(a: Array, threshold: float) -> Array:
 
 
 class Regulariser:
-    """Omega, which must have a bound, and a step where ADMM is to minimise it.
-
-    ADMM splits W = Z (and for some V = Z); `u (splits, *shape)` are the scaled multipliers.
-    """
+    """Omega. ADMM splits W = Z, and for l21 also V = Z; `u (splits, *shape)` are the scaled multipliers."""
 
     splits = 1
 
@@ -43,9 +40,15 @@ class Regulariser:
         """Largest lower bound that the weights a give when scaled by 0..room."""
         raise NotImplementedError
 
+    def prox(self, v: Array, rho: float) -> Array:
+        """argmin over the cone of Omega(Z) + rho/2 |Z - v|^2."""
+        raise NotImplementedError
+
     def step(self, w: Array, z: Array, u: Array, rho: float) -> tuple[Array, Array]:
         """Z and multipliers of the next step, after the (relaxed) W of this step."""
-        raise NotImplementedError
+        v = w + u[0]
+        new = self.prox(v, rho)
+        return new, (v - new)[None]
 
     def candidate(self, z: Array, u: Array, rho: float) -> Array:
         """The point of the cone that Z stands for."""
@@ -58,6 +61,9 @@ class Trace(Regulariser):
     def value(self, w: Array) -> float:
         return float(np.trace(w))
 
+    def prox(self, v: Array, rho: float) -> Array:
+        return shrink_spectrum(v, 1 / rho)
+
     def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
         return gain * min(room, _inverse(eigenvalues(slope)[-1])) if gain > 0 else 0.0
 
@@ -67,6 +73,9 @@ class Diagonal(Regulariser):
 
     def value(self, w: Array) -> float:
         return float(w.sum())
+
+    def prox(self, v: Array, rho: float) -> Array:
+        return np.maximum(v - 1 / rho, 0.0)
 
     def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
         return gain * min(room, _inverse(slope.max())) if gain > 0 else 0.0
@@ -81,11 +90,9 @@ class Frobenius(Regulariser):
     def value(self, w: Array) -> float:
         return float(np.square(w if self.anchor is None else w - self.anchor).sum() / 2)
 
-    def step(self, w: Array, z: Array, u: Array, rho: float) -> tuple[Array, Array]:
-        v = w + u[0]
+    def prox(self, v: Array, rho: float) -> Array:
         pulled = rho * v if self.anchor is None else rho * v + self.anchor
-        new = shrink_spectrum(pulled / (1 + rho), 0.0)
-        return new, (v - new)[None]
+        return shrink_spectrum(pulled / (1 + rho), 0.0)
 
     def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
         if self.anchor is None:
