@@ -9,7 +9,7 @@ from torchrank.solvers.admm import Cuts, Reduced, admm, hinge, simplex
 from torchrank.solvers.interior_point import interior_point
 from torchrank.solvers.regularisers import Diagonal, Linear, Regulariser, Trace
 
-FEW = 40  # steps of ADMM before the interior point method takes over
+FEW = 20  # steps of ADMM before the interior point method takes over
 RECENT = 4  # cuts with a weight in the last rounds: those that probably have one now
 
 
