@@ -173,3 +173,13 @@ def test_unknown_names_and_empty_folders(tmp_path):
         tabulate(tmp_path, measures=["ndgc@10"])
     with pytest.raises(ValueError, match=r"no run has the convention trec; the files hold default, letor"):
         tabulate(tmp_path, conventions=["trec"])
+
+
+def test_steps_are_shown_where_runs_count_them(tmp_path):
+    queries = {"default/ndcg@10": [0.5, 0.6]}
+    for fold, steps in ((1, 10), (2, 25)):
+        write_run(tmp_path / f"a{fold}", "a", value=0.5, queries=queries, fold=fold, steps=steps)
+        write_run(tmp_path / f"b{fold}", "b", value=0.5, queries=queries, fold=fold)
+    page = markdown(sheets(tabulate(tmp_path))[0])
+    assert "| method | ndcg@10 | fit seconds | steps |" in page and "Steps of the optimizer" in page
+    assert "| 2.0 | 17.5 |" in page and "| 2.0 | – |" in page  # noqa: RUF001
