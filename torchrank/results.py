@@ -121,16 +121,25 @@ def git_commit() -> str | None:
         return None
 
 
+def _digits(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
 def print_results(results: dict, folder: Path) -> None:
-    """A table of the test measures (of validation where nothing was tested), one row per convention."""
+    """A table of the test measures (of validation where nothing was tested), one row per convention if they fit."""
     console = Console(soft_wrap=True)
     split = "test" if "test" in results else "val"  # data=files may come without test lists
     parts = results[split]
     measures = list(dict.fromkeys(measure for part in parts.values() for measure in part["measures"]))
     title = f"{results['name']} on {results['data']}, fold {results['fold']}, {split}"
-    table = Table("convention", *measures, title=title)
-    for name, part in parts.items():
-        table.add_row(name, *(f"{part['measures'][m]:.4f}" if m in part["measures"] else "" for m in measures))
+    rows = [[name, *(_digits(part["measures"].get(m)) for m in measures)] for name, part in parts.items()]
+    cells = [["convention", *measures], *rows]
+    width = sum(3 + max(map(len, column)) for column in zip(*cells, strict=True))
+    if width >= console.width:  # many measures: one per line
+        cells = [list(column) for column in zip(*cells, strict=True)]
+    table = Table(*cells[0], title=title)
+    for row in cells[1:]:
+        table.add_row(*row)
     console.print(table)
     for name, part in parts.items():
         console.print(f"{name}: {part['text']}; {part['empty']} of {part['lists']} queries have no relevant document.")
