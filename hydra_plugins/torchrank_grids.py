@@ -23,6 +23,7 @@ set). A worker takes the next job that no other has taken, so it pays for its im
 """
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -126,10 +127,12 @@ class Workers:
         command = [sys.executable, *sys.orig_argv[1:], f"hydra.sweep.dir='{self.folder}'"]  # it may hold the time
         with tempfile.TemporaryDirectory() as taken:
             environment = os.environ | {TAKEN: taken, "OMP_NUM_THREADS": threads, "TQDM_DISABLE": "1"}
+            before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers end with this process
             workers = [subprocess.Popen(command, env=environment) for _ in range(count)]
             try:
                 failed = sum(worker.wait() != 0 for worker in workers)
             finally:
+                signal.signal(signal.SIGTERM, before)
                 for worker in workers:
                     worker.terminate()
         if failed:

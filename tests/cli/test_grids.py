@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from textwrap import dedent
 
@@ -137,6 +138,23 @@ def test_a_sweep_side_by_side_goes_on_where_it_broke(sweep, tmp_path):
     (tmp_path / "broken").unlink()
     jobs = sweep("experiment=table", "hydra.sweeper.jobs=2")
     assert sorted(job["fold"] for job in jobs) == [1, 1, 1, 2, 2, 2]
+
+
+@pytest.mark.usefixtures("sweep")
+def test_a_sweep_that_is_killed_takes_its_workers_along(tmp_path):
+    command = [sys.executable, "application.py", "-m", "experiment=table", "hydra.sweeper.jobs=2"]
+    running = subprocess.Popen(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE
+    )
+    lines = tmp_path / "jobs.jsonl"
+    while not lines.exists() and running.poll() is None:
+        time.sleep(0.05)
+    running.terminate()
+    running.communicate(timeout=60)  # ends when the workers have closed the pipe too
+    done = lines.read_text().count("\n")
+    assert running.returncode == 143 and done < 6
+    time.sleep(0.5)
+    assert lines.read_text().count("\n") == done
 
 
 def test_errors_come_before_the_first_job(sweep):
