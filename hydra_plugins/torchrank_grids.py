@@ -78,8 +78,14 @@ class GridsSweeper(BasicSweeper):
             self.launcher = Workers(self.jobs, str(given["config"].hydra.sweep.dir))
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
+        """Composes one job of each kind (equal choices, equal settings of any value): Hydra would compose them all."""
         if TAKEN not in os.environ:  # otherwise done already, by the process that started this one
-            super().validate_batch_is_legal(batch)
+            kinds = {tuple(self._kind(line) for line in job): job for job in batch}
+            super().validate_batch_is_legal(list(kinds.values()))
+
+    def _kind(self, line: str) -> str:
+        key = line.split("=", 1)[0]
+        return line if self._is_group(key) else key
 
     def _parse_config(self) -> list[str]:
         return []  # `params` join each grid below, under the command line
