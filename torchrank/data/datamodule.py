@@ -171,11 +171,12 @@ class RankingDataModule(LightningDataModule):
         free, _ = torch.cuda.mem_get_info(self._device)
         return 4 * len(lists.x) * self._transform.num_outputs < free / 2
 
-    def training_shard(self) -> Iterator[Batch]:
-        """This process's share of the training lists, in order; the shares of all processes are the whole set."""
+    def training_shard(self, least: int = 0) -> Iterator[Batch]:
+        """This process's share of the training lists, in order; the shares of all processes are the whole set. A
+        fit by rounds may ask for batches of more entries than `batch_documents`."""
         lists = self.ready("train")
         first, last = shard(self.sets["train"].lengths, *self._place())
-        for a, b in ranges(self.sets["train"].lengths, self.batch_documents, first, last):
+        for a, b in ranges(self.sets["train"].lengths, max(least, self.batch_documents), first, last):
             yield lists[a:b]
 
     def tiebreak(self, split: str, batch: Batch) -> Tensor:

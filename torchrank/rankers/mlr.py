@@ -17,6 +17,7 @@ from torchrank.solvers.psi import add_diagonal_psi, add_metric_psi, component_sc
 
 FORMS = ("trace", "fro", "l21", "diagonal")
 KEPT = 2**23  # entries of lists that are made once, not in every round
+ENTRIES = 2**20  # of a batch over a shared corpus, where only scores are that long
 
 
 class MLR(RoundRanker):
@@ -132,10 +133,12 @@ class MLR(RoundRanker):
 
     def batches(self) -> Iterator[Batch]:
         """The training lists, or of each the neighbourhood of its query; kept, where they are not too many."""
-        lists, threshold = super().batches(), self.cuts.oracle.threshold
+        train, threshold = self.data.sets["train"], self.cuts.oracle.threshold
+        lists = self.data.training_shard(ENTRIES if train.is_shared else 0)
         if self.neighbours is not None:
             lists = (keep_nearest(batch, self.neighbours, float(threshold)) for batch in lists)
-        return self.cuts.batches(lists, self.neighbours is not None or self.data.sets["train"].lengths.sum() < KEPT)
+        few = train.is_shared and train.lengths.sum() <= KEPT
+        return self.cuts.batches(lists, few or self.neighbours is not None)
 
     def round(self) -> bool:
         add = add_diagonal_psi if self.metric.dim() == 1 else add_metric_psi
