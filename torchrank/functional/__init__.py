@@ -1,7 +1,9 @@
 """Pure tensor functions on flat lists and on matrices; imports torch only."""
 
+from torchrank.functional.clouds import choose_components, cloud_pca, cloud_similarity, nearest_clouds
 from torchrank.functional.conventions import CONVENTIONS, describe, evaluate
 from torchrank.functional.domination import domination_loss
+from torchrank.functional.gaussians import cloud_gaussians, cloud_moments, gaussian_divergence
 from torchrank.functional.losses import LOSSES, lambdarank_loss, listnet_loss, rank_weights, ranknet_loss, warp_loss
 from torchrank.functional.metrics import (
     all_pairs_error,
@@ -34,11 +36,17 @@ __all__ = [
     "all_pairs_error",
     "auc",
     "average_precision",
+    "choose_components",
+    "cloud_gaussians",
+    "cloud_moments",
+    "cloud_pca",
+    "cloud_similarity",
     "describe",
     "domination_error",
     "domination_loss",
     "err",
     "evaluate",
+    "gaussian_divergence",
     "geometric_mean",
     "gmml",
     "gmml_factor",
@@ -50,6 +58,7 @@ __all__ = [
     "mean_ndcg",
     "most_violated",
     "ndcg",
+    "nearest_clouds",
     "pad",
     "pair_scatter",
     "precision",
