@@ -1,11 +1,17 @@
 """The systems of the LocalRank paper beside plain forms of them, in one run.
 
-    python benchmarks/localrank.py [--parts rankboost] [--queries 470] [--threads 1]
+    python benchmarks/localrank.py [--parts pca similarity rankboost] [--clouds 6000] [--queries 470] [--threads 1]
 
 rankboost: lists in the shape of MQ2008 (46 features, 3 grades). A round beside numpy with an explicit list of pairs:
 naive, every rule of every feature (256 bins) tried on all pairs; and, for scale, the list of pairs summed into
 potentials with all values presorted, feature by feature. All find the same rules. Then a round on longer lists with
 136 features, where the list of pairs is what costs.
+
+pca: principal directions of clouds of about 120 x 136 float32 numbers beside a loop of scikit-learn's PCA over the
+queries, which computes in float32; on one and on the same number of threads each. The exact route computes in float64.
+Standard deviations fall linearly to 0, on axes of its own for every cloud. The accuracy of the fast route is that to
+the exact one. similarity: all pairs of these clouds at 5 directions beside the bare products, and the nearest cloud.
+With --clouds 300 both take seconds.
 
 Times are the best of all rounds.
 """
@@ -19,10 +25,14 @@ import warnings
 import numpy as np
 import torch
 from pytorch_lightning import Trainer
+from sklearn.decomposition import PCA
+from threadpoolctl import threadpool_limits
 
 from torchrank import RankBoost, RankingDataModule, RankingSet
+from torchrank.functional import cloud_pca, cloud_similarity, nearest_clouds
 
 BINS = 256
+COMPONENTS, FEATURES = 5, 136
 
 
 def make_lists(queries, length, features, seed=0):
@@ -38,6 +48,99 @@ def make_lists(queries, length, features, seed=0):
 
 def verdict(text, ratio, limit):
     print(f"  {text:58}{ratio:10.1f}x  (wanted: >= {limit}x) {'ok' if ratio >= limit else 'MISSED'}")
+
+
+def best_of(repeats, *functions):
+    """The shortest time of each function in seconds; they take turns, so that all see the same machine."""
+    times = [[] for _ in functions]
+    for _ in range(repeats):
+        for function, found in zip(functions, times, strict=True):
+            start = time.perf_counter()
+            function()
+            found.append(time.perf_counter() - start)
+    return [min(found) for found in times]
+
+
+# ---- Clouds ---------------------------------------------------------------------------------------------------------
+
+
+def make_clouds(count, seed=0):
+    """Rows (N, 136) float32 and offsets of clouds of 60 to 180 documents."""
+    random = np.random.default_rng(seed)
+    lengths = random.integers(60, 181, count)
+    x = random.standard_normal((lengths.sum(), FEATURES), dtype=np.float32)
+    spreads = np.linspace(1, 0, FEATURES, endpoint=False, dtype=np.float32)
+    offsets = np.concatenate([[0], lengths.cumsum()])
+    for first, last in itertools.pairwise(offsets):
+        mirror = random.standard_normal(FEATURES, dtype=np.float32)  # axes: a reflection of those of the features
+        part = x[first:last] * spreads
+        x[first:last] = part - np.outer(part @ mirror, 2 * mirror / (mirror @ mirror))
+    return torch.from_numpy(x), torch.from_numpy(offsets)
+
+
+def sklearn_loop(x, offsets):
+    rows = x.numpy()
+    return [PCA(n_components=COMPONENTS).fit(rows[first:last]) for first, last in itertools.pairwise(offsets.tolist())]
+
+
+def cosines(u, others):
+    """|cos| of the first and of the last direction: mean and smallest over the clouds."""
+    found = (u * others).sum(2).abs()[:, [0, -1]]
+    return ", ".join(
+        f"u_{p} mean {c.mean():.6f} smallest {c.min():.3f}" for p, c in zip((1, COMPONENTS), found.T, strict=True)
+    )
+
+
+def pca(options):
+    x, offsets = make_clouds(options.clouds)
+    print(
+        f"PCA, {options.clouds} clouds of 60 to 180 documents, {len(x):,} x {FEATURES} float32, {COMPONENTS} components"
+    )
+    routes = {
+        route: lambda route=route: cloud_pca(x, offsets, COMPONENTS, route=route) for route in ("exact", "subspace")
+    }
+    with threadpool_limits(options.threads):
+        loop, exact, subspace = best_of(options.repeats, lambda: sklearn_loop(x, offsets), *routes.values())
+    for name, seconds in (
+        ("scikit-learn, a loop", loop),
+        ("torchrank, exact", exact),
+        ("torchrank, subspace", subspace),
+    ):
+        print(f"  {name}: {seconds:.2f} s, {1e3 * seconds / options.clouds:.3f} ms a cloud")
+    u, *_ = cloud_pca(x, offsets, COMPONENTS)
+    some = min(options.clouds, 200)
+    peers = torch.tensor(np.stack([one.components_ for one in sklearn_loop(x, offsets[: some + 1])]))
+    print(f"  exact beside scikit-learn, |cos| of {some} clouds: {cosines(u[:some], peers)}")
+    print(f"  subspace beside exact, |cos|: {cosines(routes['subspace']()[0], u)}")
+    verdict("scikit-learn / torchrank, exact in float64", loop / exact, 2.5)
+    verdict("scikit-learn / torchrank, subspace", loop / subspace, 5)
+    print()
+
+
+def similarity(options):
+    """Different tensors on both sides, so that all products are made; then the same on both, where half are."""
+    u, _, _, ranks = cloud_pca(*make_clouds(options.clouds), COMPONENTS, route="subspace")
+    v, ranks_v = u.clone(), ranks.clone()
+    left, right = u.transpose(0, 1).contiguous(), v.transpose(0, 1).contiguous()
+    out = u.new_empty(len(u), len(v))
+
+    def products():
+        for p in range(COMPONENTS):
+            torch.mm(left[p], right[p].T, out=out)
+
+    bare, full, half, nearest = best_of(
+        options.repeats,
+        products,
+        lambda: cloud_similarity(u, ranks, v, ranks_v),
+        lambda: cloud_similarity(u, ranks, u, ranks),
+        lambda: nearest_clouds(u, ranks, v, ranks_v),
+    )
+    print(f"similarity, {len(u)} x {len(u)} clouds, {COMPONENTS} directions of {FEATURES} features in float32")
+    print(
+        f"  bare products {bare:.2f} s, all pairs {full:.2f} s, a set with itself {half:.2f} s, nearest {nearest:.2f} s"
+    )
+    name, ratio = "all pairs / bare products", full / bare
+    print(f"  {name:58}{ratio:10.1f}x  (wanted: <= 2x) {'ok' if ratio <= 2 else 'MISSED'}\n")
 
 
 # ---- RankBoost ------------------------------------------------------------------------------------------------------
@@ -165,12 +268,14 @@ def long_lists(options):
     print(f"  {'presorted pairs / torchrank, 256 bins':58}{presorted_round / binned_round:10.1f}x")
 
 
-PARTS = {"rankboost": rankboost}
+PARTS = {"pca": pca, "similarity": similarity, "rankboost": rankboost}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
+    parser.add_argument("--clouds", type=int, default=6000)
+    parser.add_argument("--repeats", type=int, default=3, help="of the timed calls on clouds")
     parser.add_argument("--queries", type=int, default=470)
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--naive-rounds", type=int, default=3, help="that the plain forms are timed on and compared")
