@@ -14,7 +14,7 @@ from torch.linalg import vector_norm
 
 from torchrank.functional.ragged import read, wide
 
-CHUNK_NUMBERS = 2**21  # numbers of a chunk on the host: 16 MB in float64 stay in the cache
+CHUNK_NUMBERS = 2**18  # numbers of a chunk on the host: 2 MB in float64 stay in the cache
 DEVICE_NUMBERS = 2**25  # and elsewhere: 256 MB
 FILLED = 0.8  # shortest list of a chunk as a share of the longest: at most 1.25 times the rows
 
@@ -24,6 +24,7 @@ Result = TypeVar("Result")
 
 class Chunk(NamedTuple):
     lists: Tensor  # (B,) numbers of its lists
+    shortest: int
     longest: int
 
 
@@ -41,7 +42,7 @@ def cloud_chunks(x: Tensor, offsets: Tensor, *, shortest: int, max_length: int |
     there is none, one chunk."""
     lengths, order = offsets.diff().sort()
     if lengths.is_meta:
-        return [Chunk(order, len(x) if max_length is None else max_length)] if len(order) else []
+        return [Chunk(order, 0, len(x) if max_length is None else max_length)] if len(order) else []
     known = read(lengths)
     if sum(known) != len(x):
         raise ValueError(f"the lists of offsets have {sum(known)} entries, but x has {len(x)} rows")
@@ -52,7 +53,7 @@ def cloud_chunks(x: Tensor, offsets: Tensor, *, shortest: int, max_length: int |
     while end > begin:
         longest = known[end - 1]
         first = max(begin, end - max(1, room // longest), bisect_left(known, FILLED * longest))
-        chunks.append(Chunk(order[first:end], longest))
+        chunks.append(Chunk(order[first:end], known[first], longest))
         end = first
     return chunks
 
@@ -67,7 +68,7 @@ def centred(x: Tensor, offsets: Tensor, chunk: Chunk) -> Cloud:
     size, pivot = vector_norm(values, torch.inf, dim=(1, 2)), values[:, :1].clone()
     inside, weight = wide(place < count[:, None]), wide(count)
     mean = torch.bmm((inside / weight[:, None]).unsqueeze(1), values.sub_(pivot))
-    values.sub_(mean).mul_(inside.unsqueeze(2))
+    values.sub_(mean)[:, chunk.shortest :].mul_(inside[:, chunk.shortest :, None])
     return Cloud(values, (pivot + mean).squeeze(1), weight, size)
 
 
