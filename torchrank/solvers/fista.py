@@ -34,7 +34,8 @@ def fista_step(state: Fista, value: Values, slopes: Slopes, penalty: Penalty, sc
 
     `scale (T, D)` bounds the curvature along each coordinate: the step on coordinate r is 1 / (curvature scale_r).
     Coordinates of scale 0 have no slope. Along any direction the curvature is at most D scale (Cauchy-Schwarz), which
-    ends the backtracking whatever rounding does to the values.
+    ends the backtracking whatever rounding does to the values. Where rounding hides what a step gains, curvatures below
+    1 are not believed, and no longer lowered: steps that are too long would blow up what is left of the digits.
 
     >>> quadratic = lambda w: (((w - 3) ** 2).sum(1) / 2, w - 3)
     >>> state = fista_start(torch.zeros(1, 2, dtype=torch.float64))
@@ -53,7 +54,8 @@ def fista_step(state: Fista, value: Values, slopes: Slopes, penalty: Penalty, sc
         move = point - state.ahead
         excess = value(point) - loss - (gradient * move).sum(1) - (steepness * move.square()).sum(1) / 2
         unclear = excess.abs() <= ROUNDING * loss.abs()
-        rejected = ~((excess <= 0) | unclear) & (curvature < enough)
+        trusted = torch.where(unclear, curvature >= 1, excess <= 0)
+        rejected = ~trusted & (curvature < enough)
         if not rejected.any():
             break
         curvature = torch.where(rejected, 2 * curvature, curvature)
