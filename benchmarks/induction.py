@@ -4,7 +4,8 @@
 
 One model per topic, all topics side by side, on the seeded corpus `data=text` with pivoted tf-idf. First a path of
 l1, from the value at which all weights are 0 (of each topic) downwards: the share with the best validation MAP is
-taken. Its steps only have to tell which share is best, so they are solved to a looser violation (`--path-tolerance`).
+taken. Its steps only have to tell which share is best, so they are solved by induction and to a looser violation
+(`--path-tolerance`).
 Then both fits at that l1 from w = 0, each in a process of its own and to the same KKT violation: FISTA on all
 features, and feature induction. Wall time is that of the clock and CPU time that of the process, which other
 processes disturb less. Memory is the largest resident size less that after the imports. A small run to try it:
@@ -118,7 +119,8 @@ def fit(options, **settings):
 
 
 def path(options):
-    *_, watch, found = fit(options, l1=1.0, path=options.steps, path_ratio=RATIO, tolerance=options.path_tolerance)
+    settings = {"path": options.steps, "path_ratio": RATIO, "tolerance": options.path_tolerance}
+    *_, watch, found = fit(options, l1=1.0, induction=options.features_per_round, **settings)
     shares = [RATIO ** (step / max(options.steps - 1, 1)) for step in range(options.steps)]
     return found | {"map": list(zip(shares, watch.values[-len(shares) :], strict=True))}
 
