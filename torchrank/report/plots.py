@@ -46,13 +46,9 @@ def plot_sweep(
     ...
     ValueError: none of 0 runs sets model.metrics; they set nothing
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("figures need matplotlib: pip install 'torchrank[plots]'") from error
     lines = sweep_lines(runs, option, measure, group=group, convention=convention)
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.add_subplot(xlabel=option, ylabel=_named(measure, convention))
+    figure = blank(7, 4.5)
+    axes = figure.add_subplot(xlabel=option, ylabel=named(measure, convention))
     groups = sorted({line.group for line in lines}, key=natural)
     drawn: dict[Any, int] = defaultdict(int)  # references of each group so far
     for line in lines:
@@ -65,6 +61,15 @@ def plot_sweep(
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
     return figure
+
+
+def blank(width: float, height: float) -> "Figure":
+    """An empty figure of so many inches, which belongs to no window."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("figures need matplotlib: pip install 'torchrank[plots]'") from error
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def sweep_lines(
@@ -162,7 +167,8 @@ def _value(run: Run, measure: str, convention: str) -> float:
     return run.fit_seconds if measure == SECONDS else measured(run, convention, measure)
 
 
-def _named(measure: str, convention: str) -> str:
+def named(measure: str, convention: str) -> str:
+    """The words of an axis."""
     return "seconds of the fit" if measure == SECONDS else f"test {measure}, convention {convention}"
 
 

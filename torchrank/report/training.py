@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from torchrank.report.plots import blank
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -15,11 +17,7 @@ if TYPE_CHECKING:
 def plot_training(folders: Mapping[str, str | Path], values: Sequence[str]) -> "Figure":
     """One panel for each logged value, one line for each run: `plot_training({"l1": "runs/a", "induction": "runs/b"},
     ["train/objective", "val/map", "train/density"])` draws the loss, the precision and the density along two fits."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("figures need matplotlib: pip install 'torchrank[plots]'") from error
-    figure = Figure(figsize=(4.2 * len(values), 3.6), layout="constrained")
+    figure = blank(4.2 * len(values), 3.6)
     for place, value in enumerate(values):
         axes = figure.add_subplot(1, len(values), place + 1, xlabel="round", title=value)
         for label, folder in folders.items():
