@@ -249,12 +249,14 @@ def test_dominating():
     assert dominating(torch.tensor([0.5, -0.5]), torch.tensor([0, 2])).tolist() == [True, False]
 
 
-def test_the_second_derivative_is_refused():
-    scores = torch.tensor([1.0, 0.0], requires_grad=True)
-    loss = F.domination_loss(scores, torch.tensor([1, 0]), torch.tensor([0, 2]))
-    (slopes,) = torch.autograd.grad(loss.square().sum(), scores, create_graph=True)
+@pytest.mark.parametrize("factor", [1.0, torch.ones(1, dtype=torch.float64, requires_grad=True)])
+def test_the_second_derivative_is_refused(factor):
+    """And never taken for 0, as where the loss itself is summed up."""
+    scores = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    loss = F.domination_loss(scores * factor, torch.tensor([0, 1, 2]), torch.tensor([0, 3]))
+    (slopes,) = torch.autograd.grad(loss.sum(), scores, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
-        slopes[0].backward()
+        (slopes.square().sum() + scores.sum()).backward()
 
 
 @pytest.mark.parametrize(
