@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchrank.data import SparseRows
 from torchrank.data.batch import make_batch
@@ -67,6 +68,29 @@ def test_lists_add_up(name, per_topic):
         one = make_batch(batch.x[a:b], batch.labels[a:b], torch.tensor([0, b - a]), query=batch.query[q : q + 1])
         add_gradient(one, slopes[a:b], parts, per_topic)
     torch.testing.assert_close(parts, whole, rtol=1e-12, atol=1e-12)
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers that a tensor made on the way holds."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        made = function(*arguments, **options or {})
+        self.numbers = max(self.numbers, made.numel() if isinstance(made, torch.Tensor) else 0)
+        return made
+
+
+@pytest.mark.parametrize("kind", [torch.clone, SparseRows.from_dense])
+def test_rows_of_their_own_are_scored_by_their_own_topic_only(kind):
+    """No table of all rows and all topics."""
+    x, labels = torch.randn(300, 4, generator=torch.Generator().manual_seed(4)), torch.zeros(300)
+    batch, weight = make_batch(kind(x), labels, torch.arange(301)), torch.zeros(300, 4, dtype=torch.float64)
+    with Largest() as largest:
+        scores = entry_scores(batch, weight, per_topic=True)
+        add_gradient(batch, scores + 1, weight, per_topic=True)
+    assert largest.numbers <= 2 * x.numel()
+    torch.testing.assert_close(weight, x.double())
 
 
 @pytest.mark.parametrize("per_topic", [False, True])

@@ -16,8 +16,14 @@ def entry_scores(batch: Batch, weight: Tensor, per_topic: bool) -> Tensor:
     if not per_topic:
         scores = wide_rows(batch.x, weight.dtype) @ weight[0]
         return scores if batch.index is None else scores[batch.index]
-    scores = wide_rows(batch.x, weight.dtype) @ weight[batch.query].T  # (n, Q)
-    return scores[_rows(batch), list_ids(batch.offsets, len(batch.labels))]
+    lists = list_ids(batch.offsets, len(batch.labels))
+    if batch.index is not None:
+        return (wide_rows(batch.x, weight.dtype) @ weight[batch.query].T)[batch.index, lists]  # of (n, Q)
+    if isinstance(batch.x, SparseRows):
+        rows = batch.x.row_ids()
+        products = batch.x.values.to(weight.dtype) * weight[batch.query[lists[rows]], batch.x.columns]
+        return products.new_zeros(len(lists)).index_add(0, rows, products)
+    return (batch.x.to(weight.dtype) * weight[batch.query[lists]]).sum(1)
 
 
 def add_gradient(batch: Batch, slopes: Tensor, into: Tensor, per_topic: bool) -> None:
@@ -28,14 +34,16 @@ def add_gradient(batch: Batch, slopes: Tensor, into: Tensor, per_topic: bool) ->
             slopes = slopes.new_zeros(len(x)).index_add_(0, batch.index, slopes)
         into[0] += x.T @ slopes
         return
-    spread = slopes.new_zeros(len(x), batch.num_lists)
-    places = (_rows(batch), list_ids(batch.offsets, len(slopes)))
-    spread.index_put_(places, slopes, accumulate=True)  # a document may stand in a list twice
-    into[batch.query] += (x.T @ spread).T
-
-
-def _rows(batch: Batch) -> Tensor:
-    return torch.arange(len(batch.labels), device=batch.device) if batch.index is None else batch.index
+    lists = list_ids(batch.offsets, len(slopes))
+    if batch.index is not None:
+        spread = slopes.new_zeros(len(x), batch.num_lists)
+        spread.index_put_((batch.index, lists), slopes, accumulate=True)  # a document may stand in a list twice
+        into[batch.query] += (x.T @ spread).T
+    elif isinstance(x, SparseRows):
+        rows = x.row_ids()
+        into.index_put_((batch.query[lists[rows]], x.columns), x.values.to(into.dtype) * slopes[rows], accumulate=True)
+    else:
+        into.index_add_(0, batch.query[lists], x * slopes[:, None])
 
 
 def restrict(batches: list[Batch], features: Tensor) -> list[Batch]:
