@@ -5,7 +5,7 @@ import torch
 
 from tests.laws.test_functions import Synchronisations
 from tests.rankers.small import FEATURES, lists
-from tests.rankers.test_lgmml import fit
+from tests.rankers.local import fit
 from torchrank import MLR, LGMMLNet, LowRankMLR, NeuralRanker, SVMMap
 from torchrank.data.batch import Batch
 from torchrank.functional.losses import LOSSES

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.rankers.small import FEATURES, data, lists, trainer
-from tests.rankers.test_lgmml import WEIGHTS, fit, judged, with_queries
+from tests.rankers.local import WEIGHTS, fit, judged, with_queries
 from torchrank import LGMMLNet
 from torchrank.rankers.explanation import explain_differences, lists_of_pairs
 
