@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tests.laws.test_functions import Synchronisations
-from tests.rankers.small import FEATURES, lists
 from tests.rankers.local import fit
+from tests.rankers.small import FEATURES, lists
 from torchrank import MLR, LGMMLNet, LowRankMLR, NeuralRanker, SVMMap
 from torchrank.data.batch import Batch
 from torchrank.functional.losses import LOSSES

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.rankers.small import FEATURES, data, lists, trainer
 from tests.rankers.local import WEIGHTS, fit, judged, with_queries
+from tests.rankers.small import FEATURES, data, lists, trainer
 from torchrank import LGMMLNet
 from torchrank.rankers.explanation import explain_differences, lists_of_pairs
 
