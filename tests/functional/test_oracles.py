@@ -12,6 +12,7 @@ import torchrank.functional as F
 from tests.rankers.small import FEATURES, lists
 from torchrank import NeuralRanker
 from torchrank.functional.merged import merge
+from torchrank.functional.oracles import FEW_NUMBERS
 from torchrank.functional.placement import average_precision_places
 
 MEASURES = ["auc", "precision", "map", "mrr", "ndcg"]
@@ -197,6 +198,24 @@ def test_low_precision(measure):
     torch.testing.assert_close(low.double(), exact, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("measure", "k"), [("auc", None), ("map", None), ("mrr", None), ("precision", 3), ("ndcg", 3)])
+def test_a_long_list_beside_many_short_ones(measure, k):
+    """Lists of similar length go together: nothing changes, and no row of the short ones is as long as the long one."""
+    lengths = torch.tensor([3, 0, 1500, 1, 7, 2] + [4, 9] * 40)
+    scores, labels, offsets = long_lists(8, lengths.tolist())
+    assert len(lengths) * 1500 > max(FEW_NUMBERS, 4 * len(scores))
+    coefficients, loss = F.most_violated(scores, labels, offsets, measure=measure, k=k)
+    hinge = F.structured_hinge(scores, labels, offsets, measure=measure, k=k)
+    for number, (first, last) in enumerate(itertools.pairwise(offsets.tolist())):
+        alone = scores[first:last], labels[first:last], torch.tensor([0, last - first])
+        own, own_loss = F.most_violated(*alone, measure=measure, k=k)
+        torch.testing.assert_close(coefficients[first:last], own, rtol=0, atol=1e-12)
+        torch.testing.assert_close(loss[number], own_loss[0], rtol=0, atol=1e-12)
+        torch.testing.assert_close(hinge[number], own_loss[0] - (own * alone[0]).sum(), rtol=0, atol=1e-9)
+    with pytest.raises(ValueError, match="longest list has 1500"):
+        F.most_violated(scores, labels, offsets, measure=measure, k=k, max_length=900)
+
+
 def test_wrong_options():
     lists = draw_lists(0)
     with pytest.raises(ValueError, match="needs its cut-off k"):
@@ -207,6 +226,8 @@ def test_wrong_options():
         F.structured_hinge(*lists, measure="ndcg", k=0)
     with pytest.raises(ValueError, match="unknown discount"):
         F.structured_hinge(*lists, measure="ndcg", discount="steep")
+    with pytest.raises(ValueError, match="unknown discount"):  # the whole NDCG could not be found for any function
+        F.most_violated(*lists, measure="ndcg", discount=lambda ranks: ranks)
 
 
 def test_a_neural_ranker_learns_by_it():

@@ -5,16 +5,21 @@ entries stand before the i-th best relevant one: see merged.py. Measures that lo
 cut_oracles.py, those that add up over irrelevant entries in placement.py.
 """
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
 from torchrank.functional.cut_oracles import cut_ndcg, cut_precision
-from torchrank.functional.gains import discount_of
+from torchrank.functional.gains import DISCOUNTS, discount_of
 from torchrank.functional.gradient import KnownGradient
 from torchrank.functional.merged import Merged, merge, running_sums
 from torchrank.functional.placement import average_precision_places, ndcg_places
-from torchrank.functional.ragged import list_ids, wide
+from torchrank.functional.ragged import list_ids, longest_list, positions_within, read, segment_sum, wide
 from torchrank.functional.ranking import check, check_cutoff, check_lists, result_dtype
+
+FEW_NUMBERS = 2**16  # rows of so many numbers are made at once, however different the lists are
 
 
 def most_violated(
@@ -40,9 +45,9 @@ def most_violated(
     (tensor([-2.,  2.,  0.]), tensor([1., 0.]))
     """
     check(scores, labels, offsets)
-    merged, inversions, loss = _violate(scores.detach(), labels, offsets, measure, k, threshold, discount, max_length)
+    coefficients, loss = _violate(scores.detach(), labels, offsets, measure, k, threshold, discount, max_length)
     dtype = result_dtype(scores)
-    return merged.flat(inversions * merged.scale).to(dtype), loss.to(dtype)
+    return coefficients.to(dtype), loss.to(dtype)
 
 
 def structured_hinge(
@@ -65,12 +70,11 @@ def structured_hinge(
     tensor([1., 0.])
     """
     check_lists(scores, labels, offsets)
-    merged, inversions, loss = _violate(scores.detach(), labels, offsets, measure, k, threshold, discount, max_length)
-    coefficients = inversions * merged.scale
-    hinge = loss - (coefficients * merged.scores).sum(1)
-    dtype = result_dtype(scores)
-    slopes = -merged.flat(coefficients).to(dtype)
-    return KnownGradient.apply(scores, hinge.to(dtype), slopes, list_ids(offsets, len(scores)))
+    coefficients, loss = _violate(scores.detach(), labels, offsets, measure, k, threshold, discount, max_length)
+    ids, dtype, values = list_ids(offsets, len(scores)), result_dtype(scores), wide(scores.detach())
+    means = segment_sum(values, offsets) / offsets.diff().clamp(min=1)  # so that no digits are lost to a shift
+    hinge = loss - segment_sum(coefficients * (values - means[ids]), offsets)
+    return KnownGradient.apply(scores, hinge.to(dtype), -coefficients.to(dtype), ids)
 
 
 def _violate(
@@ -82,20 +86,52 @@ def _violate(
     threshold: float,
     discount: str,
     max_length: int | None,
-) -> tuple[Merged, Tensor, Tensor]:
-    """The lists in rank order, the inversions `(Q, L)` of the ranking found and its loss `(Q,)`."""
+) -> tuple[Tensor, Tensor]:
+    """Coefficients `(N,)` and loss `(Q,)` in float64. Where rows of one length would be mostly empty, and looking at
+    lengths is free (CPU), lists of similar length go together."""
     if measure not in ORACLES:
         raise ValueError(f"unknown measure {measure!r}: choose one of {sorted(ORACLES)}")
+    if discount not in DISCOUNTS:  # the whole NDCG needs one that is convex, or almost
+        raise ValueError(f"unknown discount {discount!r}: choose one of {sorted(DISCOUNTS)}")
     check_cutoff(k)
     if measure == "precision" and k is None:
         raise ValueError("measure='precision' needs its cut-off k, the number of places that count")
-    lower = 0.5 if measure == "auc" else 0.0
-    merged = merge(scores, labels >= threshold, offsets, max_length=max_length, lower=lower)
+    relevant, longest = labels >= threshold, longest_list(offsets, len(scores), max_length)
+    if offsets.device.type != "cpu" or (len(offsets) - 1) * longest <= max(FEW_NUMBERS, 4 * len(scores)):
+        return _oracle(scores, relevant, offsets, measure, k, discount, max_length)
+    coefficients, loss = (wide(scores).new_zeros(size) for size in (len(scores), len(offsets) - 1))
+    for lists, entries, bounds in _by_length(offsets, longest):
+        part = _oracle(scores[entries], relevant[entries], bounds, measure, k, discount, None)
+        coefficients[entries], loss[lists] = part
+    return coefficients, loss
+
+
+def _by_length(offsets: Tensor, longest: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """The lists of 1, of 2-3, of 4-7, ... entries: their numbers, their entries, and the offsets of these."""
+    ordered, order = offsets.diff().sort()
+    edges = read(torch.searchsorted(ordered, 2 ** torch.arange(longest.bit_length() + 1)))
+    for first, last in pairwise(edges):
+        lists, bounds = order[first:last], torch.nn.functional.pad(ordered[first:last].cumsum(0), (1, 0))
+        if last > first:
+            count = read(bounds[-1])
+            yield lists, offsets[lists][list_ids(bounds, count)] + positions_within(bounds, count), bounds
+
+
+def _oracle(
+    scores: Tensor,
+    relevant: Tensor,
+    offsets: Tensor,
+    measure: str,
+    k: int | None,
+    discount: str,
+    max_length: int | None,
+) -> tuple[Tensor, Tensor]:
+    merged = merge(scores, relevant, offsets, max_length=max_length, lower=0.5 if measure == "auc" else 0.0)
     longest = merged.relevant.shape[1]
     if longest == 0:
-        return merged, merged.above, merged.unordered.new_zeros(len(offsets) - 1)
+        return merged.unordered, merged.unordered.new_zeros(len(offsets) - 1)
     inversions, loss = ORACLES[measure](merged, min(k or longest, longest), discount)
-    return merged, inversions, torch.where(merged.scale[:, 0] > 0, loss, 0)
+    return merged.flat(inversions * merged.scale), torch.where(merged.scale[:, 0] > 0, loss, 0)
 
 
 def _auc(merged: Merged, k: int, discount: str) -> tuple[Tensor, Tensor]:
