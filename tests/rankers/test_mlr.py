@@ -12,8 +12,10 @@ from tests.golden.mlr_reference import brute_force
 from tests.rankers.metric_fits import KINDS, D, data, fit, graded, points, rows
 from tests.rankers.small import trainer
 from torchrank import MLR, RMLR, RankingDataModule, RankingSet
+from torchrank.data.batch import make_batch
 from torchrank.data.corpus import CorpusSet, Judged, SameClass
 from torchrank.data.points import load_points
+from torchrank.rankers.cuts import Oracle
 from torchrank.rankers.mlr import metric_components
 
 
@@ -43,7 +45,7 @@ def objective(train, metric, measure="map", k=None, threshold=1, discount="letor
         ({"measure": "precision", "regulariser": "diagonal", "C": 20.0, "threshold": 2}, np.trace),
         ({"regulariser": "fro", "anchor": 0.3}, lambda w: ((w - 0.3 * np.eye(D)) ** 2).sum() / 2),
     ],
-    ids=str,
+    ids=lambda given: str(given) if isinstance(given, dict) else "",
 )  # fmt: skip
 def test_the_upper_bound_is_the_objective_of_the_metric(tmp_path, options, omega):
     ranker = fit(tmp_path, data(form="corpus"), **options)
@@ -77,6 +79,15 @@ def test_lists_of_one_class_do_not_count(tmp_path):
     fewer = RankingDataModule.from_sets(train=kept, val=graded(seed=5), measures=["map"])
     one, other = fit(tmp_path / "all", data(form="corpus")), fit(tmp_path / "fewer", fewer)
     torch.testing.assert_close(one.metric, other.metric, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("threshold", [0.1, 0.7])
+def test_lists_are_counted_where_the_oracle_finds_both_classes(dtype, threshold):
+    oracle = Oracle.make("auc", None, threshold, "letor")
+    batch = make_batch(torch.eye(2), torch.tensor([threshold, 0.0], dtype=dtype), torch.tensor([0, 2]))
+    assert oracle(torch.zeros(2), batch)[1].tolist() == [1.0]
+    assert oracle.usable(batch).tolist() == [True]
 
 
 def test_the_certificate_holds_and_tighter_fits_are_no_worse(tmp_path):
@@ -315,6 +326,10 @@ def test_relevance_need_not_be_mutual(tmp_path):
         ({"C": 0.0}, "C=0.0 and eps"),
         ({"C": []}, "must be positive"),
         ({"C": [1.0, -1.0]}, "must be positive"),
+        ({"C": float("nan")}, "C=nan"),
+        ({"C": [1.0, float("inf")]}, "must be positive"),
+        ({"lam": float("nan"), "regulariser": "l21"}, "lam=nan"),
+        ({"eps": float("nan")}, "eps=nan"),
         ({"eps": 0.0}, "eps=0.0 must be positive"),
         ({"stabilise": 0.0}, "stabilise=0.0 above 0"),
         ({"neighbours": 0}, "neighbours=0 has to be 1 at least"),

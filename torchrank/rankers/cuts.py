@@ -1,5 +1,6 @@
 """Cutting planes in rounds: what MLR and SVM-map share (McFee & Lanckriet 2010; Yue et al. 2007)."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -75,7 +76,9 @@ class Oracle(NamedTuple):
     def _parted(self, batch: Batch) -> Tensor:
         """Which thresholds part which lists (T, Q)."""
         high, low = segment_max(batch.labels, batch.offsets), segment_min(batch.labels, batch.offsets)
-        thresholds = torch.tensor(self._thresholds(batch), device=batch.device)[:, None]
+        # in the type of the labels, as `labels >= threshold` compares
+        dtype = high.dtype if high.is_floating_point() else torch.float64
+        thresholds = torch.tensor(self._thresholds(batch), dtype=dtype, device=batch.device)[:, None]
         return (high >= thresholds) & (low < thresholds)
 
 
@@ -105,7 +108,8 @@ class CutRounds(nn.Module):
         self.oracle, self.limit, self.is_path = oracle, cuts, isinstance(C, list)
         self.C = [float(value) for value in (C if isinstance(C, list) else [C])]
         self.options: dict[str, Any] = {"regulariser": regulariser, "lam": lam, "eps": eps, "stabilise": stabilise}
-        if not self.C or min(self.C) <= 0 or eps <= 0 or not 0 < stabilise <= 1:
+        positive = all(0 < value < math.inf for value in (*self.C, eps))  # nan is not
+        if not self.C or not positive or not 0 < stabilise <= 1:
             raise ValueError(f"C={C} and eps={eps} must be positive, and stabilise={stabilise} above 0, at most 1")
         for name, value in start(shape)._asdict().items():
             self.register_buffer(name, value.clone())

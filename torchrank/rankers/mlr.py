@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,7 +77,7 @@ class MLR(RoundRanker):
     def _check(self, lam: float, threshold: float | str) -> None:
         if self.regulariser not in FORMS:
             raise ValueError(f"unknown regulariser={self.regulariser!r}: choose one of {', '.join(FORMS)}")
-        if lam < 0:
+        if not 0 <= lam < math.inf:
             raise ValueError(f"lam={lam} weighs the norms of the rows and must not be negative")
         if self.neighbours is not None and (self.neighbours < 1 or threshold == "sweep"):
             raise ValueError(f"neighbours={self.neighbours} has to be 1 at least, with one threshold (not sweep)")
