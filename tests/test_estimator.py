@@ -94,6 +94,8 @@ def test_wrong_use_is_refused(wine):
         MetricEstimator(C=[1.0, 2.0]).fit(*wine)
     with pytest.raises(ValueError, match="and 3"):
         MetricEstimator().fit(wine[0], [0, 1, 2])
+    with pytest.raises(ValueError, match="k=0 has to be 1 at least"):
+        MetricEstimator(k=0).fit(*wine)
     metric = MetricEstimator(**QUICK).fit(wine[0][:20], wine[1][:20])
     with pytest.raises(ValueError, match=r"learned from 13 features, got rows \(90, 2\)"):
         metric.predict(wine[0][:, :2])

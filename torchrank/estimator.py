@@ -71,6 +71,8 @@ class MetricEstimator:
             raise ValueError(f"unknown model={self.model!r}: choose one of {', '.join(MODELS)}")
         if isinstance(self.options.get("C"), list):
             raise ValueError("a path of C is chosen from by validation, which this fit has not: use GridSearchCV")
+        if self.k < 1:
+            raise ValueError(f"k={self.k} has to be 1 at least: the number of neighbours that vote")
         x = _rows(X)
         if x.dim() != 2 or len(x) != len(y):
             raise ValueError(f"expected points (n, D) and n classes, got {tuple(x.shape)} and {len(y)}")
