@@ -176,10 +176,10 @@ def test_flat_grades_with_a_schedule_keep_the_margins_of_the_labels(tmp_path, so
     if solver == "cd" and group == "pooled":
         return
     margin, train = {"slope": 1.5, "offset": 0.5}, lists(0)
-    options = {"grades": "flat", "l2": 4.0, "group": group, "solver": solver, "tolerance": 1e-4}
+    options = {"grades": "flat", "l2": 30.0, "group": group, "solver": solver, "tolerance": 1e-4}
     ranker = fit(tmp_path, margin=margin, **options)
     x, y, w = train.x.double().numpy(), train.labels.numpy(), ranker.weight[0].numpy()
-    s, gradient = np.where(y > 0, 1.5 * y + 0.5, 0.0), 8.0 * w
+    s, gradient = np.where(y > 0, 1.5 * y + 0.5, 0.0), 60.0 * w
     bounds = train.offsets.tolist() if group == "query" else [0, len(y)]
     for a, b in pairwise(bounds):
         low = np.flatnonzero(y[a:b] == 0) + a
@@ -188,4 +188,4 @@ def test_flat_grades_with_a_schedule_keep_the_margins_of_the_labels(tmp_path, so
             gradient = gradient + shares @ (x[low] - x[i]) / (1 + shares.sum())
     assert np.abs(gradient).max() < 2e-4
     other = fit(tmp_path / "one", margin=[2.0], **options)
-    assert (other.weight - ranker.weight).abs().max() > 1e-2
+    assert (other.weight - ranker.weight).abs().max() > 1e-3
