@@ -85,3 +85,15 @@ def test_runs_without_knn_errors_are_refused(tmp_path, capsys):
     write_run(tmp_path / "a", "listnet", value=0.5, queries={"default/map": [0.5, 1.0]})
     assert main(["neighbours", str(tmp_path)]) == 2
     assert "has the measure knn_error@k: sweep with measures=[knn_error@1,knn_error@3]" in capsys.readouterr().err
+
+
+def test_runs_without_validation_or_a_common_k_are_refused(tmp_path):
+    write(tmp_path, "mlr", np.ones((2, 3, 3, 2), dtype=int))
+    paths = sorted(tmp_path.rglob("results.json"))
+    whole = paths[0].read_text()
+    paths[0].write_text(json.dumps(json.loads(whole) | {"val": {}}))
+    with pytest.raises(ValueError, match="was not validated"):
+        tabulate_neighbours(tmp_path)
+    paths[0].write_text(whole.replace("knn_error@", "knn_error@10"))
+    with pytest.raises(ValueError, match="no k of knn_error@k in common"):
+        tabulate_neighbours(tmp_path)

@@ -66,7 +66,12 @@ def errors_of(runs: list[Run]) -> Errors:
     found = {json.dumps(run.settings, sort_keys=True): run.settings for run in runs}
     keys = sorted(found, key=lambda key: sortable(found[key]))
     splits = sorted({(run.fold, run.seed) for run in runs}, key=lambda split: tuple(map(natural, split)))
+    for run in runs:
+        if not run.val:
+            raise ValueError(f"{run.folder} was not validated, so nothing chooses its k: set data.validate")
     cuts = sorted(set.intersection(*(cuts_of(run) for run in runs)))
+    if not cuts:
+        raise ValueError(f"the runs of {runs[0].name} on {runs[0].data} have no k of {FAMILY}k in common")
     val, test = np.full((2, len(keys), len(splits), len(cuts)), np.nan)
     for run in runs:
         place = keys.index(json.dumps(run.settings, sort_keys=True)), splits.index((run.fold, run.seed))
