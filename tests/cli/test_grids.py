@@ -133,7 +133,7 @@ def test_jobs_side_by_side_are_the_jobs_one_by_one(sweep, tmp_path):
 def test_a_sweep_side_by_side_goes_on_where_it_broke(sweep, tmp_path):
     (tmp_path / "broken").touch()
     text = sweep("experiment=table", "hydra.sweeper.jobs=2", fails=True)
-    assert "fold 2 is broken" in text and "2 of 2 workers failed" in text
+    assert "fold 2 is broken" in text and "of 2 workers failed" in text  # one may do all
     assert {json.loads(line)["fold"] for line in (tmp_path / "jobs.jsonl").read_text().splitlines()} == {1}
     (tmp_path / "broken").unlink()
     jobs = sweep("experiment=table", "hydra.sweeper.jobs=2")

@@ -46,7 +46,7 @@ def test_one_sort_for_all_cutoffs(monkeypatch):
     calls, sort = [], torch.sort
     monkeypatch.setattr(torch, "sort", lambda *a, **o: calls.append(1) or sort(*a, **o))
     evaluate(*BATCH, measures=["ndcg@1", "ndcg@5", "ndcg@10", "map", "mrr", "p@5", "err"], max_label=3)
-    assert len(calls) == 2  # of keys: float64 scores take two, float32 one
+    assert len(calls) == 1  # of keys; float64 scores that differ in their last digits only would take two more
     calls.clear()
     evaluate(SCORES.float(), LABELS, OFFSETS)
     assert len(calls) == 1

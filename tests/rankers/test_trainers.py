@@ -5,19 +5,26 @@ import torch
 from pytorch_lightning import Trainer
 
 import torchrank
+from tests.rankers.local import judged
 from tests.rankers.small import data
+from torchrank import RankingDataModule
 
 QUIET = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
+METRICS = ("MLR", "RMLR", "LowRankMLR", "MetricBaseline")  # distances from query vectors
 OPTIONS = {"LGMML": {"metrics": 3, "queries_per_metric": 2}, "LGMMLNet": {"metrics": 3}}
 
 
 @pytest.mark.parametrize("name", torchrank.RANKERS)
 def test_the_default_trainer_fits(name):
-    module = data()
+    module = with_query_vectors() if name in METRICS else data()
     ranker = getattr(torchrank, name)(module.num_features, **OPTIONS.get(name, {}))
     Trainer(max_epochs=2, accelerator="cpu", devices=1, **QUIET).fit(ranker, datamodule=module)
-    x, offsets = module.sets["val"].x, module.sets["val"].offsets
-    assert ranker(x, offsets).isfinite().all()
+    val = module.sets["val"][:]
+    assert ranker(val.x, val.offsets, index=val.index, queries=val.queries).isfinite().all()
+
+
+def with_query_vectors():
+    return RankingDataModule.from_sets(train=judged(0), val=judged(1))
 
 
 @pytest.mark.parametrize("name", ["GMML", "LGMML", "DominationRank"])
