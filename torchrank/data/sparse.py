@@ -241,7 +241,7 @@ class _TransposedProduct(torch.autograd.Function):
 
 
 def _transposed_on_host(rows: SparseRows, v: Tensor) -> Tensor:
-    """rows.T @ v by SciPy, which reads the rows as the columns of the transpose: two to five times as fast as adding
+    """rows.T @ v by SciPy, which reads the rows as the columns of the transpose: faster than adding
     into places with torch."""
     right, sums = v.detach().numpy(), v.new_zeros(rows.num_features, v.shape[1])
     for first, block in rows.blocks():
