@@ -44,9 +44,37 @@ class Batch(NamedTuple):
         parts: list[Any] = [part.to(device) if isinstance(part, Tensor | SparseRows) else part for part in self]
         return Batch(*parts)
 
+    def take(self, lists: Tensor) -> tuple[Batch, Tensor]:
+        """A batch of these lists alone, and the places of its entries in this one; reads the labels on the host."""
+        entries, offsets = entries_of(self.offsets, lists)
+        index = None if self.index is None else self.index[entries]
+        part = make_batch(
+            self.x[entries] if index is None else self.x,
+            self.labels[entries],
+            offsets,
+            query=self.query[lists],
+            index=index,
+            queries=None if self.queries is None else self.queries[lists],
+            num_grades=self.num_grades,
+        )
+        return part, entries
+
     def flat(self) -> Batch:
         """The same batch with its own row for every entry (a copy of the shared rows), so that `index` is None."""
         return self if self.index is None else self._replace(x=self.x[self.index], index=None)
+
+
+def entries_of(offsets: Tensor, lists: Tensor) -> tuple[Tensor, Tensor]:
+    """Entries of these lists one after another (N',), and their offsets (Q' + 1,).
+
+    >>> entries_of(torch.tensor([0, 2, 5, 6]), torch.tensor([2, 0]))
+    (tensor([5, 0, 1]), tensor([0, 1, 3]))
+    """
+    lengths = offsets.diff()[lists]
+    bounds = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    count = int(bounds[-1])
+    shift = (offsets[lists] - bounds[:-1]).repeat_interleave(lengths, output_size=count)
+    return shift + torch.arange(count, device=offsets.device), bounds
 
 
 def make_batch(

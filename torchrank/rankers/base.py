@@ -18,6 +18,7 @@ from torchrank.data.sparse import SparseRows
 from torchrank.data.transforms import make_transform
 from torchrank.functional.ragged import sort_within
 from torchrank.rankers.measured import MeasuredSplit
+from torchrank.rankers.rounds import RoundOptimizer, round_step, start_rounds
 
 STAGE_SETS = {"fit": "train", "validate": "val", "test": "test", "predict": "test"}
 KINDS = {
@@ -50,7 +51,9 @@ class Ranker(LightningModule):
         self.register_buffer("converged", torch.tensor(False))
         self.measured: dict[str, dict] = {}
         self.certificate: dict[str, float] = {}  # what a certified fit proves about its end, for results.json
+        self.findings: dict[str, Any] = {}  # what else a fit has to say, plain values, for results.json
         self._sizes: dict[str, list[int]] = {}
+        self._whole: tuple[Ranker, RankingDataModule] | None = None  # what it is a part of, and its lists: `join`
 
     # ---- what a ranker implements -------------------------------------------------------------------------------
 
@@ -123,7 +126,7 @@ class Ranker(LightningModule):
 
     @property
     def data(self) -> RankingDataModule:
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        data = self._whole[1] if self._whole else self.trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(data, RankingDataModule):
             raise ValueError(
                 "a ranker trains on lists: call trainer.fit(ranker, datamodule=RankingDataModule.from_sets(train=..., "
@@ -177,6 +180,24 @@ class Ranker(LightningModule):
         # gloo adds up the memory behind a view, not its entries
         return self.trainer.strategy.reduce(tensor.contiguous(), reduce_op="sum")
 
+    # ---- as a part of another ranker ----------------------------------------------------------------------------
+
+    def join(self, whole: "Ranker", data: RankingDataModule) -> None:
+        """Be fitted as a part of another ranker, by its trainer and on the training lists of `data`."""
+        self.trainer, self._whole = whole.trainer, (whole, data)
+        self.setup("fit")
+        self.on_fit_start()
+
+    def leave(self) -> None:
+        """The fit is over."""
+        self.on_fit_end()
+        self._whole = None
+
+    def log(self, *arguments: Any, **options: Any) -> None:
+        """A part has no log: Lightning keeps one for the whole."""
+        if self._whole is None:
+            super().log(*arguments, **options)
+
     # ---- the life of a fit --------------------------------------------------------------------------------------
 
     def setup(self, stage: str) -> None:
@@ -213,7 +234,7 @@ class Ranker(LightningModule):
                 self.prepare()
 
     def on_fit_end(self) -> None:
-        if self.certificate and not self.converged:
+        if self.certificate and not self.converged and self._whole is None:
             found = ", ".join(f"{name} {value:.1e}" for name, value in self.certificate.items())
             rank_zero_warn(f"{type(self).__name__} stopped before its certificate ({found}): raise rounds.")
         self.trainer.check_val_every_n_epoch = self._interval  # `round_step` may have changed it
@@ -252,9 +273,12 @@ class Ranker(LightningModule):
         return torch.autocast(self.device.type, enabled=False) if self.by_rounds else nullcontext()
 
     def _conclude(self, split: str) -> None:
+        self._report(split, self.measuring[split].conclude())
+
+    def _report(self, split: str, measured: dict[str, dict]) -> None:
         """Log the means; `val/ndcg@10` is the first convention, `val/letor/ndcg@10` another one."""
-        self.measured[split] = self.measuring[split].conclude()
-        for name, found in self.measured[split].items():
+        self.measured[split] = measured
+        for name, found in measured.items():
             prefix = split if name == self.data.conventions[0] else f"{split}/{name}"
             self.log_dict({f"{prefix}/{measure}": value for measure, value in found["measures"].items()})
 
@@ -322,37 +346,6 @@ class RoundRanker(Ranker):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return RoundOptimizer(self)
-
-
-def start_rounds(ranker: Ranker) -> None:
-    """Prepare a ranker to be fitted by rounds; DDP refuses a module without a trainable parameter, so it gets one."""
-    ranker.automatic_optimization = False
-    ranker.step_token = nn.Parameter(torch.empty(0))
-
-
-def round_step(ranker: Ranker) -> None:
-    """Run one round through the optimizer and stop the trainer after the last one, which is always validated."""
-    trainer, rounds = ranker.trainer, ranker.rounds or 0
-    if not ranker.converged and trainer.current_epoch < rounds:
-        ranker.optimizers().step()  # type: ignore[union-attr]
-    if ranker.converged or trainer.current_epoch + 1 >= rounds:
-        trainer.should_stop = True
-    limits = (trainer.current_epoch + 1 == trainer.max_epochs, trainer.global_step == trainer.max_steps)
-    if trainer.should_stop or any(limits):
-        trainer.check_val_every_n_epoch = 1
-
-
-class RoundOptimizer(torch.optim.Optimizer):
-    """An optimizer whose step is a round, so that steps, checkpoints and loggers count rounds."""
-
-    def __init__(self, ranker: Any):
-        super().__init__([ranker.step_token], {})
-        self.ranker = ranker
-
-    def step(self, closure: Callable | None = None) -> None:  # type: ignore[override]
-        ranker = self.ranker
-        with torch.no_grad(), torch.autocast(ranker.device.type, enabled=False):
-            ranker.converged.fill_(bool(ranker.round()))
 
 
 def without_labels(batch: Batch) -> Batch:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from torchrank.data.batch import Batch
 from torchrank.functional.losses import listnet_loss
-from torchrank.rankers.base import RoundOptimizer, round_step, start_rounds
 from torchrank.rankers.neural import LinearScorer, NeuralRanker
+from torchrank.rankers.rounds import RoundOptimizer, round_step, start_rounds
 from torchrank.solvers.lbfgs import LBFGS, lbfgs_step
 
 MEMORY = 30  # moves remembered by L-BFGS

@@ -53,23 +53,45 @@ def cluster_clouds(
             [ 0,  1,  0, -1]])
     """
     _check(clusters, min_size, sample)
-    labels = ranks.new_full((len(clusters), len(u)), -1, dtype=torch.int64)
-    labels[torch.tensor(clusters, device=labels.device) == 1] = 0
     usable = (ranks > 0).nonzero().flatten()
-    several = [(row, number) for row, number in enumerate(clusters) if number > 1]
-    if not several or not len(usable):
-        return Clusters(labels, False)
     shapes = _Shapes(u, ranks, eigenvalues).of(usable)
     sampled = len(usable) > max_exact
     drawn = _draw(len(usable), sample if sampled else len(usable), seed).to(u.device)
+    if not len(usable) or max(clusters) == 1:
+        return Clusters(_no_clusters(ranks > 0, clusters), False)
     some = shapes.of(drawn)
-    similarity = _similarity(some, kind)
     leader = _leaders(shapes, some, drawn, kind) if sampled else drawn
-    followers, tree = leader.bincount(), link(similarity)
-    for row, number in several:
-        found = merge_small(cut(tree, number).to(u.device), similarity, min_size, counts=followers)
-        labels[row, usable] = _renumber(found[leader])
-    return Clusters(labels, sampled)
+    similarity = _similarity(some, kind)
+    return Clusters(_cut_all(similarity, leader, ranks > 0, clusters, min_size), sampled)
+
+
+def cluster_similar(similarity: Tensor, usable: Tensor, clusters: list[int], *, min_size: int = 1) -> Clusters:
+    """The same by any similarity `(n, n)` of the n lists that `usable (Q,)` marks; the others have the label -1.
+
+    >>> similarity = torch.tensor([[1.0, 0.9, 0.2], [0.9, 1.0, 0.3], [0.2, 0.3, 1.0]])
+    >>> cluster_similar(similarity, torch.tensor([True, False, True, True]), [2]).labels
+    tensor([[ 0, -1,  0,  1]])
+    """
+    _check(clusters, min_size, 1)
+    if not len(similarity):
+        return Clusters(_no_clusters(usable, clusters), False)
+    everyone = torch.arange(len(similarity), device=similarity.device)
+    return Clusters(_cut_all(similarity, everyone, usable, clusters, min_size), False)
+
+
+def _no_clusters(usable: Tensor, clusters: list[int]) -> Tensor:
+    one = torch.tensor(clusters, device=usable.device) == 1
+    return one.long()[:, None].expand(-1, len(usable)) - 1
+
+
+def _cut_all(similarity: Tensor, leader: Tensor, usable: Tensor, clusters: list[int], min_size: int) -> Tensor:
+    """Labels (numbers of clusters, Q): those of the `leader` of each usable list among the lists that are compared."""
+    labels, followers, tree = _no_clusters(usable, clusters).clone(), leader.bincount(), link(similarity)
+    for row, number in enumerate(clusters):
+        if number > 1:
+            found = merge_small(cut(tree, number).to(leader.device), similarity, min_size, counts=followers)
+            labels[row, usable] = _renumber(found[leader])
+    return labels
 
 
 def link(similarity: Tensor) -> Dendrogram:

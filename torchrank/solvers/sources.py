@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchrank.data.batch import Batch
+from torchrank.data.batch import Batch, entries_of
 from torchrank.functional.ragged import list_ids, positions_within, segment_max, segment_min, segment_sum
 
 
@@ -127,11 +127,7 @@ def found_in(batch: Batch, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def take_lists(batch: Batch, lists: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Rows in float64, labels and offsets of these lists of a batch, one after another."""
-    lengths = batch.offsets.diff()[lists]
-    offsets = pad(lengths.cumsum(0), (1, 0))
-    count = int(offsets[-1])
-    shift = (batch.offsets[lists] - offsets[:-1]).repeat_interleave(lengths, output_size=count)
-    entries = shift + torch.arange(count, device=batch.device)
+    entries, offsets = entries_of(batch.offsets, lists)
     return own_rows(batch, entries), batch.labels[entries], offsets
 
 
