@@ -1,0 +1,77 @@
+"""Losses of lists under many columns of scores, with their slopes in closed form."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from torchrank.functional.ragged import list_ids, pairs, read, segment_softmax, wide
+
+
+class ListNetLoss(NamedTuple):
+    """Cross entropy of softmax(labels) and softmax(scores), as `listnet_loss` for lists with different labels."""
+
+    offsets: Tensor  # (Q+1,)
+    target: Tensor  # (N,)
+
+    @classmethod
+    def of(cls, labels: Tensor, offsets: Tensor) -> "ListNetLoss":
+        return cls(offsets, segment_softmax(wide(labels), offsets))
+
+    @property
+    def work(self) -> Tensor:
+        """Numbers of a column that each list needs (Q,)."""
+        return self.offsets.diff()
+
+    def block(self, first: int, last: int) -> "ListNetLoss":
+        """The lists from `first` up to `last`."""
+        entries = slice(*read(self.offsets[[first, last]]))
+        return ListNetLoss(self.offsets[first : last + 1] - entries.start, self.target[entries])
+
+    def __call__(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss (Q, A) and its slopes (N, A) in the scores (N, A)."""
+        ids, target = list_ids(self.offsets, len(scores)), self.target[:, None]
+        shape = (len(self.offsets) - 1, scores.shape[1])
+        peak = scores.new_full(shape, -torch.inf).scatter_reduce_(0, ids[:, None].expand_as(scores), scores, "amax")
+        shifted = scores - peak[ids]
+        linear = scores.new_zeros(shape).index_add_(0, ids, target * shifted)
+        shares = shifted.exp_()
+        sums = scores.new_zeros(shape).index_add_(0, ids, shares)
+        return sums.log() - linear, shares.div_(sums[ids]).sub_(target)
+
+
+class RankSVMLoss(NamedTuple):
+    """Mean of max(0, 1 - (s_i - s_j))^2 over the pairs of a list with y_i > y_j."""
+
+    offsets: Tensor  # (Q+1,)
+    winner: Tensor  # (P,)
+    loser: Tensor  # (P,)
+    bounds: Tensor  # (Q+1,) where the pairs of each list begin
+
+    @classmethod
+    def of(cls, labels: Tensor, offsets: Tensor) -> "RankSVMLoss":
+        winner, loser = pairs(labels, offsets)
+        count = torch.bincount(list_ids(offsets, len(labels))[winner], minlength=len(offsets) - 1)
+        return cls(offsets, winner, loser, pad(count.cumsum(0), (1, 0)))
+
+    @property
+    def work(self) -> Tensor:
+        return torch.maximum(self.bounds.diff(), self.offsets.diff())
+
+    def block(self, first: int, last: int) -> "RankSVMLoss":
+        ends, inside = (self.offsets[first : last + 1], self.bounds[first : last + 1])
+        chosen = slice(*read(inside[[0, -1]]))
+        start = ends[0]
+        return RankSVMLoss(ends - start, self.winner[chosen] - start, self.loser[chosen] - start, inside - inside[0])
+
+    def __call__(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        ids = list_ids(self.bounds, len(self.winner))
+        share = 1 / wide(self.bounds.diff())[ids, None]
+        short = (1 - scores[self.winner] + scores[self.loser]).clamp_(min=0)  # (P, A)
+        loss = scores.new_zeros(len(self.offsets) - 1, scores.shape[1]).index_add_(0, ids, short * short * share)
+        slopes = torch.zeros_like(scores).index_add_(0, self.loser, short.mul_(2 * share))
+        return loss, slopes.index_add_(0, self.winner, short, alpha=-1)
+
+
+LOSSES: dict[str, Any] = {"listnet": ListNetLoss, "ranksvm": RankSVMLoss}
