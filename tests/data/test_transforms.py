@@ -225,6 +225,9 @@ def test_quadratic_has_all_products_once():
     assert torch.equal(transform(x, ALL), torch.stack(columns, 1))
     with pytest.raises(ValueError, match="overflows float32"):
         make_transform("quadratic", 1).fit(torch.tensor([[1e20]]))
+    assert make_transform("quadratic", 445).num_outputs == 445 * 444 // 2 + 2 * 445
+    with pytest.raises(ValueError, match="100,127 features of 446, at most 100,000"):
+        make_transform("quadratic", 446)
 
 
 def test_chain_fits_each_step_on_what_comes_before():

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from torchrank.data.batch import Batch
 from torchrank.data.catalogue import CATALOGUE, find_entry, load_splits
 from torchrank.data.cleaning import clean
+from torchrank.data.clouds import load_clouds
 from torchrank.data.gaussian import load_gaussian
 from torchrank.data.lists import RankingSet
 from torchrank.data.matchmaking import load_matchmaking
@@ -28,6 +29,7 @@ from torchrank.data.text import load_text
 from torchrank.data.transforms import Transform
 
 LOADERS: dict[str, Callable] = {
+    "clouds": load_clouds,
     "gaussian": load_gaussian,
     "matchmaking": load_matchmaking,
     "music": load_music,

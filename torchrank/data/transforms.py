@@ -13,6 +13,7 @@ from torchrank.data.sparse import SparseRows
 from torchrank.functional.ragged import list_ids
 
 SAMPLE = 10_000  # training rows from which quantiles are taken
+MOST_PRODUCTS = 100_000  # outputs of a quadratic transform, that of 445 features: a row of them takes 400 kB
 
 
 class Transform(nn.Module):
@@ -247,7 +248,7 @@ class PCA(Transform):
 
 
 class Quadratic(Transform):
-    """All x_i, then x_i x_j for i < j, then x_i^2: C(D, 2) + 2 D outputs."""
+    """All x_i, then x_i x_j for i < j, then x_i^2: C(D, 2) + 2 D outputs (Banerjee et al. 2009, section 4.3)."""
 
     sparse_refusal = "the products are made for all pairs of columns. Use data.sparse=false"
     pairs: Tensor  # (2, D (D - 1) / 2)
@@ -255,6 +256,11 @@ class Quadratic(Transform):
     def __init__(self, num_features: int):
         super().__init__(num_features)
         self.num_outputs = num_features * (num_features - 1) // 2 + 2 * num_features
+        if self.num_outputs > MOST_PRODUCTS:
+            raise ValueError(
+                f"quadratic makes {self.num_outputs:,} features of {num_features}, at most {MOST_PRODUCTS:,}: choose "
+                "some of the features first"
+            )
         pairs = torch.triu_indices(num_features, num_features, offset=1)
         self.register_buffer("pairs", pairs, persistent=False)
 
