@@ -20,7 +20,7 @@ from torchrank.data.clouds import load_clouds
 from torchrank.functional import average_precision
 from torchrank.report.figure1 import figure1_sheet, nearer
 from torchrank.report.sheets import show
-from torchrank.solvers.distances import cloud_distances
+from torchrank.solvers.shapes import compare, make_shapes
 
 QUIET = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
 
@@ -35,11 +35,13 @@ def precisions(sets, C):
 
 def apart(sets, components):
     """Distances of q1 to q2 and q3, by name; K is Bhattacharyya's kernel."""
-    train, test = sets["train"], sets["test"]
-    both = (train.x, train.offsets, test.x, test.offsets)
-    found = {kind: cloud_distances(*both, kind=kind, components=components)[0] for kind in ("pca", "jeffreys", "mean")}
-    found["1 - K"] = -torch.expm1(-cloud_distances(*both, kind="bhattacharyya")[0])
-    return {name: found[name].tolist() for name in ("pca", "jeffreys", "1 - K", "mean")}
+    found = {}
+    for name, kind in (("pca", "ordered"), ("jeffreys", "jeffreys"), ("1 - K", "bhattacharyya"), ("mean", "mean")):
+        q1, others = (make_shapes(part.x, part.offsets, kind, components)[0] for part in (sets["train"], sets["test"]))
+        found[name] = -compare(q1, others, kind)[0]
+    found["pca"] += 1
+    found["1 - K"] = -torch.expm1(-found["1 - K"])
+    return {name: values.tolist() for name, values in found.items()}
 
 
 def main():

@@ -44,7 +44,7 @@ def clairvoyant(values: ArrayLike, similarity: ArrayLike) -> Clairvoyance:
         raise ValueError(
             f"values and similarity are (T, M) of test queries and models, got {measured.shape} and {near.shape}"
         )
-    known = ~np.isnan(measured).any(1)
+    known: NDArray[np.bool_] = np.logical_not(np.isnan(measured).any(axis=1))
     measured, order = measured[known], np.argsort(-near[known], axis=1, kind="stable")
     best = measured.max(1)
     is_best = np.take_along_axis(measured, order, 1) >= best[:, None] - ROUNDING

@@ -1,0 +1,89 @@
+"""Shapes of clouds, compared under one name, against the formulas, list by list."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from scipy.cluster import hierarchy
+
+from torchrank.solvers.shapes import MOMENTS, SHAPES, cluster, compare, make_shapes, most_similar
+
+
+def draw(lengths, seed):
+    random = np.random.default_rng(seed)
+    rows = [
+        random.standard_normal((n, 5)) @ random.standard_normal((5, 5)) + random.standard_normal(5) for n in lengths
+    ]
+    return torch.tensor(np.concatenate(rows)), torch.tensor([0, *np.cumsum(lengths)])
+
+
+def gaussian(rows):
+    spread = np.cov(rows.T, bias=True)
+    return rows.mean(0), 0.9 * spread + (0.1 * np.trace(spread) / 5 + 1e-6) * np.eye(5)
+
+
+def jeffreys(x, y):
+    (m, s), (n, t) = gaussian(x), gaussian(y)
+    one = np.trace(np.linalg.inv(t) @ s) + (m - n) @ np.linalg.inv(t) @ (m - n)
+    other = np.trace(np.linalg.inv(s) @ t) + (m - n) @ np.linalg.inv(s) @ (m - n)
+    return (one + other - 10) / 4
+
+
+def bhattacharyya(x, y):
+    """The logarithm of the integral of sqrt(p q), by its closed form with determinants."""
+    (m, s), (n, t) = gaussian(x), gaussian(y)
+    middle = (s + t) / 2
+    ratio = np.linalg.det(middle) / np.sqrt(np.linalg.det(s) * np.linalg.det(t))
+    return (m - n) @ np.linalg.inv(middle) @ (m - n) / 8 + np.log(ratio) / 2
+
+
+PLAIN = {
+    "mean": lambda x, y: np.linalg.norm(x.mean(0) - y.mean(0)),
+    "variance": lambda x, y: np.linalg.norm(x.var(0) - y.var(0)),
+    "skew": lambda x, y: np.linalg.norm(stats.skew(x) - stats.skew(y)),
+    "jeffreys": jeffreys,
+    "bhattacharyya": bhattacharyya,
+}
+
+
+def shapes(lengths, seed, kind):
+    return make_shapes(*draw(lengths, seed), kind, 3)[0]
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_by_formula(kind):
+    (x, offsets), (y, bounds) = draw([9, 30, 6], 0), draw([8, 25], 1)
+    found = compare(shapes([9, 30, 6], 0, kind), shapes([8, 25], 1, kind), kind)
+    first, second = (np.split(rows.numpy(), ends[1:-1]) for rows, ends in ((x, offsets), (y, bounds)))
+    np.testing.assert_allclose(-found, [[PLAIN[kind](a, b) for b in second] for a in first], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_the_most_similar_one_is_the_largest(kind):
+    """Lists without documents have no shape; those of one document have a mean, and no direction."""
+    a, b = shapes([9, 0, 6, 1], 2, kind), shapes([0, 8, 25, 9], 3, kind)
+    similarity, place = most_similar(a, b, kind)
+    every = compare(a, b, kind)
+    assert place[1] == -1 and (place[3] == -1) == (kind not in (*MOMENTS, "jeffreys", "bhattacharyya"))
+    for query in (0, 2):
+        assert place[query] == 1 + every[query, 1:].argmax()
+        assert similarity[query] == pytest.approx(float(every[query, 1:].max()), rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_clusters_are_those_of_the_distances(kind):
+    """scipy's, on all pairs; every number of clusters from one tree."""
+    every = shapes([9, 12, 6, 30, 8, 7, 15], 4, kind)
+    found = cluster(every, [1, 2, 4], kind, min_size=1, seed=0)
+    distances = -compare(every, every, kind).numpy()
+    tree = hierarchy.linkage((distances - distances.min())[np.triu_indices(7, 1)], "complete")
+    for labels, number in zip(found.labels, (1, 2, 4), strict=True):
+        expected = hierarchy.fcluster(tree, number, "maxclust")
+        assert len(set(zip(labels.tolist(), expected.tolist(), strict=True))) == len(set(labels.tolist())) == number
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_total_variance(kind):
+    x, offsets = draw([9, 30, 1], 5)
+    total = make_shapes(x, offsets, kind, 2)[1]
+    np.testing.assert_allclose(total, [rows.var(0).sum() for rows in np.split(x.numpy(), offsets[1:-1])], atol=1e-12)
