@@ -25,8 +25,10 @@ RANKERS = {
     "LowRankMLR": "torchrank.rankers.lowrank_mlr",
     "SVMMap": "torchrank.rankers.svmmap",
     "RankSVM": "torchrank.rankers.ranksvm",
+    "LocalRank": "torchrank.rankers.localrank",
     "RankBoost": "torchrank.rankers.rankboost",
     "AdaRank": "torchrank.rankers.adarank",
+    "QueryKNN": "torchrank.rankers.queryknn",
 }
 EXPORTS = RANKERS | {
     "load": "torchrank.rankers.base",

@@ -42,6 +42,7 @@ def record(config: DictConfig, ranker: Any, data: Any, seconds: dict[str, float]
             "mode": config.mode,
         },
         "certificate": ranker.certificate,
+        "findings": ranker.findings,
         "steps": ranker.trainer.global_step,  # of the optimizer: rounds, where a ranker fits by rounds
         "num_lists": {split: len(lists) for split, lists in data.sets.items()},
         **{split: {name: without(part, "per_query") for name, part in of.items()} for split, of in measured.items()},
@@ -146,6 +147,8 @@ def print_results(results: dict, folder: Path) -> None:
     if results["certificate"]:
         found = (f"{name} {value:.1e}" for name, value in results["certificate"].items())
         console.print(f"certificate: {', '.join(found)}")
+    for name, value in results["findings"].items():
+        console.print(f"{name}: {value}")
     selection, seconds = results["selection"], results["seconds"]
     console.print(
         f"{selection['measure']} {selection['value']:.4f}; data {seconds['data']:.1f} s, fit {seconds['fit']:.1f} s, "

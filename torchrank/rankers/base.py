@@ -273,9 +273,9 @@ class Ranker(LightningModule):
         return torch.autocast(self.device.type, enabled=False) if self.by_rounds else nullcontext()
 
     def _conclude(self, split: str) -> None:
-        self._report(split, self.measuring[split].conclude())
+        self._publish(split, self.measuring[split].conclude())
 
-    def _report(self, split: str, measured: dict[str, dict]) -> None:
+    def _publish(self, split: str, measured: dict[str, dict]) -> None:
         """Log the means; `val/ndcg@10` is the first convention, `val/letor/ndcg@10` another one."""
         self.measured[split] = measured
         for name, found in measured.items():

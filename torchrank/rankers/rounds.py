@@ -17,7 +17,7 @@ def round_step(ranker: Any) -> None:
     """Run one round through the optimizer and stop the trainer after the last one, which is always validated."""
     trainer, rounds = ranker.trainer, ranker.rounds or 0
     if not ranker.converged and trainer.current_epoch < rounds:
-        ranker.optimizers().step()  # type: ignore[union-attr]
+        ranker.optimizers().step()
     if ranker.converged or trainer.current_epoch + 1 >= rounds:
         trainer.should_stop = True
     limits = (trainer.current_epoch + 1 == trainer.max_epochs, trainer.global_step == trainer.max_steps)

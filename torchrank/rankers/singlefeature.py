@@ -41,12 +41,14 @@ class SingleFeature(RoundRanker):
         offsets = torch.cat([(batch.offsets[:-1] + starts[:, None]).flatten(), starts[-1:] + num_entries])
         values = x.T.double().flatten()
         labels = batch.labels.repeat(num_columns)
-        return torch.cat([
-            ndcg(scores, labels, offsets, k=self.k, ties="average", empty=0.0, max_length=batch.max_length)
-            .view(num_columns, batch.num_lists)
-            .sum(1)
-            for scores in (values, -values)
-        ])
+        return torch.cat(
+            [
+                ndcg(scores, labels, offsets, k=self.k, ties="average", empty=0.0, max_length=batch.max_length)
+                .view(num_columns, batch.num_lists)
+                .sum(1)
+                for scores in (values, -values)
+            ]
+        )
 
 
 def dense(batch: Batch) -> Tensor:
