@@ -1,6 +1,6 @@
 """The systems of the LocalRank paper beside plain forms of them, in one run.
 
-    python benchmarks/localrank.py [--parts pca similarity rankboost] [--clouds 6000] [--queries 470] [--threads 1]
+    python benchmarks/localrank.py [--parts pca similarity rankboost search] [--clouds 6000] [--queries 470]
 
 rankboost: lists in the shape of MQ2008 (46 features, 3 grades). A round beside numpy with an explicit list of pairs:
 naive, every rule of every feature (256 bins) tried on all pairs; and, for scale, the list of pairs summed into
@@ -12,6 +12,8 @@ queries, which computes in float32; the exact route computes in float64. Both on
 verdict is that of all cores. Standard deviations fall linearly to 0, on axes of its own for every cloud. similarity:
 all pairs of these clouds at 5 directions beside the bare products, and the nearest cloud. --clouds 300 takes seconds.
 
+search: LSH beside exact search and memory at 30,000 queries, which is localrank_search.py at its own sizes.
+
 Times are the best of all rounds.
 """
 
@@ -19,9 +21,12 @@ import argparse
 import itertools
 import logging
 import os
+import subprocess
+import sys
 import time
 import warnings
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -141,6 +146,13 @@ def similarity(options):
     )
     name, ratio = "all pairs / bare products", full / bare
     print(f"  {name:58}{ratio:10.1f}x  (wanted: <= 2x) {'ok' if ratio <= 2 else 'MISSED'}\n")
+
+
+def search(options):
+    """In a process of its own: its largest resident size is printed."""
+    script = Path(__file__).with_name("localrank_search.py")
+    chosen = ["--threads", str(options.threads), "--repeats", str(options.repeats)]
+    subprocess.run([sys.executable, str(script), *chosen], check=True)
 
 
 # ---- RankBoost ------------------------------------------------------------------------------------------------------
@@ -268,7 +280,7 @@ def long_lists(options):
     print(f"  {'presorted pairs / torchrank, 256 bins':58}{presorted_round / binned_round:10.1f}x")
 
 
-PARTS = {"pca": pca, "similarity": similarity, "rankboost": rankboost}
+PARTS = {"pca": pca, "similarity": similarity, "rankboost": rankboost, "search": search}
 
 
 def main():
@@ -286,6 +298,7 @@ def main():
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     print(f"{options.threads} thread(s)\n")
     for part in options.parts:
+        sys.stdout.flush()
         PARTS[part](options)
 
 

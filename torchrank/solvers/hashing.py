@@ -186,8 +186,7 @@ def _count(order: Tensor, low: Tensor, sizes: Tensor) -> Candidates:
 def _most_votes(candidates: Candidates, queries: int, rerank: int) -> Tensor:
     """The lists (T, R) with most votes, of equal ones the first; rising, filled up with -1 at the end."""
     query, place, votes = candidates
-    order = (-votes).argsort(stable=True)
-    order = order[query[order].argsort(stable=True)]
+    order = ((query << 32) - votes).argsort(stable=True)
     count = query.bincount(minlength=queries)
     first = (count.cumsum(0) - count)[query]  # queries stay where they are
     number = torch.arange(len(query), device=query.device)
