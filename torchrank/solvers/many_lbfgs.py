@@ -112,8 +112,9 @@ def _begin(search: Search, these: Tensor) -> Search:
 
 def _inverse_hessians_times(search: Search) -> Tensor:
     """Two-loop recursion, (A, n)."""
-    moves, changes = search.moves, search.changes
-    products = (moves * changes).sum(2)  # (A, m)
+    products = (search.moves * search.changes).sum(2)  # (A, m)
+    unused = int((products[:, :-1] > 0).any(0).logical_not().sum())  # they are the first
+    moves, changes, products = search.moves[:, unused:], search.changes[:, unused:], products[:, unused:]
     weights = torch.where(products > 0, 1 / products, 0.0)
     result, shares = search.gradient.clone(), torch.zeros_like(products)
     for i in reversed(range(moves.shape[1])):
