@@ -43,6 +43,7 @@ def record(config: DictConfig, ranker: Any, data: Any, seconds: dict[str, float]
         },
         "certificate": ranker.certificate,
         "findings": ranker.findings,
+        "density": ranker.density(),
         "steps": ranker.trainer.global_step,  # of the optimizer: rounds, where a ranker fits by rounds
         "num_lists": {split: len(lists) for split, lists in data.sets.items()},
         **{split: {name: without(part, "per_query") for name, part in of.items()} for split, of in measured.items()},
@@ -147,6 +148,8 @@ def print_results(results: dict, folder: Path) -> None:
     if results["certificate"]:
         found = (f"{name} {value:.1e}" for name, value in results["certificate"].items())
         console.print(f"certificate: {', '.join(found)}")
+    if results["density"] is not None:
+        console.print(f"weights that are not 0: {results['density']:.2%}")
     for name, value in results["findings"].items():
         console.print(f"{name}: {value}")
     selection, seconds = results["selection"], results["seconds"]

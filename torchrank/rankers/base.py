@@ -64,6 +64,10 @@ class Ranker(LightningModule):
     def prepare(self) -> None:
         """Once at fit start, not on resume; may call `total`."""
 
+    def density(self) -> float | None:
+        """Share of the weights that are not 0, for rankers that make them sparse."""
+        return None
+
     def inputs_sized(self) -> None:
         """The transform was fitted: parameters that depend on `self.transform.num_outputs` take their size."""
 
@@ -346,6 +350,10 @@ class RoundRanker(Ranker):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return RoundOptimizer(self)
+
+
+def density_of(weight: Tensor) -> float:
+    return int(weight.count_nonzero()) / max(weight.numel(), 1)
 
 
 def without_labels(batch: Batch) -> Batch:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchrank.data.batch import Batch
 from torchrank.functional.domination import dominating, domination_slopes
 from torchrank.functional.ragged import segment_sum
-from torchrank.rankers.base import RoundRanker
+from torchrank.rankers.base import RoundRanker, density_of
 from torchrank.rankers.domination_options import check_options
 from torchrank.rankers.pooled import Pooled
 from torchrank.rankers.topics import check_topics, topic_names
@@ -307,11 +307,13 @@ class DominationRank(RoundRanker):
     def _report(self, objective: float, violation: float, weight: Tensor) -> None:
         if not math.isfinite(objective + violation):
             raise ValueError(f"objective is {objective}, its violation {violation}: features or weights are too large")
-        density = int(weight.count_nonzero()) / weight.numel()
-        self.certificate = {"kkt": violation, "tolerance": self.tolerance, "density": density}
+        self.certificate = {"kkt": violation, "tolerance": self.tolerance}
         self.log("train/objective", objective, prog_bar=True)
         self.log("train/kkt", violation, prog_bar=True)
-        self.log("train/density", density)
+        self.log("train/density", density_of(weight))
+
+    def density(self) -> float:
+        return density_of(self.weight)
 
     # ---- topics -------------------------------------------------------------------------------------------------
 

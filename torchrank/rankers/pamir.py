@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
-from torchrank.rankers.base import RoundRanker
+from torchrank.rankers.base import RoundRanker, density_of
 from torchrank.rankers.topics import check_topics, topic_names
 from torchrank.solvers.linear import entry_scores
 from torchrank.solvers.passive import (
@@ -186,6 +186,9 @@ class PAMIR(RoundRanker):
         width = 2 * len(x.values) // max(len(x), 1) if isinstance(x, SparseRows) else self.transform.num_outputs
         held = max(1, NUMBERS // max(width, 1) // self.minibatch)
         return (steps if counts.any() else 0) * self.minibatch, held * self.minibatch
+
+    def density(self) -> float:
+        return density_of(self.weight)
 
     # ---- topics -------------------------------------------------------------------------------------------------
 

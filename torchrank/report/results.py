@@ -30,6 +30,7 @@ class Run:
     fit_seconds: float
     per_query: str  # file name below the folder
     val: dict[str, dict] = field(default_factory=dict)  # as test
+    density: float | None = None  # share of the weights that are not 0, where a ranker counts them
     steps: int | None = None  # of the optimizer: rounds, where a ranker fits by rounds; None in older files
 
     def queries(self, convention: str, measure: str) -> tuple[NDArray, NDArray[np.float64]]:
@@ -80,6 +81,7 @@ def read_run(path: Path) -> Run:
             mode=selection["mode"],
             test={name: _convention(part) for name, part in content["test"].items()},
             fit_seconds=_number(content["seconds"]["fit"]),
+            density=content.get("density"),
             steps=content.get("steps"),
             val={name: _convention(part) for name, part in content["val"].items()},
             **same,

@@ -93,17 +93,20 @@ def smaller_is_better(measure: str) -> bool:
 
 def _measures(table: dict, convention: str) -> Sheet:
     names, best = table["measures"][convention], table["best"][convention]
-    counted = any(method["steps"] is not None for method in table["methods"])
-    header = ["method", *names, "fit seconds", *(["steps"] if counted else [])]
+    digits = {"density": 4, "steps": 1}
+    told = [name for name in digits if any(method.get(name) is not None for method in table["methods"])]
+    header = ["method", *names, "fit seconds", *told]
     sheet = Sheet(f"{table['data']}: test measures, convention {convention}", header)
     for method in table["methods"]:
         part = method["test"][convention]
         values = {name: part["measures"][name] if part else None for name in names}
         cells = [_value(method["name"], value, best.get(name)) for name, value in values.items()]
-        numbers = [_number(method["fit_seconds"], 1), *([_number(method["steps"], 1)] if counted else [])]
+        numbers = [_number(method["fit_seconds"], 1), *(_number(method[name], digits[name]) for name in told)]
         sheet.rows.append([_method(method, table), *cells, *numbers])
     sheet.below = [*_counts(table, convention), _legend(table)]
-    if counted:
+    if "density" in told:
+        sheet.below[-1] += " Density: share of the weights that are not 0."
+    if "steps" in told:
         sheet.below[-1] += " Steps of the optimizer: rounds, where a ranker fits by rounds."
     if table["test_measure"] in names and table["comparisons"].get(convention):
         sheet.below[-1] += (

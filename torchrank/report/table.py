@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,8 @@ def _describe(method: Method, folds: list, shown: dict[str, list[str]]) -> dict[
         "missing_folds": [fold for fold in folds if fold not in method.folds],
         "seeds": sorted({choice.run.seed for choice in method.choices}),
         "fit_seconds": float(np.mean([choice.run.fit_seconds for choice in method.choices])),
-        "steps": _mean_steps(method),
+        "density": _mean([choice.run.density for choice in method.choices]),
+        "steps": _mean([choice.run.steps for choice in method.choices]),
         "varied": method.varied,
         "chosen": [
             {
@@ -133,10 +135,10 @@ def _describe(method: Method, folds: list, shown: dict[str, list[str]]) -> dict[
     }
 
 
-def _mean_steps(method: Method) -> float | None:
-    """Optimizer steps (rounds) of the chosen runs; None where a file does not tell."""
-    steps = [choice.run.steps for choice in method.choices]
-    return None if None in steps else float(np.mean([step or 0 for step in steps]))
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Over the chosen runs; None where a file does not tell."""
+    told = [value for value in values if value is not None]
+    return float(np.mean(told)) if len(told) == len(values) else None
 
 
 def _measures(method: Method, convention: str, names: list[str]) -> dict[str, Any] | None:
