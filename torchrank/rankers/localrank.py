@@ -34,6 +34,9 @@ class LocalRank(GradientRanker):
     nearest list in each / temperature). `assignment="shrink"` trains one linear model w_0 + d_c on all lists, with
     `stiffness` times the l2 of the base on the corrections d_c. Clusters of fewer than `min_lists` join others.
     `partition="random"` deals the lists at random into clusters of the same sizes: the placebo.
+
+    The most similar list is searched for exactly. With `lsh={"bits": 12, "tables": 16, "rerank": 50}` it is the best of
+    the 50 lists that share most buckets, which is for more training lists than there usually are.
     """
 
     models: Tensor  # (numbers of clusters, C) part that ranks the lists of each cluster
@@ -55,6 +58,7 @@ class LocalRank(GradientRanker):
         stiffness: float = 3.0,
         min_lists: int = 10,
         partition: str = "clouds",
+        lsh: dict | None = None,
         rounds: int = 500,
         seed: int = 0,
         transform: str | dict | list | None = "query_minmax",
@@ -69,6 +73,7 @@ class LocalRank(GradientRanker):
             variance=variance,
             min_lists=min_lists,
             partition=partition,
+            lsh=lsh,
             seed=seed,
         )
         self.assignment, self.temperature, self.stiffness = assignment, temperature, stiffness
@@ -189,6 +194,7 @@ class LocalRank(GradientRanker):
     def on_load_checkpoint(self, checkpoint: dict) -> None:
         super().on_load_checkpoint(checkpoint)
         self.inputs_sized()
+        self.clusters.hashed = None
         self.parts.load(checkpoint["parts"])
         self.findings = checkpoint["findings"]
 

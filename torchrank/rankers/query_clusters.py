@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torchrank.data.batch import Batch
 from torchrank.functional.clouds import choose_components
 from torchrank.rankers.base import Ranker
+from torchrank.solvers.hashing import HashTables, build_tables, hashed_nearest, make_planes
 from torchrank.solvers.shapes import DIRECTIONS, SHAPES, Shapes, cluster, compare, make_shapes, most_similar
 
 MOST_COMPONENTS = 20  # of components="auto"
@@ -30,11 +31,13 @@ class QueryClusters(nn.Module):
         variance: float,
         min_lists: int,
         partition: str,
+        lsh: dict[str, int] | None,
         seed: int,
     ):
         super().__init__()
         self.numbers, self.kind, self.components, self.variance = numbers, similarity, components, variance
-        self.min_lists, self.partition, self.seed = min_lists, partition, seed
+        self.min_lists, self.partition, self.lsh, self.seed = min_lists, partition, lsh, seed
+        self.hashed: HashTables | None = None  # made when they are first needed
         self._check()
         for name in ("labels", "ranks"):
             self.register_buffer(name, torch.zeros(0, dtype=torch.int64))
@@ -54,6 +57,9 @@ class QueryClusters(nn.Module):
         if not all(type(count) is int and count >= 1 for count in counts):
             given = f"clusters={self.numbers}, min_lists={self.min_lists}, components={self.components}"
             raise ValueError(f"{given}: all must be whole numbers, 1 at least")
+        if self.lsh is not None and (self.kind != "ordered" or self.lsh.keys() != {"bits", "tables", "rerank"}):
+            given = f"lsh={self.lsh} and similarity={self.kind}"
+            raise ValueError(f"{given}: hashed search is for similarity=ordered, with bits, tables and rerank")
         if not 0 < self.variance <= 1:
             raise ValueError(f"variance={self.variance} is a share of the variance: above 0, at most 1")
 
@@ -75,6 +81,7 @@ class QueryClusters(nn.Module):
         return told | {"cluster sizes": dict(zip(map(str, self.numbers), sizes, strict=True))}
 
     def _write(self, ranker: Ranker, values: dict[str, Tensor]) -> None:
+        self.hashed = None
         for name, value in values.items():
             ranker.resize(f"clusters.{name}", tuple(value.shape)).copy_(value)
 
@@ -104,7 +111,8 @@ class QueryClusters(nn.Module):
 
     def _shapes(self, batch: Batch, components: int) -> tuple[Shapes, Tensor]:
         rows: Any = batch.flat().x
-        return make_shapes(rows, batch.offsets, self.kind, components)
+        found, total = make_shapes(rows, batch.offsets, self.kind, components)
+        return Shapes(found.points.to(self.points.dtype), found.spread.to(self.points.dtype), found.ranks), total
 
     def _dealt(self, labels: Tensor) -> Tensor:
         """The same labels, at random among the lists that have one: the placebo."""
@@ -124,7 +132,18 @@ class QueryClusters(nn.Module):
     def nearest(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Similarity (Q,) and place (Q,) of the most similar training list, -1 for lists without a shape."""
         found, _ = self._shapes(batch, self.points.shape[1])
-        return most_similar(found, self.shapes, self.kind)
+        if self.lsh is None:
+            return most_similar(found, self.shapes, self.kind)
+        tables, rerank = self._tables(**self.lsh), self.lsh["rerank"]
+        similarity, place, _ = hashed_nearest(self.points, self.ranks, tables, found.points, found.ranks, rerank=rerank)
+        return similarity[:, 0], torch.where(found.ranks > 0, place[:, 0], -1)
+
+    def _tables(self, *, bits: int, tables: int, rerank: int) -> HashTables:
+        if self.hashed is None:
+            components, width = self.points.shape[1:]
+            planes = make_planes(components, tables, bits, width, self.seed).to(self.points.device)
+            self.hashed = build_tables(self.points, self.ranks, planes)
+        return self.hashed
 
     def of(self, place: Tensor, row: int) -> Tensor:
         """Cluster of the training lists at these places, -1 where there is none."""
