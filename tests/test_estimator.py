@@ -92,7 +92,7 @@ def test_wrong_use_is_refused(wine):
         MetricEstimator("lmnn").fit(*wine)
     with pytest.raises(ValueError, match="use GridSearchCV"):
         MetricEstimator(C=[1.0, 2.0]).fit(*wine)
-    with pytest.raises(ValueError, match="and 3"):
+    with pytest.raises(ValueError, match=r"and \(3,\)"):
         MetricEstimator().fit(wine[0], [0, 1, 2])
     with pytest.raises(ValueError, match="k=0 has to be 1 at least"):
         MetricEstimator(k=0).fit(*wine)
@@ -112,3 +112,22 @@ def test_a_fit_changes_no_global_state(wine):
     state = torch.get_rng_state()
     MetricEstimator(**QUICK).fit(wine[0][:20], wine[1][:20])
     assert torch.equal(state, torch.get_rng_state())
+
+
+def test_points_far_from_0_are_ranked_as_near_ones():
+    x, y = load_wine(return_X_y=True)
+    x = (x - x.mean(0)) / x.std(0)
+    near, far = (MetricEstimator("metric_baseline", k=3).fit(points, y) for points in (x, x + 1e7))
+    assert (near.predict(x) == far.predict(x + 1e7)).all()
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        ([[0.0, float("nan")], [1.0, 2.0]], [0, 1], "1 values of X are not finite"),
+        ([[0.0, 1.0], [1.0, 2.0]], [[0], [1]], r"classes \(n,\), got \(2, 2\) and \(2, 1\)"),
+    ],
+)
+def test_bad_points_and_classes_are_refused(x, y, message):
+    with pytest.raises(ValueError, match=message):
+        MetricEstimator("metric_baseline").fit(x, y)

@@ -73,13 +73,15 @@ class MetricEstimator:
             raise ValueError("a path of C is chosen from by validation, which this fit has not: use GridSearchCV")
         if self.k < 1:
             raise ValueError(f"k={self.k} has to be 1 at least: the number of neighbours that vote")
-        x = _rows(X)
-        if x.dim() != 2 or len(x) != len(y):
-            raise ValueError(f"expected points (n, D) and n classes, got {tuple(x.shape)} and {len(y)}")
-        self.classes_, codes = np.unique(np.asarray(y), return_inverse=True)
+        x, classes = _rows(X), np.asarray(y)
+        if x.dim() != 2 or classes.shape != (len(x),):
+            raise ValueError(f"expected points (n, D) and classes (n,), got {tuple(x.shape)} and {classes.shape}")
+        self.classes_, codes = np.unique(classes, return_inverse=True)
         self.n_features_in_ = x.shape[1]
-        self.ranker_ = self._fitted(x, torch.from_numpy(codes))
-        self._codes, self._images = torch.from_numpy(codes), self._embed(x)
+        # far from 0 the rows would lose their digits; a transform may mean where they lie
+        self._centre = x.mean(0) * (self.options.get("transform") is None)
+        self.ranker_ = self._fitted(x - self._centre, torch.from_numpy(codes))
+        self._codes, self._images = torch.from_numpy(codes), self._embed(x, centred=True)
         return self
 
     def _fitted(self, x: Tensor, codes: Tensor) -> Any:
@@ -123,7 +125,7 @@ class MetricEstimator:
 
     def predict(self, X: Any) -> np.ndarray:
         """The classes for which the k nearest training points vote."""
-        images, found = self._embed(_rows(X)), []
+        images, found = self._embed(_rows(X), centred=True), []
         for part in images.split(max(1, CHUNK_NUMBERS // len(self._images))):
             distances = torch.cdist(part, self._images, compute_mode="donot_use_mm_for_euclid_dist")
             nearest = distances.argsort(dim=1, stable=True)[:, : self.k]
@@ -134,10 +136,11 @@ class MetricEstimator:
         """Share of right predictions."""
         return float(np.mean(self.predict(X) == np.asarray(y)))
 
-    def _embed(self, x: Tensor) -> Tensor:
+    def _embed(self, x: Tensor, *, centred: bool = False) -> Tensor:
         ranker = self._ranker()
         if x.dim() != 2 or x.shape[1] != self.n_features_in_:
             raise ValueError(f"this metric was learned from {self.n_features_in_} features, got rows {tuple(x.shape)}")
+        x = x - self._centre if centred else x
         rows = ranker.transform(x, torch.tensor([0, len(x)]))
         return rows.double() @ ranker.components.detach().double().T
 
@@ -148,7 +151,10 @@ class MetricEstimator:
 
 
 def _rows(X: Any) -> Tensor:
-    return torch.from_numpy(np.array(X, dtype=np.float64))
+    rows = torch.from_numpy(np.array(X, dtype=np.float64))
+    if not rows.isfinite().all():
+        raise ValueError(f"{int((~rows.isfinite()).sum())} values of X are not finite: clean or impute them first")
+    return rows
 
 
 @contextmanager

@@ -29,6 +29,8 @@ def knn_error(
     [[0.0, 1.0, 0.0]]
     """
     cuts = [k] if isinstance(k, int) else list(k)
+    if not cuts:
+        raise ValueError("k is empty: give the number of neighbours that vote, or several")
     ranking = rank(scores, classes, offsets, max_length=max_length, num_grades=0)
     errors = finish(vote_errors(ranking.labels, offsets, query_classes, cuts, longest=ranking.longest), scores)
     return errors[:, 0] if isinstance(k, int) else errors
