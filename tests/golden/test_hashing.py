@@ -208,6 +208,14 @@ def test_no_queries_and_float32():
     torch.testing.assert_close(found, full.gather(1, index), rtol=0, atol=1e-6)
 
 
+def test_directions_beyond_the_rank_do_not_count():
+    u, ranks, v, ranks_v, planes = problem(9)
+    filled = [torch.where(one == 0, torch.randn(one.shape, dtype=one.dtype), one) for one in (u, v)]
+    expected = hashed_nearest(u, ranks, build_tables(u, ranks, planes), v, ranks_v, 3)
+    found = hashed_nearest(filled[0], ranks, build_tables(filled[0], ranks, planes), filled[1], ranks_v, 3)
+    torch.testing.assert_close(found, expected)
+
+
 def test_planes_know_the_seed():
     assert torch.equal(make_planes(2, 3, 4, 5, 1), make_planes(2, 3, 4, 5, 1))
     assert not torch.equal(make_planes(2, 3, 4, 5, 1), make_planes(2, 3, 4, 5, 2))

@@ -121,6 +121,11 @@ def test_a_sample_of_all_lists_changes_nothing():
     )
 
 
+def test_equal_lists_of_a_sample_lead_themselves():
+    u, ranks = torch.ones(4, 1, 1), torch.ones(4, dtype=torch.int64)
+    assert cluster_clouds(u, ranks, [4], max_exact=3, sample=4).labels.tolist() == [[0, 1, 2, 3]]
+
+
 def test_the_draw_is_uniform_without_repetition():
     drawn = torch.stack([clustering._draw(10, 4, seed) for seed in range(300)])
     assert (drawn.diff(dim=1) > 0).all()
