@@ -11,7 +11,7 @@ from torchrank.functional.ragged import list_ids
 from torchrank.rankers.base import GradientRanker, without_labels
 from torchrank.rankers.listnet import ListNet
 from torchrank.rankers.measured import MeasuredSplit
-from torchrank.rankers.parts import Parts, lists_as_data, make_base, resident_lists, spread
+from torchrank.rankers.parts import LINEAR, Parts, lists_as_data, make_base, resident_lists, spread
 from torchrank.rankers.query_clusters import QueryClusters
 from torchrank.rankers.rounds import RoundOptimizer, round_step, start_rounds
 from torchrank.solvers.many_linear import join_lists, solve_many_linear
@@ -89,6 +89,8 @@ class LocalRank(GradientRanker):
     def _check(self, similarity: str) -> None:
         if self.assignment not in ("hard", "soft", "shrink"):
             raise ValueError(f"unknown assignment={self.assignment!r}: choose one of hard, soft, shrink")
+        if self.assignment == "shrink" and self.base not in LINEAR:
+            raise ValueError(f"assignment=shrink corrects linear models, base={self.base}: use {', '.join(LINEAR)}")
         if self.assignment == "soft" and similarity not in DIRECTIONS:
             raise ValueError(f"assignment=soft needs a similarity of 0 to 1: {', '.join(DIRECTIONS)}")
         if not (self.temperature > 0 and self.stiffness > 0):  # nan is not
@@ -102,7 +104,7 @@ class LocalRank(GradientRanker):
         """As many as there can be: one for all lists, then one for each cluster or, shrunk, for each number of them."""
         width, several = self.transform.num_outputs, [number for number in self.numbers if number > 1]
         if self.assignment == "shrink":
-            widths = [width, *(width * (number + 1) for number in several)]
+            widths = [width, *[width * (max(self.numbers) + 1)] * len(several)]
         else:
             widths = [width] * (1 + sum(several))
         return Parts([make_base(self.base, width, self.base_rounds, self.base_options) for width in widths])
@@ -110,8 +112,6 @@ class LocalRank(GradientRanker):
     def _take_shape(self, base: Any) -> None:
         """That of the base: by rounds or by gradient."""
         self.by_rounds, self.certified, self.takes = base.by_rounds, base.certified, base.takes & {"corpus"}
-        if self.assignment == "shrink" and "sparse" not in base.takes:
-            raise ValueError(f"assignment=shrink corrects linear models, and base={self.base} is none: use listnet")
         if self.by_rounds:
             self.rounds = base.rounds
             start_rounds(self)
@@ -172,15 +172,15 @@ class LocalRank(GradientRanker):
         labels = self.clusters.labels[row]
         if self.assignment != "shrink":
             return lists.subset((labels == each).nonzero().flatten())
-        rows = self._spread(lists[: len(lists)], labels, row).x
+        rows = self._spread(lists[: len(lists)], labels).x
         return RankingSet(rows, lists.labels, lists.offsets, pairs=lists.pairs, num_grades=lists.num_grades)
 
-    def _spread(self, batch: Batch, cluster: Tensor, row: int) -> Batch:
+    def _spread(self, batch: Batch, cluster: Tensor) -> Batch:
         """Lists of these clusters (Q,) with the rows of a model that corrects itself for each cluster."""
         batch = batch.flat()
         rows: Any = batch.x
         entries = cluster[list_ids(batch.offsets, len(batch.labels))]
-        return batch._replace(x=spread(rows, entries, self.numbers[row], self.stiffness))
+        return batch._replace(x=spread(rows, entries, max(self.numbers), self.stiffness))
 
     def on_fit_end(self) -> None:
         self.parts.end()
@@ -218,7 +218,8 @@ class LocalRank(GradientRanker):
         rows = [(self.clusters.labels[row] == each).nonzero().flatten() for row, each in places]
         members = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
         options = {"l2": first.l2, "tolerance": first.tolerance, "members": members, "reduce": self._reduce}
-        found = solve_many_linear(join_lists(self.batches(), reduce=self._reduce), len(places), **options)  # type: ignore[arg-type]
+        lists = join_lists((batch.flat() for batch in self.batches()), reduce=self._reduce)
+        found = solve_many_linear(lists, len(places), **options)  # type: ignore[arg-type]
         for part, weight in zip(self.parts.used()[1:], found.weight, strict=True):
             part.scorer.weight.copy_(weight)
 
@@ -228,7 +229,7 @@ class LocalRank(GradientRanker):
         for part, (row, each) in zip(self.parts.used()[1:], self._places(), strict=True):
             cluster = self.clusters.labels[row, batch.query]
             if self.assignment == "shrink":
-                losses = losses + part.loss(self._spread(batch, cluster, row))
+                losses = losses + part.loss(self._spread(batch, cluster))
             else:
                 lists = (cluster == each).nonzero().flatten()
                 losses = losses.index_add(0, lists, part.loss(batch.take(lists)[0]))
@@ -258,12 +259,18 @@ class LocalRank(GradientRanker):
         if place is None or not self._is_local(row):
             return self.parts[0].score(batch)
         cluster = self.clusters.of(place, row)
-        if self.assignment == "shrink":
-            return self.parts[int(self.models[row, 0])].score(self._spread(batch, cluster, row))
+        part = self._part_of(cluster, row)
+        if self.assignment == "hard":
+            return self._by_parts(batch, part)
         if self.assignment == "soft":
-            return self._mixed(batch, row, cluster)
-        part = torch.where(cluster < 0, 0, self.models[row, cluster.clamp(min=0)])
-        return self._by_parts(batch, part)
+            local, without = self._mixed(batch, row), cluster < 0
+        else:
+            local, without = self.parts[int(self.models[row].max())].score(self._spread(batch, cluster)), part == 0
+        return torch.where(without[list_ids(batch.offsets, len(batch.labels))], self.parts[0].score(batch), local)
+
+    def _part_of(self, cluster: Tensor, row: int) -> Tensor:
+        """That ranks lists of these clusters (Q,)."""
+        return torch.where(cluster < 0, 0, self.models[row, cluster.clamp(min=0)])
 
     def _by_parts(self, batch: Batch, part: Tensor) -> Tensor:
         """Each list by one part, `part (Q,)`."""
@@ -275,24 +282,24 @@ class LocalRank(GradientRanker):
             scores[entries] = found
         return self.parts[0].score(batch) if scores is None else scores
 
-    def _mixed(self, batch: Batch, row: int, cluster: Tensor) -> Tensor:
+    def _mixed(self, batch: Batch, row: int) -> Tensor:
         """The scores of all clusters, in shares that fall with the distance from their nearest list."""
         shares = (self.clusters.closest(batch, row) / self.temperature).softmax(1)
         lists = list_ids(batch.offsets, len(batch.labels))
         every = torch.stack(
             [self.parts[number].score(batch) for number in self.models[row, : shares.shape[1]].tolist()]
         )
-        mixed = (every * shares.T[:, lists].to(every.dtype)).sum(0)
-        return torch.where(cluster[lists] < 0, self.parts[0].score(batch), mixed)
+        return (every * shares.T[:, lists].to(every.dtype)).sum(0)
 
     def nearest(self, x: Tensor, offsets: Tensor, *, index: Tensor | None = None) -> dict[str, Tensor]:
         """For raw lists: the most similar training list, its similarity, and the cluster and part that rank, (Q,) each;
         -1 where a list has no shape and the global model, part 0, ranks it."""
+        if max(self.numbers) == 1:
+            raise ValueError("clusters=1 compares no lists: the global model ranks them all")
         similarity, place = self.clusters.nearest(self.inputs(x, offsets, index=index))
         row = int(self.chosen)
         cluster = self.clusters.of(place, row)
-        part = torch.where(cluster < 0, 0, self.models[row, cluster.clamp(min=0)])
-        return {"list": place, "similarity": similarity, "cluster": cluster, "part": part}
+        return {"list": place, "similarity": similarity, "cluster": cluster, "part": self._part_of(cluster, row)}
 
     # ---- the number of clusters ---------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ BASES = {
     "rankboost": "RankBoost",
     "adarank": "AdaRank",
 }
+LINEAR = ("listnet", "lambdarank", "domination", "pamir", "svmmap", "ranksvm")
 
 
 def make_base(base: str, num_features: int, rounds: int, options: dict[str, Any]) -> Any:
@@ -36,6 +37,8 @@ def make_base(base: str, num_features: int, rounds: int, options: dict[str, Any]
         raise ValueError(f"unknown base={base!r}: choose one of {', '.join(BASES)}")
     if own := options.keys() & {"transform", "num_features", "rounds"}:
         raise ValueError(f"base_options have {', '.join(sorted(own))}: set it for the whole, as model.{min(own)}")
+    if options.get("per_topic"):
+        raise ValueError("base_options have per_topic, a model of each list: models of clusters rank any list")
     make = torchrank.__getattr__(BASES[base])
     limit = {"rounds": rounds} if "rounds" in inspect.signature(make).parameters else {}
     return make(num_features, transform=None, **limit, **options)
