@@ -14,7 +14,7 @@ from scipy.spatial.distance import squareform
 
 from torchrank.functional import cloud_pca, cloud_similarity
 from torchrank.solvers import clustering
-from torchrank.solvers.clustering import cluster_clouds, cut, link, merge_small
+from torchrank.solvers.clustering import cluster_clouds, cluster_similar, cut, link, merge_small
 
 # --- plain forms ---
 
@@ -132,6 +132,23 @@ def test_equal_distances_join_the_first():
     """All distances are equal: cluster 1 is the smallest one, and joins cluster 0; then 2 is, and joins 0."""
     found = merge_small(torch.tensor([0, 0, 1, 2, 2, 3, 3, 3]), torch.full((8, 8), 0.5), 3)
     assert found.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("min_size", [1, 3])
+def test_clusters_by_any_similarity(min_size):
+    """Minus a distance; lists 2 and 7 take no part, but for one cluster."""
+    usable = np.array([q not in (2, 7) for q in range(13)])
+    points = np.random.default_rng(8).normal(size=(11, 3))
+    distances = np.linalg.norm(points[:, None] - points, axis=2)
+    levels, _ = plain_levels(distances)
+    found = cluster_similar(torch.tensor(-distances), torch.tensor(usable), [1, 2, 5], min_size=min_size)
+    assert found.labels[0].tolist() == [0] * 13 and not found.sampled
+    for clusters, labels in zip([2, 5], found.labels[1:].tolist(), strict=True):
+        sets = [
+            {int(np.flatnonzero(usable)[i]) for i in one}
+            for one in plain_merge(levels[11 - clusters], distances, min_size)
+        ]
+        assert labels == as_labels(sets, 13)
 
 
 # --- clouds ---

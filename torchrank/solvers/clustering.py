@@ -54,11 +54,11 @@ def cluster_clouds(
     """
     _check(clusters, min_size, sample)
     usable = (ranks > 0).nonzero().flatten()
+    if not len(usable) or max(clusters, default=1) == 1:
+        return Clusters(_no_clusters(ranks > 0, clusters), False)
     shapes = _Shapes(u, ranks, eigenvalues).of(usable)
     sampled = len(usable) > max_exact
     drawn = _draw(len(usable), sample if sampled else len(usable), seed).to(u.device)
-    if not len(usable) or max(clusters) == 1:
-        return Clusters(_no_clusters(ranks > 0, clusters), False)
     some = shapes.of(drawn)
     leader = _leaders(shapes, some, drawn, kind) if sampled else drawn
     similarity = _similarity(some, kind)
