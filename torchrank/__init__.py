@@ -29,6 +29,7 @@ RANKERS = {
     "RankBoost": "torchrank.rankers.rankboost",
     "AdaRank": "torchrank.rankers.adarank",
     "QueryKNN": "torchrank.rankers.queryknn",
+    "TransductivePCA": "torchrank.rankers.transductive",
 }
 EXPORTS = RANKERS | {
     "load": "torchrank.rankers.base",

@@ -28,6 +28,7 @@ from torchrank import (
     RankSVM,
     SingleFeature,
     SVMMap,
+    TransductivePCA,
 )
 
 LENGTHS = {"train": [1, 40, 2, 9, 5, 3, 17], "val": [6, 11], "test": [4, 1, 8, 5]}  # uneven, and fewer than processes
@@ -59,6 +60,8 @@ FITS = {
     "adarank_published": (lambda: AdaRank(5, exclude_repeat=False, rounds=12), 12),
     "queryknn": (lambda: QueryKNN(5, neighbours=2, l2=0.1, models_per_round=4), 2),
     "queryknn_ranksvm": (lambda: QueryKNN(5, 3, "ranksvm", 0.1, top=2, reference_feature=1), 1),
+    "dk": (lambda: TransductivePCA(5, "auto", l2=0.1), 1),
+    "dk_rankboost": (lambda: TransductivePCA(5, 2, "rankboost", boosting_rounds=3), 1),
     "mlr": (lambda: MLR(5, C=3.0, eps=1e-2), 40, "queries"),
     "mlr_auc_fro": (lambda: MLR(5, "auc", C=3.0, regulariser="fro", eps=1e-2, threshold="sweep"), 40, "queries"),
     "mlr_diagonal": (lambda: MLR(5, "mrr", C=5.0, regulariser="diagonal", eps=1e-2, neighbours=2), 40, "queries"),

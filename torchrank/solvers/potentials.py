@@ -56,7 +56,8 @@ def paired_lists(labels: Tensor, offsets: Tensor, num_grades: int | None = None)
 def pair_masses(scores: Tensor, log_weight: Tensor, paired: PairedLists) -> tuple[Tensor, Tensor]:
     """Mass (N,) of the pairs in which a document should win, and of those in which it should lose (Freund et al. 2003).
 
-    A pair of the list q has the mass exp(log_weight[q] + scores[loser] - scores[winner]).
+    A pair of the list q has the mass exp(log_weight[q] + scores[loser] - scores[winner]). Scores may have columns
+    (N, M), and so have log_weight (Q, M) and the masses then.
 
     >>> paired = paired_lists(torch.tensor([0, 1, 1]), torch.tensor([0, 3]))
     >>> [mass.tolist() for mass in pair_masses(torch.zeros(3).double(), torch.zeros(1).double(), paired)]
@@ -85,11 +86,12 @@ def crossing_masses(scores: Tensor, chosen: Tensor, log_weight: Tensor, paired: 
 
 def _log_below(values: Tensor, paired: PairedLists, above: bool = False) -> Tensor:
     """Log of the sum of exp(values) over the documents of the same list at all lower (higher) levels, (N,)."""
-    shape = (len(paired.pairs), paired.num_levels)
-    peak = values.new_full((shape[0] * shape[1],), -torch.inf).scatter_reduce(0, paired.cells, values, "amax")
+    shape, columns = (len(paired.pairs), paired.num_levels), values.shape[1:]
+    places = paired.cells if not columns else paired.cells[:, None].expand_as(values)
+    peak = values.new_full((shape[0] * shape[1], *columns), -torch.inf).scatter_reduce(0, places, values, "amax")
     peak = peak.masked_fill(peak.isinf(), 0.0)  # keeps -inf - -inf = nan out
     sums = torch.zeros_like(peak).index_add_(0, paired.cells, torch.exp(values - peak[paired.cells]))
-    table = (sums.log() + peak).view(shape)
+    table = (sums.log() + peak).view(*shape, *columns)
     running = (table.flip(1) if above else table).logcumsumexp(1)
-    before = pad(running[:, :-1], (1, 0), value=-torch.inf)
-    return (before.flip(1) if above else before).flatten()[paired.cells]
+    before = torch.cat([running.new_full((shape[0], 1, *columns), -torch.inf), running[:, :-1]], 1)
+    return (before.flip(1) if above else before).flatten(0, 1)[paired.cells]

@@ -1,0 +1,202 @@
+"""TransductivePCA: a model for each list by plain loops, its limits, boosting side by side, checkpoints, refusals."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+import torchrank
+from tests.golden import boosting_reference
+from tests.golden.test_many_linear import objective
+from tests.rankers.small import FEATURES, data, lists, trainer
+from torchrank import ListNet, RankBoost, RankingDataModule, RankingSet, TransductivePCA
+from torchrank.data import SparseRows
+from torchrank.solvers import many_boosting
+from torchrank.solvers.many_boosting import Rules, boost_many, project, rule_scores
+
+QUICK = {"components": 2, "l2": 0.1, "transform": None}
+
+
+def fit(folder, module=None, **options):
+    module = module or data()
+    ranker = TransductivePCA(module.num_features, **QUICK | options)
+    trainer(folder, 1, monitor=None, limit_val_batches=0).fit(ranker, datamodule=module)
+    return ranker
+
+
+def directions(x, count):
+    """Of rows (n, D), by the eigenvectors of their covariance; those without variance are left out.
+
+    The entry of largest size is positive: rules x > t and -x > -t part equal documents in different ways.
+    """
+    centred = x - x.mean(0)
+    values, vectors = np.linalg.eigh(centred.T @ centred / len(x))
+    large = values[::-1] > 1e-6 * max(values[-1], 1e-9)
+    found = vectors[:, ::-1].T[large][:count]
+    return np.array([u * np.sign(u[np.argmax(np.abs(u))]) for u in found]).reshape(-1, x.shape[1])
+
+
+def blocks(given):
+    x, offsets = given.x.double().numpy(), given.offsets.tolist()
+    return [x[a:b] for a, b in pairwise(offsets)]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"base": "ranksvm", "components": 3}, {"augment": True}], ids=str
+)  # fmt: skip
+def test_scores_are_those_of_a_model_for_each_list(tmp_path, options):
+    train, test = lists(0, num_lists=6), lists(2, num_lists=7)
+    test.x[test.offsets[2] : test.offsets[3]] = 1.0  # a list without a direction
+    ranker = fit(tmp_path, RankingDataModule.from_sets(train=train, val=test), tolerance=1e-8, **options)
+    plain = (train.x.double().numpy(), train.labels.double().numpy(), train.offsets.numpy())
+    expected = []
+    for x in blocks(test):
+        basis = directions(x, ranker.components)
+        if options.get("augment") or not len(basis):
+            basis = np.concatenate([basis, np.eye(FEATURES)])
+        arguments = (*plain, range(6), ranker.base, 0.1, basis)
+        expected.append(x @ basis.T @ minimize(objective, np.zeros(len(basis)), arguments, options={"gtol": 1e-6}).x)
+    with torch.inference_mode():
+        scores = ranker(test.x, test.offsets)
+    np.testing.assert_allclose(scores.numpy(), np.concatenate(expected), atol=1e-4)
+
+
+def test_all_directions_of_full_clouds_are_listnet(tmp_path):
+    x, generator = lists(2).x, torch.Generator().manual_seed(0)
+    offsets = torch.tensor([0, 30, 42, len(x)])
+    ranker = fit(tmp_path / "dk", components=FEATURES, l2=1e-2, transform="standard", tolerance=1e-8)
+    whole = ListNet(FEATURES, l2=1e-2, tolerance=1e-8)
+    trainer(tmp_path, 500, monitor=None, limit_val_batches=0).fit(whole, datamodule=data())
+    torch.testing.assert_close(ranker(x, offsets), whole(x, offsets), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ranker.weight[0], whole.scorer.weight.detach(), rtol=1e-6, atol=1e-6)
+    one = torch.randn(1, FEATURES, generator=generator)  # no direction: the model of all features
+    torch.testing.assert_close(ranker(one, torch.tensor([0, 1])), whole(one, torch.tensor([0, 1])))
+
+
+def test_as_many_directions_as_explain_the_variance(tmp_path):
+    train = lists(0)
+    x = train.x * torch.tensor([9.0, 5.0, 3.0, 2.0, 1.0, 1.0])
+    given = RankingSet(x, train.labels, train.offsets)
+    ranker = fit(tmp_path, RankingDataModule.from_sets(train=given, val=given), components="auto")
+    shares = []
+    for block in blocks(given):
+        values = np.clip(np.linalg.eigvalsh(np.cov(block.T, bias=True))[::-1], 0, None)
+        if len(block) > 1:
+            shares.append(values.cumsum() / values.sum())
+    assert ranker.directions == 1 + int((np.mean(shares, 0) < 0.8).sum()) == ranker.findings["components"]
+    assert 1 < ranker.directions < FEATURES
+
+
+# ---- boosting -------------------------------------------------------------------------------------------------------
+
+
+def paired(seed):
+    """Lists with at least two labels."""
+    train = lists(seed)
+    return train.subset(torch.tensor(np.flatnonzero(train.pairs > 0)))
+
+
+@pytest.mark.parametrize("bins", [256, 5])
+def test_rules_of_each_model_equal_a_loop_over_pairs(monkeypatch, bins):
+    train, generator = paired(3), torch.Generator().manual_seed(0)
+    basis = torch.randn(3, 2, FEATURES, generator=generator).double()
+    basis[2, 1] = 0  # a cloud of rank 1
+    found = boost_many(train.x, train.labels, train.offsets, basis, rounds=6, bins=bins)
+    for m in range(3):
+        z = train.x.double().numpy() @ basis[m].numpy().T
+        edges = [np.unique(column) for column in z.T]
+        edges = [e if len(e) < bins else e[np.arange(bins - 1) * len(e) // (bins - 1)] for e in edges]
+        expected, *_ = boosting_reference.rankboost(z, train.labels.numpy(), train.offsets.numpy(), 6, edges=edges)
+        features, thresholds, alphas, _ = (np.array(part) for part in zip(*expected, strict=True))
+        assert found.feature[m].tolist() == features.tolist()
+        np.testing.assert_allclose(found.threshold[m].numpy(), thresholds, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(found.alpha[m].numpy(), alphas, rtol=1e-9, atol=1e-12)
+    monkeypatch.setattr(many_boosting, "CHUNK", 1)
+    for a, b in zip(found, boost_many(train.x, train.labels, train.offsets, basis, rounds=6, bins=bins), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_boosted_scores(tmp_path):
+    """Lists with directions by their own rules, others by those of RankBoost on all features."""
+    test = lists(2, num_lists=4)
+    test.x[: test.offsets[1]] = 1.0
+    ranker = fit(tmp_path / "dk", base="rankboost", boosting_rounds=5)
+    whole = RankBoost(FEATURES, rounds=5)
+    trainer(tmp_path, 5, monitor=None, limit_val_batches=0).fit(whole, datamodule=data())
+    train, expected = paired(0), []
+    for x in blocks(test):
+        basis = directions(x, 2)
+        if not len(basis):
+            offsets = torch.tensor([0, len(x)])
+            expected.append(whole(torch.tensor(x).float(), offsets).numpy())
+            continue
+        rules = boost_many(train.x, train.labels, train.offsets, torch.tensor(basis)[None], rounds=5)
+        z = x @ basis.T
+        steps = zip(*(part[0].tolist() for part in rules), strict=True)
+        expected.append(sum(a * (z[:, f] > t) for f, t, a in steps))
+    with torch.inference_mode():
+        scores = ranker(test.x, test.offsets)
+    np.testing.assert_allclose(scores.numpy(), np.concatenate(expected), atol=1e-6)
+    assert len(np.unique(expected[1])) > 2
+
+
+def test_rules_on_projected_rows():
+    generator = torch.Generator().manual_seed(0)
+    x, basis = torch.randn(5, 3, generator=generator), torch.randn(2, 2, 3, generator=generator)
+    rules = Rules(torch.tensor([[0, 1], [1, 1]]), torch.tensor([[0.0, 0.1], [-0.2, 0.3]]), torch.rand(2, 2))
+    z = project(x, torch.tensor([0, 2, 5]), basis)
+    scores = rule_scores(z, torch.tensor([0, 2, 5]), rules)
+    for i, m in enumerate([0, 0, 1, 1, 1]):
+        row = basis[m] @ x[i]
+        torch.testing.assert_close(z[i], row)
+        parts = [rules.alpha[m, t] * (row[rules.feature[m, t]] > rules.threshold[m, t]) for t in range(2)]
+        torch.testing.assert_close(scores[i], sum(parts))
+
+
+# ---- checkpoints and laws -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"base": "rankboost", "boosting_rounds": 4, "augment": True}], ids=str)
+def test_lists_one_by_one_saved_and_fitted_again(tmp_path, options):
+    ranker = fit(tmp_path / "one", transform={"name": "pca", "variance": 0.9}, **options)
+    module = RankingDataModule.from_sets(train=lists(5, num_lists=8), val=lists(1), test=lists(2))
+    again = trainer(tmp_path / "again", 1)
+    again.fit(ranker, datamodule=module)
+    again.test(ranker, datamodule=module, verbose=False)
+    assert ranker.converged and ranker.measured["test"]["default"]["measures"]["ndcg@10"] > 0.6
+    loaded, test = torchrank.load(tmp_path / "again" / "last.ckpt"), lists(2)
+    scores = ranker(test.x, test.offsets)
+    assert torch.equal(loaded(test.x, test.offsets), scores)
+    for q in (0, 5):
+        rows = slice(int(test.offsets[q]), int(test.offsets[q + 1]))
+        alone = ranker(test.x[rows], torch.tensor([0, rows.stop - rows.start]))
+        torch.testing.assert_close(alone, scores[rows], rtol=1e-4, atol=1e-5)
+    assert len(ranker(test.x[:0], torch.tensor([0]))) == 0
+
+
+# ---- refusals -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"base": "svmmap"}, "unknown base='svmmap': choose one of listnet, ranksvm, rankboost"),
+        ({"components": 0}, "components=0 has to be 1 or more, or auto"),
+        ({"components": "all"}, "components='all' has to be 1 or more, or auto"),
+        ({"boosting_rounds": 0}, "boosting_rounds=0 has to be 1 or more"),
+    ],
+)
+def test_wrong_options_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        TransductivePCA(FEATURES, **given)
+
+
+def test_other_forms_of_data_are_refused(tmp_path):
+    train = lists(0)
+    flat = RankingSet(train.x, torch.ones_like(train.labels), train.offsets)
+    sparse = RankingSet(SparseRows.from_dense(train.x), train.labels, train.offsets)
+    for given, message in ((flat, "no training list has two different labels"), (sparse, "does not take sparse rows")):
+        with pytest.raises(ValueError, match=message):
+            fit(tmp_path, RankingDataModule.from_sets(train=given, val=given), base="rankboost")
