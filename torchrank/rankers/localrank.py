@@ -64,8 +64,8 @@ class LocalRank(GradientRanker):
         transform: str | dict | list | None = "query_minmax",
     ):
         super().__init__(num_features, transform, lr=0.0, weight_decay=0.0)
-        self.several, self.choose_by = not isinstance(clusters, int), choose_by
-        self.numbers = [clusters] if isinstance(clusters, int) else sorted({1, *clusters})
+        self.several, self.choose_by = isinstance(clusters, list | tuple), choose_by
+        self.numbers = sorted({1, *clusters}) if isinstance(clusters, list | tuple) else [clusters]
         self.clusters = QueryClusters(
             self.numbers,
             similarity=similarity,

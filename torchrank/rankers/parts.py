@@ -52,13 +52,14 @@ class Parts(nn.ModuleList):
     """
 
     count = 1
+    held = 1  # were in use in this fit or in one before it
 
     def used(self) -> list[Any]:
         return list(self)[: self.count]
 
     def start(self, whole: Ranker, data: list[RankingDataModule]) -> None:
         """Before the first round, and after a fit was taken up again."""
-        self.count = len(data)
+        self.count, self.held = len(data), max(self.held, len(data))
         for part, lists in zip(self.used(), data, strict=True):
             part.join(whole, lists)
 
@@ -81,13 +82,14 @@ class Parts(nn.ModuleList):
 
     def states(self) -> list[dict]:
         """What the parts write into a checkpoint beside their tensors."""
-        saved: list[dict] = [{} for _ in self.used()]
-        for part, state in zip(self.used(), saved, strict=True):
+        parts: list[Any] = list(self)[: self.held]
+        saved: list[dict] = [{} for _ in parts]
+        for part, state in zip(parts, saved, strict=True):
             part.on_save_checkpoint(state)
         return saved
 
     def load(self, saved: list[dict]) -> None:
-        self.count = len(saved)
+        self.count = self.held = len(saved)
         for part, state in zip(self.used(), saved, strict=True):
             part.on_load_checkpoint(state)
 
