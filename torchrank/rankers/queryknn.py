@@ -39,7 +39,7 @@ class QueryKNN(RoundRanker):
         num_features: int,
         neighbours: int = 50,
         base: str = "listnet",
-        l2: float = 1e-4,
+        l2: float = 1e-2,
         top: int | None = None,
         reference_feature: int | None = None,
         features: list[int] | None = None,
