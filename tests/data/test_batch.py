@@ -70,6 +70,39 @@ def test_flat_copies_the_shared_rows():
         assert flat.flat() is flat
 
 
+@pytest.mark.parametrize("labels", [[0.0, 1.0, 2.0], [0.5, -1.0, 7.25]])
+def test_take_is_the_lists_one_by_one(labels):
+    """Of own rows, of a corpus, of sparse rows; any order, the same list twice, no list."""
+    random = np.random.default_rng(2)
+    for trial in range(30):
+        grades, offsets = random_lists(random, labels)
+        chosen = random.integers(0, len(offsets) - 1, random.integers(0, 5)) if len(offsets) > 1 else np.zeros(0, int)
+        index = torch.from_numpy(random.integers(0, 9, len(grades))) if trial % 3 == 0 else None
+        x = torch.randn(len(grades) if index is None else 9, 3)
+        whole = make_batch(
+            SparseRows.from_dense(x) if trial % 2 else x,
+            torch.from_numpy(grades),
+            torch.from_numpy(offsets),
+            query=10 + torch.arange(len(offsets) - 1),
+            index=index,
+            queries=torch.randn(len(offsets) - 1, 3) if trial % 5 == 0 else None,
+        )
+        part, entries = whole.take(torch.from_numpy(chosen))
+        bounds = [(int(offsets[q]), int(offsets[q + 1])) for q in chosen]
+        expected = [i for a, b in bounds for i in range(a, b)]
+        assert entries.tolist() == expected and part.query.tolist() == (10 + chosen).tolist()
+        assert part.offsets.tolist() == [0, *np.cumsum([b - a for a, b in bounds])]
+        assert part.labels.tolist() == grades[expected].tolist()
+        rows = part.flat().x
+        rows = rows.dense() if isinstance(rows, SparseRows) else rows
+        assert torch.equal(rows, x[expected] if index is None else x[index[expected]])
+        assert (index is None) == (part.index is None) and (index is None or part.x is whole.x)
+        assert whole.queries is None or torch.equal(part.queries, whole.queries[chosen])
+        assert part.max_length == max((b - a for a, b in bounds), default=0)
+        assert part.num_pairs == sum(sum(brute_pairs(grades, bound)) for bound in bounds)
+        assert part.num_grades == whole.num_grades
+
+
 def test_to_moves_every_part():
     batch = make_batch(SparseRows.from_dense(torch.eye(3)), torch.zeros(3), torch.tensor([0, 3]), index=torch.arange(3))
     moved = batch.to("meta")

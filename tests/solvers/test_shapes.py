@@ -71,6 +71,26 @@ def test_the_most_similar_one_is_the_largest(kind):
 
 
 @pytest.mark.parametrize("kind", SHAPES)
+def test_the_most_similar_one_in_pieces(kind, monkeypatch):
+    """Also of no list, and with nothing to be compared with."""
+    a, b = shapes([9, 7, 6, 0, 12, 8, 5], 6, kind), shapes([8, 25, 9, 11], 7, kind)
+    whole = most_similar(a, b, kind)
+    monkeypatch.setattr("torchrank.solvers.shapes.COMPARED", 9)
+    for found, expected in zip(most_similar(a, b, kind), whole, strict=True):
+        torch.testing.assert_close(found, expected)
+    assert [part.tolist() for part in most_similar(a.of(slice(0, 0)), b, kind)] == [[], []]
+    assert most_similar(a, shapes([0, 0], 7, kind), kind)[1].tolist() == [-1] * 7
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_lists_without_a_shape_have_no_cluster(kind):
+    found = cluster(shapes([9, 0, 6, 30, 8], 8, kind), [1, 2, 4], kind, min_size=1, seed=0).labels
+    assert found[:, 1].tolist() == [0, -1, -1] and found[2, [0, 2, 3, 4]].tolist() == [0, 1, 2, 3]
+    nothing = cluster(shapes([0, 0], 8, kind), [1, 2], kind, min_size=1, seed=0).labels
+    assert nothing.tolist() == [[0, 0], [-1, -1]]
+
+
+@pytest.mark.parametrize("kind", SHAPES)
 def test_clusters_are_those_of_the_distances(kind):
     """scipy's, on all pairs; every number of clusters from one tree."""
     every = shapes([9, 12, 6, 30, 8, 7, 15], 4, kind)

@@ -66,10 +66,10 @@ def most_similar(a: Shapes, b: Shapes, kind: str) -> tuple[Tensor, Tensor]:
         best, place = nearest_clouds(a.points, a.ranks, b.points, b.ranks, **options)  # type: ignore[arg-type]
         best, place = best[:, 0], place[:, 0]
     else:
-        parts = [a.of(slice(i, i + _rows(b))) for i in range(0, len(a.ranks), _rows(b))]
+        parts = [a.of(slice(i, i + _rows(b))) for i in range(0, max(1, len(a.ranks)), _rows(b))]
         found = [compare(part, b, kind).masked_fill_(b.ranks == 0, -torch.inf).max(1) for part in parts]
         best, place = (torch.cat([part[i] for part in found]) for i in (0, 1))
-    return best, torch.where(a.ranks > 0, place, -1)
+    return best, torch.where((a.ranks > 0) & b.ranks.any(), place, -1)
 
 
 def cluster(shapes: Shapes, clusters: list[int], kind: str, *, min_size: int, seed: int) -> Clusters:
