@@ -28,6 +28,11 @@ def fit(data=None, rounds=60, **options):
 
 
 @cache
+def three(assignment):
+    return fit(clusters=3, assignment=assignment)
+
+
+@cache
 def alone(*members):
     """ListNet fitted by itself on these training lists; on all of them."""
     train = queries(0).subset(np.array(members)) if members else queries(0)
@@ -57,7 +62,7 @@ def scores_of(ranker, lists):
 # ---- hard: the paper ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("clusters", "options"), [(2, {}), (5, {"components": 2}), (12, {"variance": 0.5})])
+@pytest.mark.parametrize(("clusters", "options"), [(3, {"components": 2}), (12, {"variance": 0.5})])
 def test_hard_against_the_plain_form(clusters, options):
     """Labels, the number of directions, the assignment and the scores of every list."""
     train, test = queries(0), queries(2, 8)
@@ -93,7 +98,7 @@ def test_lists_without_a_shape_and_clusters_without_a_pair_are_ranked_by_the_glo
     train = queries(0)
     whole = alone()
     for assignment in ("hard", "soft", "shrink"):
-        ranker = fit(clusters=3, assignment=assignment)
+        ranker = three(assignment)
         for number in (2, 5):
             part = train.subset(np.array([number]))
             assert ranker.nearest(part.x, part.offsets)["list"].tolist() == [-1]
@@ -108,12 +113,12 @@ def test_lists_without_a_shape_and_clusters_without_a_pair_are_ranked_by_the_glo
 def test_clusters_below_a_size_join_others():
     ranker = fit(clusters=8, min_lists=5)
     labels = ranker.clusters.labels[0]
-    assert labels[labels >= 0].bincount().tolist() == [6, 6] or labels[labels >= 0].bincount().min() >= 5
-    assert ranker.models[0, 2:].tolist() == [0] * 6
+    sizes = labels[labels >= 0].bincount().tolist()
+    assert min(sizes) >= 5 and len(sizes) == 2 and ranker.models[0].tolist() == [1, 2, *[0] * 6]
 
 
 def test_the_decision_is_made_by_the_whole_list():
-    ranker, test = fit(clusters=2), queries(3, 6, flat=False)
+    ranker, test = three("hard"), queries(3, 6, flat=False)
     batch = scores_of(ranker, test)
     for number in range(6):
         part = test.subset(np.array([number]))
@@ -123,14 +128,14 @@ def test_the_decision_is_made_by_the_whole_list():
 
 @pytest.mark.parametrize("assignment", ["hard", "soft", "shrink"])
 def test_rows_in_float64(assignment):
-    ranker, test = fit(clusters=3, assignment=assignment), queries(2, 8)
+    ranker, test = three(assignment), queries(2, 8)
     found = ranker(test.x.double(), test.offsets)
     assert found.dtype == torch.float64
     np.testing.assert_allclose(found.detach(), scores_of(ranker, test), rtol=1e-4, atol=1e-5)
 
 
 def test_no_list_and_empty_ones():
-    ranker, test = fit(clusters=2), queries(2, 8)
+    ranker, test = three("hard"), queries(2, 8)
     assert ranker(test.x[:0], torch.tensor([0])).shape == ranker(test.x[:0], torch.tensor([0, 0])).shape == (0,)
     offsets = torch.tensor([0, 0, *test.offsets[1:].tolist(), len(test.x)])
     assert np.array_equal(ranker(test.x, offsets).detach(), scores_of(ranker, test))
@@ -140,21 +145,16 @@ def test_no_list_and_empty_ones():
 
 
 @pytest.mark.parametrize(
-    ("base", "make"),
-    [
-        ("listnet", lambda **options: ListNet(4, **options)),
-        ("rankboost", lambda **options: RankBoost(4, **options)),
-        ("adarank", lambda **options: AdaRank(4, **options)),
-    ],
+    ("base", "make", "transform"),
+    [("listnet", ListNet, "standard"), ("rankboost", RankBoost, None), ("adarank", AdaRank, None)],
 )
-@pytest.mark.parametrize("transform", [None, "standard"])
 def test_one_cluster_is_the_base_bit_by_bit(tmp_path, base, make, transform):
-    data, rounds = module(), 6
+    data, rounds = module(), 4
     one, several = (
         LocalRank(4, base=base, clusters=clusters, rounds=rounds, transform=transform, min_lists=1)
         for clusters in (1, [1, 2])
     )
-    plain = make(transform=transform, rounds=rounds)
+    plain = make(4, transform=transform, rounds=rounds)
     for name, ranker in (("one", one), ("several", several), ("plain", plain)):
         trainer(tmp_path / name, rounds).fit(ranker, datamodule=data)
     test = data.sets["test"]

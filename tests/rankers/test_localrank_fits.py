@@ -17,7 +17,6 @@ from torchrank import LocalRank, RankingDataModule, RankingSet
 from torchrank.data import SparseRows
 from torchrank.functional import ndcg
 from torchrank.rankers.localrank import smallest_not_worse
-from torchrank.solvers.shapes import SHAPES
 
 SMALL = {"clusters": [2, 3], "transform": None, "min_lists": 1, "base_options": {"l2": 0.3}}
 FAST = {"base": "singlefeature", "base_options": {}, "rounds": 1}
@@ -111,12 +110,12 @@ def test_tested_as_it_was_chosen(tmp_path):
 
 
 def test_the_placebo_has_clusters_of_the_same_sizes():
-    found, dealt, again, other = (
+    found, dealt, again = (
         fit(partition=partition, seed=seed, clusters=4, **FAST).clusters.labels[0]
-        for partition, seed in (("clouds", 0), ("random", 0), ("random", 0), ("random", 5))
+        for partition, seed in (("clouds", 0), ("random", 0), ("random", 5))
     )
-    assert torch.equal(dealt, again) and not torch.equal(dealt, other) and not torch.equal(dealt, found)
-    for labels in (dealt, other):
+    assert not torch.equal(dealt, again) and not torch.equal(dealt, found)
+    for labels in (dealt, again):
         assert torch.equal(labels[labels >= 0].bincount(), found[found >= 0].bincount())
         assert torch.equal(labels < 0, found < 0)
 
@@ -129,7 +128,7 @@ def test_hashed_search_with_buckets_for_everyone_is_exact():
     torch.testing.assert_close(scores_of(hashed, test), scores_of(exact, test))
 
 
-@pytest.mark.parametrize("similarity", SHAPES)
+@pytest.mark.parametrize("similarity", ["subspace", "weighted", "skew", "jeffreys"])
 def test_other_similarities(similarity):
     """Every list is in its own cluster, and is most similar to itself."""
     ranker, train = fit(similarity=similarity, clusters=12, **FAST), queries(0)
@@ -170,7 +169,7 @@ def test_a_network_is_cut_and_goes_on(tmp_path):
 
 
 def test_an_interrupt_at_a_sum_loses_nothing(tmp_path):
-    check_every_interrupt(tmp_path, lambda: make(base_options={"bins": 4}), 2, step=3)
+    check_every_interrupt(tmp_path, lambda: make(base_options={"bins": 4}), 2, step=5)
 
 
 def test_an_interrupt_inside_a_round_does_not_repeat_the_parts_that_are_through(tmp_path):
@@ -194,17 +193,16 @@ def test_an_interrupt_inside_a_round_does_not_repeat_the_parts_that_are_through(
 
 def test_fitted_again_it_starts_anew(tmp_path):
     """Also where fewer parts are used than before; the checkpoint can be read."""
-    for base, options in (("rankboost", {}), ("listnet", {"l2": 0.3})):
-        few = module(train=queries(0).subset(np.array([0, 2, 5])))
-        again, fresh = (LocalRank(4, base, options, [2, 3], rounds=2, min_lists=1) for _ in range(2))
-        quick(2).fit(again, datamodule=module())
-        for name, ranker in (("again", again), ("fresh", fresh)):
-            trainer(tmp_path / base / name, 2).fit(ranker, datamodule=few)
-        assert again.parts.count == fresh.parts.count == 2
-        test = queries(2, 8)
-        assert torch.equal(scores_of(again, test), scores_of(fresh, test))
-        loaded = torchrank.load(tmp_path / base / "again" / "last.ckpt")
-        assert torch.equal(scores_of(loaded, test), scores_of(fresh, test))
+    few = module(train=queries(0).subset(np.array([0, 2, 5])))
+    again, fresh = (LocalRank(4, "rankboost", {}, [2, 3], rounds=2, min_lists=1) for _ in range(2))
+    quick(2).fit(again, datamodule=module())
+    for name, ranker in (("again", again), ("fresh", fresh)):
+        with pytest.warns(UserWarning, match="3 clusters of 1 lists"):
+            trainer(tmp_path / name, 2).fit(ranker, datamodule=few)
+    assert again.parts.count == fresh.parts.count == 2
+    loaded, test = torchrank.load(tmp_path / "again" / "last.ckpt"), queries(2, 8)
+    for ranker in (again, loaded):
+        assert torch.equal(scores_of(ranker, test), scores_of(fresh, test))
 
 
 # ---- bases ----------------------------------------------------------------------------------------------------------
@@ -215,10 +213,8 @@ BASES = {
     "adarank": {},
     "gbdt": {"min_leaf": 2, "leaves": 3, "threads": 1},
     "svmmap": {},
-    "ranksvm": {},
     "domination": {},
     "pamir": {},
-    "singlefeature": {},
     "gmml": {},
     "lgmml": {"metrics": 2},
     "lgmml_net": {"metrics": 2},
