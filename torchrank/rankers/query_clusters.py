@@ -139,7 +139,7 @@ class QueryClusters(nn.Module):
         return similarity[:, 0], torch.where(found.ranks > 0, place[:, 0], -1)
 
     def _tables(self, *, bits: int, tables: int, rerank: int) -> HashTables:
-        if self.hashed is None:
+        if self.hashed is None or self.hashed.codes.device != self.points.device:
             components, width = self.points.shape[1:]
             planes = make_planes(components, tables, bits, width, self.seed).to(self.points.device)
             self.hashed = build_tables(self.points, self.ranks, planes)
