@@ -193,7 +193,7 @@ def test_a_sample_leads_the_others(kind, min_size, monkeypatch):
     u, ranks, eigenvalues = clouds(7)
     usable = np.flatnonzero(ranks.numpy())
     drawn = usable[[1, 4, 5, 8, 9]]
-    monkeypatch.setattr(clustering, "_draw", lambda lists, sample, seed: torch.tensor([1, 4, 5, 8, 9]))
+    monkeypatch.setattr(clustering, "draw_lists", lambda lists, sample, seed: torch.tensor([1, 4, 5, 8, 9]))
     similarity = full_similarity(u, ranks, eigenvalues, kind)
     leader = [list(drawn).index(q) if q in drawn else int(np.argmax(similarity[q, drawn])) for q in usable]
     distances = plain_distances(similarity[np.ix_(drawn, drawn)])

@@ -339,6 +339,9 @@ def test_training_lists_are_those_of_the_plain_form_after_a_transform():
         ({"stiffness": -1.0}, r"stiffness=-1\.0 must be positive"),
         ({"choose_by": "domination_error"}, "choose_by=domination_error is better when it is smaller"),
         ({"lsh": {"bits": 3}}, "with bits, tables and rerank"),
+        ({"lsh": {"bits": 63, "tables": 1, "rerank": 1}}, "bits are 1 to 62, tables and rerank 1 at least"),
+        ({"lsh": {"bits": 3, "tables": 0, "rerank": 1}}, "bits are 1 to 62, tables and rerank 1 at least"),
+        ({"lsh": {"bits": 3, "tables": 1, "rerank": 0}}, "bits are 1 to 62, tables and rerank 1 at least"),
         (
             {"lsh": {"bits": 3, "tables": 1, "rerank": 1}, "similarity": "squared"},
             "hashed search is for similarity=ord",
@@ -374,3 +377,16 @@ def test_other_forms_of_data_are_refused():
             fit(RankingDataModule.from_sets(train=given, val=given), **options)
     with pytest.raises(ValueError, match="LocalRank takes its training lists apart, on the device"):
         fit(RankingDataModule.from_sets(train=train, val=train, resident=False))
+
+
+def test_scores_before_a_fit_are_refused():
+    lists = queries(0)
+    with pytest.raises(ValueError, match="this LocalRank is not fitted"):
+        LocalRank(4)(lists.x, lists.offsets)
+
+
+def test_numbers_that_no_validation_compared_are_told(tmp_path):
+    ranker = LocalRank(4, **SMALL | FAST)
+    with pytest.warns(UserWarning, match=r"clusters=\[1, 2, 3\] were never compared on validation lists"):
+        trainer(tmp_path, 1, monitor=None, limit_val_batches=0).fit(ranker, datamodule=module())
+    assert ranker.chosen == 0

@@ -188,3 +188,9 @@ def test_other_forms_of_data_are_refused(tmp_path):
     given = RankingSet(SparseRows.from_dense(train.x), train.labels, train.offsets)
     with pytest.raises(ValueError, match="does not take sparse rows"):
         fit(tmp_path, RankingDataModule.from_sets(train=given, val=given))
+
+
+def test_scores_before_a_fit_are_refused():
+    test = lists(2)
+    with pytest.raises(ValueError, match="this QueryKNN is not fitted"):
+        QueryKNN(FEATURES, transform=None)(test.x, test.offsets)

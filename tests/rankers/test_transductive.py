@@ -176,6 +176,15 @@ def test_lists_one_by_one_saved_and_fitted_again(tmp_path, options):
     assert len(ranker(test.x[:0], torch.tensor([0]))) == 0
 
 
+def test_looked_at_before_its_round(tmp_path):
+    """Lightning ranks two batches of validation lists before a fit; outside of one an unfitted ranker refuses."""
+    ranker, test = TransductivePCA(FEATURES, **QUICK), lists(2)
+    with pytest.raises(ValueError, match="this TransductivePCA is not fitted"):
+        ranker(test.x, test.offsets)
+    trainer(tmp_path, 1, num_sanity_val_steps=2).fit(ranker, datamodule=data())
+    assert ranker.converged and ranker(test.x, test.offsets).any()
+
+
 # ---- refusals -------------------------------------------------------------------------------------------------------
 
 

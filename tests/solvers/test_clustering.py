@@ -127,7 +127,7 @@ def test_equal_lists_of_a_sample_lead_themselves():
 
 
 def test_the_draw_is_uniform_without_repetition():
-    drawn = torch.stack([clustering._draw(10, 4, seed) for seed in range(300)])
+    drawn = torch.stack([clustering.draw_lists(10, 4, seed) for seed in range(300)])
     assert (drawn.diff(dim=1) > 0).all()
     assert (drawn.flatten().bincount(minlength=10) - 120).abs().max() < 45  # five standard deviations
 

@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 from scipy.cluster import hierarchy
 
-from torchrank.solvers.shapes import MOMENTS, SHAPES, cluster, compare, make_shapes, most_similar
+from torchrank.solvers.shapes import DIRECTIONS, MOMENTS, SHAPES, cluster, compare, make_shapes, most_similar
 
 
 def draw(lengths, seed):
@@ -100,6 +100,23 @@ def test_clusters_are_those_of_the_distances(kind):
     for labels, number in zip(found.labels, (1, 2, 4), strict=True):
         expected = hierarchy.fcluster(tree, number, "maxclust")
         assert len(set(zip(labels.tolist(), expected.tolist(), strict=True))) == len(set(labels.tolist())) == number
+
+
+@pytest.mark.parametrize("kind", sorted({*SHAPES} - {*DIRECTIONS}))
+def test_above_a_number_of_lists_a_sample_is_clustered(kind, monkeypatch):
+    """Each other list is where its most similar drawn one is; those without documents stay outside."""
+    lengths = [9, 12, 0, 30, 8, 7, 15, 20]
+    every, (x, offsets) = shapes(lengths, 4, kind), draw(lengths, 4)
+    monkeypatch.setattr("torchrank.solvers.shapes.MAX_EXACT", 6)
+    monkeypatch.setattr("torchrank.solvers.shapes.SAMPLE", 4)
+    found = cluster(every, [3, 1], kind, min_size=1, seed=3)
+    usable = [0, 1, 3, 4, 5, 6, 7]
+    drawn = [usable[i] for i in torch.randperm(7, generator=torch.Generator().manual_seed(3))[:4].sort().values]
+    part = cluster(every.of(torch.tensor(drawn)), [3], kind, min_size=1, seed=0).labels[0].tolist()
+    rows = np.split(x.numpy(), offsets[1:-1])
+    nearest = {q: min(range(4), key=lambda i: PLAIN[kind](rows[q], rows[drawn[i]])) for q in usable}
+    pairs = {(int(found.labels[0, q]), part[nearest[q]]) for q in usable}
+    assert found.sampled and len(pairs) == 3 and found.labels[0, 2] == -1 and found.labels[1].tolist() == [0] * 8
 
 
 @pytest.mark.parametrize("kind", SHAPES)

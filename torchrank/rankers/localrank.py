@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
@@ -183,6 +184,8 @@ class LocalRank(GradientRanker):
         return batch._replace(x=spread(rows, entries, max(self.numbers), self.stiffness))
 
     def on_fit_end(self) -> None:
+        if self.several and "of validation" not in self.findings:
+            rank_zero_warn(f"clusters={self.numbers} were never compared on validation lists: the global model ranks")
         self.parts.end()
         self._kept = {}
         super().on_fit_end()
@@ -247,6 +250,8 @@ class LocalRank(GradientRanker):
     # ---- scoring ------------------------------------------------------------------------------------------------
 
     def score(self, batch: Batch) -> Tensor:
+        if not len(self.models):
+            raise ValueError("this LocalRank is not fitted: it knows no clusters")
         row = int(self.chosen)
         return self._scores(batch, row, self.clusters.nearest(batch)[1] if self._is_local(row) else None)
 

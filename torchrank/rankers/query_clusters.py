@@ -60,6 +60,8 @@ class QueryClusters(nn.Module):
         if self.lsh is not None and (self.kind != "ordered" or self.lsh.keys() != {"bits", "tables", "rerank"}):
             given = f"lsh={self.lsh} and similarity={self.kind}"
             raise ValueError(f"{given}: hashed search is for similarity=ordered, with bits, tables and rerank")
+        if self.lsh is not None and (min(self.lsh.values()) < 1 or self.lsh["bits"] > 62):
+            raise ValueError(f"lsh={self.lsh}: bits are 1 to 62, tables and rerank 1 at least")
         if not 0 < self.variance <= 1:
             raise ValueError(f"variance={self.variance} is a share of the variance: above 0, at most 1")
 

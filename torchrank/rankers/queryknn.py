@@ -90,6 +90,8 @@ class QueryKNN(RoundRanker):
         return found[:, self.features] if self.features else found
 
     def score(self, batch: Batch) -> Tensor:
+        if not len(self.vectors):
+            raise ValueError("this QueryKNN is not fitted: it knows no training query")
         vectors = (self._vectors(batch) - self.mean) / self.scale
         nearest = nearest_queries(vectors, self.vectors, 1)[:, 0]
         return own_scores(dense(batch), batch.offsets, self.weight[nearest])

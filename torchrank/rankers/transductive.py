@@ -111,6 +111,10 @@ class TransductivePCA(RoundRanker):
     # ---- a model for each list ----------------------------------------------------------------------------------
 
     def score(self, batch: Batch) -> Tensor:
+        if not self.directions.numel():
+            if self._trainer is not None and self._trainer.sanity_checking:
+                return torch.zeros_like(batch.labels)  # Lightning looks at validation lists before the round
+            raise ValueError("this TransductivePCA is not fitted: it keeps no training lists before its round")
         x, offsets = dense(batch), batch.offsets
         basis, shaped = self._basis(x, offsets)
         numbers = torch.arange(len(self.offsets) - 1, device=self.device)

@@ -58,15 +58,19 @@ def cluster_clouds(
         return Clusters(_no_clusters(ranks > 0, clusters), False)
     shapes = _Shapes(u, ranks, eigenvalues).of(usable)
     sampled = len(usable) > max_exact
-    drawn = _draw(len(usable), sample if sampled else len(usable), seed).to(u.device)
+    drawn = draw_lists(len(usable), sample if sampled else len(usable), seed).to(u.device)
     some = shapes.of(drawn)
     leader = _leaders(shapes, some, drawn, kind) if sampled else drawn
     similarity = _similarity(some, kind)
     return Clusters(_cut_all(similarity, leader, ranks > 0, clusters, min_size), sampled)
 
 
-def cluster_similar(similarity: Tensor, usable: Tensor, clusters: list[int], *, min_size: int = 1) -> Clusters:
+def cluster_similar(
+    similarity: Tensor, usable: Tensor, clusters: list[int], *, min_size: int = 1, leader: Tensor | None = None
+) -> Clusters:
     """The same by any similarity `(n, n)` of the n lists that `usable (Q,)` marks; the others have the label -1.
+
+    With `leader`, the similarity is that of a sample, and each usable list is where the drawn one at `leader` is.
 
     >>> similarity = torch.tensor([[1.0, 0.9, 0.2], [0.9, 1.0, 0.3], [0.2, 0.3, 1.0]])
     >>> cluster_similar(similarity, torch.tensor([True, False, True, True]), [2]).labels
@@ -76,7 +80,8 @@ def cluster_similar(similarity: Tensor, usable: Tensor, clusters: list[int], *, 
     if not len(similarity):
         return Clusters(_no_clusters(usable, clusters), False)
     everyone = torch.arange(len(similarity), device=similarity.device)
-    return Clusters(_cut_all(similarity, everyone, usable, clusters, min_size), False)
+    follow = everyone if leader is None else leader
+    return Clusters(_cut_all(similarity, follow, usable, clusters, min_size), leader is not None)
 
 
 def _no_clusters(usable: Tensor, clusters: list[int]) -> Tensor:
@@ -169,7 +174,7 @@ def _renumber(labels: Tensor) -> Tensor:
     return first.argsort().argsort()[labels]
 
 
-def _draw(lists: int, sample: int, seed: int) -> Tensor:
+def draw_lists(lists: int, sample: int, seed: int) -> Tensor:
     """Places of the sample, rising."""
     return torch.randperm(lists, generator=torch.Generator().manual_seed(seed))[:sample].sort().values
 

@@ -13,11 +13,12 @@ from torchrank.functional.clouds import KINDS as DIRECTIONS
 from torchrank.functional.clouds import cloud_pca, cloud_similarity, nearest_clouds
 from torchrank.functional.gaussians import DIVERGENCES, cloud_gaussians, cloud_moments, gaussian_divergence
 from torchrank.functional.ragged import wide
-from torchrank.solvers.clustering import Clusters, cluster_clouds, cluster_similar
+from torchrank.solvers.clustering import Clusters, cluster_clouds, cluster_similar, draw_lists
 
 MOMENTS = ("mean", "variance", "skew")
 SHAPES = (*DIRECTIONS, *MOMENTS, *DIVERGENCES)
 COMPARED = 2**24  # similarities made at once
+MAX_EXACT, SAMPLE = 8000, 4000  # lists above which a sample is clustered, and its size, as in `cluster_clouds`
 
 
 class Shapes(NamedTuple):
@@ -78,8 +79,14 @@ def cluster(shapes: Shapes, clusters: list[int], kind: str, *, min_size: int, se
         options = {"kind": kind, "eigenvalues": shapes.spread, "min_size": min_size, "seed": seed}
         return cluster_clouds(shapes.points, shapes.ranks, clusters, **options)  # type: ignore[arg-type]
     usable = shapes.ranks > 0
-    kept = shapes.of(usable)
-    return cluster_similar(compare(kept, kept, kind), usable, clusters, min_size=min_size)
+    kept = some = shapes.of(usable)
+    leader: Tensor | None = None
+    if len(kept.ranks) > MAX_EXACT:
+        drawn = draw_lists(len(kept.ranks), SAMPLE, seed).to(usable.device)
+        some = kept.of(drawn)
+        leader = most_similar(kept, some, kind)[1]
+        leader[drawn] = torch.arange(len(drawn), device=leader.device)
+    return cluster_similar(compare(some, some, kind), usable, clusters, min_size=min_size, leader=leader)
 
 
 def _rows(b: Shapes) -> int:
