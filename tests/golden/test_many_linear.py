@@ -115,7 +115,7 @@ def test_chunks_blocks_and_batches_change_nothing(monkeypatch, loss):
     basis = torch.randn(4, 3, FEATURES, generator=random).double()
     options = {"loss": loss, "l2": 0.05, "tolerance": 1e-9}
     whole = [solve_many_linear(joined(*lists), 4, **options, **how) for how in ({"members": members}, {"basis": basis})]
-    for name, value in {"BLOCK": 40, "MODELS": 3, "MEMBERS": 100}.items():
+    for name, value in {"BLOCK": 40, "LONGEST": 20, "MODELS": 3, "MEMBERS": 100}.items():
         monkeypatch.setattr(many_linear, name, value)
     given = joined(*lists, cuts=(0, 1, 2, 5, 9))
     parts = [solve_many_linear(given, 4, **options, **how) for how in ({"members": members}, {"basis": basis})]

@@ -19,6 +19,7 @@ from torchrank.solvers.many_lbfgs import many_lbfgs
 from torchrank.solvers.many_losses import LOSSES
 
 BLOCK = 2**18  # scores, or differences of pairs, made at once: 2 MB in float64
+LONGEST = 2**22  # the same of one list, which is never cut: fewer models go together then
 MODELS = 512  # solved at once on all lists
 MEMBERS = 2**24  # numbers in the rows of the members of the models solved at once: 128 MB in float64
 
@@ -153,9 +154,13 @@ class SharedLists:
         self.x, self.loss = lists.x, LOSSES[loss].of(lists.labels, lists.offsets)
         self.bounds, self.work = read(lists.offsets), self.loss.work.cumsum(0)
         self.used = torch.tensor([len(lists.query)], device=lists.x.device)
+        self.most = max(1, LONGEST // max([1, *read(self.loss.work)]))
 
     def sums(self, weight: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over the lists of loss (A,) and gradient (A, D) at weights (A, D)."""
+        if len(weight) > self.most:
+            parts = [self.sums(part, numbers) for part in weight.split(self.most)]
+            return torch.cat([loss for loss, _ in parts]), torch.cat([gradient for _, gradient in parts])
         total, gradient = weight.new_zeros(len(weight)), torch.zeros_like(weight)
         for first, last in self._blocks(len(weight)):
             x = self.x[self.bounds[first] : self.bounds[last]].to(weight.dtype)
