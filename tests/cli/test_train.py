@@ -1,17 +1,20 @@
 """`python train.py` as a user starts it: what it prints, writes, resumes and refuses."""
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
 import torchrank
+from torchrank.train import main
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [str(Path(sys.executable).with_name("torchrank")), "train"]  # the installed command
@@ -24,6 +27,30 @@ def train(*arguments: str, cwd: Path, script: Sequence[str] = (str(ROOT / "train
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
 
 
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def quick_train(*arguments: str, cwd: Path) -> Done:
+    """The same in a copy of this process, which has imported everything already."""
+    child = multiprocessing.get_context("fork").Process(target=_train_here, args=(arguments, cwd))
+    child.start()
+    child.join()
+    return Done(child.exitcode, *((cwd / name).read_text() for name in ("stdout", "stderr")))
+
+
+def _train_here(arguments: Sequence[str], cwd: Path) -> None:
+    os.chdir(cwd)
+    os.environ["COLUMNS"] = "200"
+    for place, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), place)
+    sys.stdout, sys.stderr = (os.fdopen(place, "w", buffering=1) for place in (1, 2))
+    sys.argv = ["train.py", *arguments]
+    main()
+
+
 def results(folder: Path) -> dict:
     return json.loads((folder / "results.json").read_text())
 
@@ -32,7 +59,7 @@ def results(folder: Path) -> dict:
 def run(tmp_path_factory):
     """One run that the tests look at from several sides."""
     cwd = tmp_path_factory.mktemp("run")
-    done = train(*SMALL, "model=lambdarank", "trainer.max_epochs=4", "conventions=[default,letor]",
+    done = quick_train(*SMALL, "model=lambdarank", "trainer.max_epochs=4", "conventions=[default,letor]",
                  "hydra.run.dir=out", cwd=cwd)  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done, cwd
@@ -72,16 +99,16 @@ def test_the_best_epoch_is_tested(run):
 
 
 def test_a_checkpoint_is_tested_without_training(run):
-    done = train(*SMALL, "model=lambdarank", "train=false", "ckpt_path=out/checkpoints/best.ckpt",
+    done = quick_train(*SMALL, "model=lambdarank", "train=false", "ckpt_path=out/checkpoints/best.ckpt",
                  "conventions=[default,letor]", "hydra.run.dir=again", cwd=run[1])  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert results(run[1] / "again")["test"] == results(run[1] / "out")["test"]
 
 
 def test_a_fit_is_resumed(run):
-    done = train(*SMALL, "model=lambdarank", "ckpt_path=out/checkpoints/last.ckpt", "trainer.max_epochs=6",
+    done = quick_train(*SMALL, "model=lambdarank", "ckpt_path=out/checkpoints/last.ckpt", "trainer.max_epochs=6",
                  "hydra.run.dir=resumed", cwd=run[1])  # fmt: skip
-    whole = train(*SMALL, "model=lambdarank", "trainer.max_epochs=6", "hydra.run.dir=whole", cwd=run[1])
+    whole = quick_train(*SMALL, "model=lambdarank", "trainer.max_epochs=6", "hydra.run.dir=whole", cwd=run[1])
     assert done.returncode == whole.returncode == 0, done.stderr + whole.stderr
     one, other = (torchrank.load(run[1] / name / "checkpoints/last.ckpt") for name in ("out", "whole"))
     torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=0, atol=0)
@@ -89,17 +116,18 @@ def test_a_fit_is_resumed(run):
 
 
 def test_two_processes_give_the_results_of_one(run):
-    for name, processes, script in (("one", "cpu", [str(ROOT / "train.py")]), ("two", "ddp_cpu", COMMAND)):
-        options = [*SMALL, "model=listnet", f"trainer={processes}", f"hydra.run.dir={name}"]
-        done = train(*options, cwd=run[1], script=script)
-        assert done.returncode == 0, done.stderr
+    options = [*SMALL, "model=listnet", "trainer=ddp_cpu", "hydra.run.dir=two"]
+    done = train(*options, cwd=run[1], script=COMMAND)
+    assert done.returncode == 0, done.stderr
+    done = train(*options[:-2], "trainer=cpu", "hydra.run.dir=one", cwd=run[1])
+    assert done.returncode == 0, done.stderr
     one, two = (results(run[1] / name)["test"]["default"]["measures"] for name in ("one", "two"))
     assert one == pytest.approx(two, abs=1e-9)
 
 
 def test_a_sweep_is_selected_and_not_repeated(tmp_path):
     command = ["-m", *SMALL, "model=listnet,singlefeature", "data.seed=0", "hydra.sweep.dir=sweep"]
-    first = train(*command, cwd=tmp_path)
+    first = quick_train(*command, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     select = subprocess.run(
         [sys.executable, "-m", "torchrank.cli", "select", "sweep"], cwd=tmp_path, capture_output=True, text=True
@@ -107,24 +135,27 @@ def test_a_sweep_is_selected_and_not_repeated(tmp_path):
     assert select.returncode == 0, select.stderr
     assert "listnet" in select.stdout and "singlefeature" in select.stdout
     assert (tmp_path / "sweep/table.md").exists() and (tmp_path / "sweep/table.json").exists()
-    again = train(*command, cwd=tmp_path)
+    again = quick_train(*command, cwd=tmp_path)
     assert again.stdout.count("nothing to do") == 2
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["model.l3=1"], "Key 'l3' is not in struct"),
-    (["model=listnets"], "Could not find 'model/listnets'"),
-    (["data=mq2008", "data.root=nowhere"], "Get the data set from"),
-    (["trainer=gpu"], "trainer=gpu: "),
-    (["-m", "trainer=ddp_cpu", "seed=0,1"], "would start the whole sweep"),
-    (["conventions=[sklearn]"], "does not define"),
-    (["train=false"], "name it with ckpt_path=FILE"),
-    (["data=points", "measures=[knn_error@3]", "monitor=val/knn_error@3"], "say mode=min"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["model.l3=1"], "Key 'l3' is not in struct"),
+        (["model=listnets"], "Could not find 'model/listnets'"),
+        (["data=mq2008", "data.root=nowhere"], "Get the data set from"),
+        (["trainer=gpu"], "trainer=gpu: "),
+        (["-m", "trainer=ddp_cpu", "seed=0,1"], "would start the whole sweep"),
+        (["conventions=[sklearn]"], "does not define"),
+        (["train=false"], "name it with ckpt_path=FILE"),
+        (["data=points", "measures=[knn_error@3]", "monitor=val/knn_error@3"], "say mode=min"),
+    ],
+)
 def test_mistakes_are_named(arguments, message, tmp_path):
     if arguments == ["trainer=gpu"] and torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    done = train(*arguments, cwd=tmp_path)
+    done = quick_train(*arguments, cwd=tmp_path)
     assert done.returncode != 0
     assert message in done.stderr + done.stdout
     assert not list(tmp_path.rglob("results.json"))

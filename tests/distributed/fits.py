@@ -1,6 +1,6 @@
 """Fits every deterministic ranker in this process group and saves what it learned: run under torch.distributed.run.
 
-usage: python -m torch.distributed.run --nproc-per-node 2 fits.py out.pt
+usage: python -m torch.distributed.run --nproc-per-node 2 fits.py out.pt [listnet_lbfgs ...]
 """
 
 import os
@@ -144,7 +144,7 @@ def fit(make, epochs: int, kind: str = "lists") -> dict:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    learned = {name: fit(*how) for name, how in FITS.items()}
+    learned = {name: fit(*FITS[name]) for name in sys.argv[2:] or FITS}
     if torch.distributed.get_rank() == 0:
         torch.save(learned, sys.argv[1])
     torch.distributed.destroy_process_group()
