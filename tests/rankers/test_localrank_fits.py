@@ -342,10 +342,7 @@ def test_training_lists_are_those_of_the_plain_form_after_a_transform():
         ({"lsh": {"bits": 63, "tables": 1, "rerank": 1}}, "bits are 1 to 62, tables and rerank 1 at least"),
         ({"lsh": {"bits": 3, "tables": 0, "rerank": 1}}, "bits are 1 to 62, tables and rerank 1 at least"),
         ({"lsh": {"bits": 3, "tables": 1, "rerank": 0}}, "bits are 1 to 62, tables and rerank 1 at least"),
-        (
-            {"lsh": {"bits": 3, "tables": 1, "rerank": 1}, "similarity": "squared"},
-            "hashed search is for similarity=ord",
-        ),
+        ({"lsh": {"bits": 3, "tables": 1, "rerank": 1}, "similarity": "squared"}, "hashed search is for simil"),
     ],
 )
 def test_wrong_options_are_refused(given, message):
@@ -380,13 +377,22 @@ def test_other_forms_of_data_are_refused():
 
 
 def test_scores_before_a_fit_are_refused():
-    lists = queries(0)
-    with pytest.raises(ValueError, match="this LocalRank is not fitted"):
-        LocalRank(4)(lists.x, lists.offsets)
+    lists, ranker = queries(0), LocalRank(4)
+    for ask in (ranker, ranker.nearest):
+        with pytest.raises(ValueError, match="this LocalRank is not fitted"):
+            ask(lists.x, lists.offsets)
 
 
-def test_numbers_that_no_validation_compared_are_told(tmp_path):
-    ranker = LocalRank(4, **SMALL | FAST)
+@pytest.mark.parametrize(
+    ("model", "how"),
+    [
+        (FAST, {"limit_val_batches": 0}),
+        ({"base": "neural", "base_options": {}}, {"num_sanity_val_steps": 2, "check_val_every_n_epoch": 9}),
+    ],
+    ids=["no validation", "a look at untrained networks"],
+)
+def test_numbers_that_no_validation_compared_are_told(tmp_path, model, how):
+    ranker = LocalRank(4, **SMALL | model)
     with pytest.warns(UserWarning, match=r"clusters=\[1, 2, 3\] were never compared on validation lists"):
-        trainer(tmp_path, 1, monitor=None, limit_val_batches=0).fit(ranker, datamodule=module())
-    assert ranker.chosen == 0
+        trainer(tmp_path, 1, monitor=None, **how).fit(ranker, datamodule=module())
+    assert ranker.chosen == 0 and "of validation" not in ranker.findings

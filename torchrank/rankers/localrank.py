@@ -250,10 +250,13 @@ class LocalRank(GradientRanker):
     # ---- scoring ------------------------------------------------------------------------------------------------
 
     def score(self, batch: Batch) -> Tensor:
-        if not len(self.models):
-            raise ValueError("this LocalRank is not fitted: it knows no clusters")
+        self._check_fitted()
         row = int(self.chosen)
         return self._scores(batch, row, self.clusters.nearest(batch)[1] if self._is_local(row) else None)
+
+    def _check_fitted(self) -> None:
+        if not len(self.models):
+            raise ValueError("this LocalRank is not fitted: it knows no clusters")
 
     def _is_local(self, row: int) -> bool:
         """Whether lists are ranked by more than the global model."""
@@ -299,6 +302,7 @@ class LocalRank(GradientRanker):
     def nearest(self, x: Tensor, offsets: Tensor, *, index: Tensor | None = None) -> dict[str, Tensor]:
         """For raw lists: the most similar training list, its similarity, and the cluster and part that rank, (Q,) each;
         -1 where a list has no shape and the global model, part 0, ranks it."""
+        self._check_fitted()
         if max(self.numbers) == 1:
             raise ValueError("clusters=1 compares no lists: the global model ranks them all")
         similarity, place = self.clusters.nearest(self.inputs(x, offsets, index=index))
@@ -320,7 +324,7 @@ class LocalRank(GradientRanker):
                 measuring.update(self._scores(bare, row, place), batch, tiebreak)  # type: ignore[operator]
 
     def _chooses(self) -> bool:
-        return self.several and self.trainer.state.fn == "fit"
+        return self.several and self.trainer.state.fn == "fit" and not self.trainer.sanity_checking
 
     def _nearest_kept(self, batch: Batch) -> Tensor:
         """Clouds do not change during a fit."""
