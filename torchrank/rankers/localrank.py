@@ -323,11 +323,19 @@ class LocalRank(GradientRanker):
             for row, measuring in enumerate(self.candidates):
                 measuring.update(self._scores(bare, row, place), batch, tiebreak)  # type: ignore[operator]
 
+    def evaluation_scores(self, split: str, batch: Batch) -> Tensor:
+        """While fitting, clouds are compared once: they do not change."""
+        row = int(self.chosen)
+        if self.trainer.state.fn != "fit" or not self._is_local(row):
+            return super().evaluation_scores(split, batch)
+        bare = without_labels(batch)
+        return self._scores(bare, row, self._nearest_kept(bare))
+
     def _chooses(self) -> bool:
         return self.several and self.trainer.state.fn == "fit" and not self.trainer.sanity_checking
 
     def _nearest_kept(self, batch: Batch) -> Tensor:
-        """Clouds do not change during a fit."""
+        """Of the validation lists of a fit."""
         key = int(batch.query[0]) if batch.num_lists else -1
         if key not in self._kept:
             self._kept[key] = self.clusters.nearest(batch)[1]
