@@ -69,10 +69,13 @@ class StopAt(Callback):
             raise RuntimeError("killed")
 
 
-@pytest.mark.parametrize("make", [
-    lambda: LambdaRank(FEATURES, lr=0.1),
-    lambda: NeuralRanker(FEATURES, "mlp", "ranknet", {"name": "pca", "variance": 0.8}, {"hidden": [4]}),
-])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: LambdaRank(FEATURES, lr=0.1),
+        lambda: NeuralRanker(FEATURES, "mlp", "ranknet", {"name": "pca", "variance": 0.8}, {"hidden": [4]}),
+    ],
+)
 @pytest.mark.parametrize("step", [5, 7, 10])
 def test_a_killed_epoch_is_repeated(tmp_path, make, step):
     torch.manual_seed(0)

@@ -15,9 +15,7 @@ pytestmark = pytest.mark.skipif(ROOT is None, reason="set TORCHRANK_DATA to the 
 
 
 def data(name: str, tmp_path: Path, **options) -> RankingDataModule:
-    return RankingDataModule(
-        name, root=ROOT, cache_dir=tmp_path, measures=["ndcg@5", "ndcg@10", "map"], **options
-    )
+    return RankingDataModule(name, root=ROOT, cache_dir=tmp_path, measures=["ndcg@5", "ndcg@10", "map"], **options)
 
 
 def fit(ranker, module: RankingDataModule, max_epochs: int) -> dict:

@@ -98,10 +98,12 @@ def plain_metric(ranking_set, positions, options):
 
 
 def plain_virtual(ranking_set, positions, kappa):
-    means = np.array([
-        (rows[high].mean(0), rows[low].mean(0))
-        for rows, _, high, low in (documents(ranking_set, position) for position in positions)
-    ])
+    means = np.array(
+        [
+            (rows[high].mean(0), rows[low].mean(0))
+            for rows, _, high, low in (documents(ranking_set, position) for position in positions)
+        ]
+    )
     high, low = means.mean(0)
     return high + kappa * (high - low)
 
@@ -354,18 +356,21 @@ def test_classes_of_queries_take_turns():
     assert usable > 6 and sorted(classes[sources.flatten()].tolist()) == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"high": "top"}, "unknown high='top': choose one of half, max, positive"),
-    ({"ridge_mode": "x"}, "unknown ridge_mode"),
-    ({"scatter": "x"}, "unknown scatter"),
-    ({"anchor": "x"}, "unknown anchor"),
-    ({"distance": "x"}, "unknown distance"),
-    ({"t": 1.5}, "t=1.5 is not between 0"),
-    ({"metrics": 0}, "metrics=0 must be at least 1"),
-    ({"queries_per_metric": 0}, "queries_per_metric=0"),
-    ({"anchor_candidates": 0}, "anchor_candidates=0"),
-    ({"ridge": -1.0}, "ridge=-1.0 must not be negative"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"high": "top"}, "unknown high='top': choose one of half, max, positive"),
+        ({"ridge_mode": "x"}, "unknown ridge_mode"),
+        ({"scatter": "x"}, "unknown scatter"),
+        ({"anchor": "x"}, "unknown anchor"),
+        ({"distance": "x"}, "unknown distance"),
+        ({"t": 1.5}, "t=1.5 is not between 0"),
+        ({"metrics": 0}, "metrics=0 must be at least 1"),
+        ({"queries_per_metric": 0}, "queries_per_metric=0"),
+        ({"anchor_candidates": 0}, "anchor_candidates=0"),
+        ({"ridge": -1.0}, "ridge=-1.0 must not be negative"),
+    ],
+)
 def test_options_are_checked(change, message):
     with pytest.raises(ValueError, match=message):
         MetricOptions(**change)
