@@ -9,6 +9,7 @@ from torchrank.data.batch import Batch
 from torchrank.functional.clouds import choose_components
 from torchrank.rankers.base import Ranker
 from torchrank.solvers.hashing import HashTables, build_tables, hashed_nearest, make_planes
+from torchrank.solvers.local_models import group_similarity
 from torchrank.solvers.shapes import DIRECTIONS, SHAPES, Shapes, cluster, compare, make_shapes, most_similar
 
 MOST_COMPONENTS = 20  # of components="auto"
@@ -154,8 +155,4 @@ class QueryClusters(nn.Module):
     def closest(self, batch: Batch, row: int) -> Tensor:
         """Largest similarity to a training list of each cluster (Q, C)."""
         found, _ = self._shapes(batch, self.points.shape[1])
-        similarity, labels = compare(found, self.shapes, self.kind), self.labels[row]
-        best = similarity.new_zeros(len(similarity), int(labels.max()) + 1)
-        inside = labels >= 0
-        index = labels[inside].expand(len(similarity), -1)
-        return best.scatter_reduce(1, index, similarity[:, inside], "amax", include_self=False)
+        return group_similarity(compare(found, self.shapes, self.kind), self.labels[row])

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torchrank.data.batch import Batch
 from torchrank.rankers.base import RoundRanker
 from torchrank.rankers.singlefeature import dense
-from torchrank.solvers.potentials import PairedLists, crossing_masses, keep_paired, pair_masses, paired_lists
+from torchrank.solvers.many_linear import join_lists
+from torchrank.solvers.potentials import PairedLists, crossing_masses, pair_masses, paired_lists
 from torchrank.solvers.thresholds import Thresholds, binned_edges, encode, exact_edges, first_largest, stump_scores
 
 SAMPLE = 10_000  # rows from which bins are made
@@ -137,13 +138,13 @@ class RankBoost(RoundRanker):
 
     def _start(self) -> Boosting:
         """The training documents as they are boosted on; after a resume with the scores of the rules so far."""
-        x, labels, offsets, num_grades = keep_paired(self.batches())
+        x, labels, offsets, *_ = join_lists(self.batches())
         columns = x.T.contiguous()
         if self.bins is None:
             edges = exact_edges(columns)
         else:
             edges = binned_edges(self.sample_rows(SAMPLE, self.seed), self.bins).to(x.dtype)
-        paired = paired_lists(labels, offsets, num_grades)
+        paired = paired_lists(labels, offsets, self.data.sets["train"].num_grades)
         log_weight, num_pairs = self._first_weights(paired)
         zeros = torch.zeros(len(labels), dtype=torch.float64, device=self.device)
         held = Boosting(encode(columns, edges), paired, log_weight, num_pairs, zeros, zeros, zeros.new_zeros(()))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchrank.data.batch import Batch
+from torchrank.data.batch import Batch, entries_of
 from torchrank.functional.ragged import list_ids, positions_within, read, segment_max, segment_min, wide
 from torchrank.solvers.many_lbfgs import many_lbfgs
 from torchrank.solvers.many_losses import LOSSES
@@ -37,11 +37,7 @@ class Lists(NamedTuple):
 
     def take(self, chosen: Tensor) -> "Lists":
         """These lists (B,) in this order, perhaps the same one again and again."""
-        lengths = self.offsets.diff()[chosen]
-        offsets = pad(lengths.cumsum(0), (1, 0))
-        size = read(offsets[-1])
-        starts = self.offsets[chosen].repeat_interleave(lengths, output_size=size)
-        rows = starts + positions_within(offsets, size)
+        rows, offsets = entries_of(self.offsets, chosen)
         return Lists(self.x[rows], self.labels[rows], offsets, self.query[chosen], self.num_lists)
 
 

@@ -4,15 +4,12 @@ A pair is two documents of one list with different labels; the one with the larg
 exponentials are made of logarithms: where one rule ranks everything, F grows for ever.
 """
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from torchrank.data.batch import Batch
-from torchrank.functional.ragged import list_ids, segment_max, segment_min
+from torchrank.functional.ragged import list_ids
 from torchrank.functional.ranking import levels_of
 
 
@@ -23,20 +20,6 @@ class PairedLists(NamedTuple):
     lists: Tensor  # (N,) list of each document
     pairs: Tensor  # (Q,) pairs of each list, float64
     num_levels: int
-
-
-def keep_paired(batches: Iterable[Batch]) -> tuple[Tensor, Tensor, Tensor, int]:
-    """Rows (N, D), labels (N,) and offsets (Q+1,) of the lists of dense batches that have a pair, and the grades."""
-    rows: list[Any] = []
-    labels, lengths, num_grades = [], [], 0
-    for batch in batches:
-        kept = segment_max(batch.labels, batch.offsets) > segment_min(batch.labels, batch.offsets)
-        inside = kept[list_ids(batch.offsets, len(batch.labels))]
-        rows.append(batch.x[inside])
-        labels.append(batch.labels[inside])
-        lengths.append(batch.offsets.diff()[kept])
-        num_grades = batch.num_grades
-    return torch.cat(rows), torch.cat(labels), pad(torch.cat(lengths).cumsum(0), (1, 0)), num_grades
 
 
 def paired_lists(labels: Tensor, offsets: Tensor, num_grades: int | None = None) -> PairedLists:
