@@ -24,7 +24,6 @@ from torchrank.functional.ragged import (
     segment_min,
     segment_softmax,
     segment_sum,
-    sort_keys,
     sort_within,
 )
 
@@ -67,16 +66,6 @@ def test_sort_within_when_no_key_fits_into_64_bits():
     values = torch.tensor([1.0, 2.0, 2.0, 5.0], dtype=torch.float64)
     order = sort_within(values, torch.tensor([0, 1, 4]), max_length=2**62)
     assert order.tolist() == [0, 3, 1, 2]
-
-
-@pytest.mark.parametrize("lists", [1, 2, 1000])
-@pytest.mark.parametrize("descending", [True, False])
-def test_scores_that_differ_in_their_last_bits(lists, descending):
-    draw = np.random.default_rng(0)
-    values, ids = 1 + draw.integers(-4, 5, 8000) * 2.0**-52, np.sort(draw.integers(0, lists, 8000))
-    expected = np.lexsort((np.arange(8000), -values if descending else values, ids))
-    found = sort_keys(torch.tensor(values), torch.tensor(ids), lists=lists, descending=descending)
-    np.testing.assert_array_equal(found, expected)
 
 
 def test_ranks_and_levels():

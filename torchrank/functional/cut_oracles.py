@@ -50,14 +50,18 @@ def best_cut(cuts: Cuts, values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cut_precision(merged: Merged, k: int) -> tuple[Tensor, Tensor]:
-    """Inversions `(Q, L)` and loss `(Q,)`. The loss is known from a, so that b_i = min(m_i, beta) for i <= a."""
+    """Inversions `(Q, L)` and loss `(Q,)`. The loss is known from a, so that b_i = min(m_i, beta) for i <= a: this is
+    the sorted ranking but between the places of the a-th relevant and the beta-th irrelevant entry: there b_i = beta.
+    """
     cuts, most = find_cuts(merged, k), wide(merged.counts[0].clamp(1, k))
     # no cost is negative, so the sum over a < i <= t or t < i <= a is the size of the change
     a, beta = best_cut(cuts, 1 - cuts.relevant / most - merged.scale * cuts.change.abs())
-    above, below = merged.above, merged.below
-    before_relevant = torch.where(above <= a, torch.minimum(below, beta), torch.maximum(below, beta))
-    before_irrelevant = torch.where(below <= beta, torch.minimum(above, a), torch.maximum(above, a))
-    return merged.inversions(before_relevant, before_irrelevant), (1 - a / most)[:, 0]
+    last = torch.searchsorted(merged.above, a), torch.searchsorted(merged.below, beta)
+    one, other = (torch.where(count > 0, place, -1) for count, place in zip((a, beta), last, strict=True))
+    places = torch.arange(merged.above.shape[1], device=a.device)
+    moved = (places > torch.minimum(one, other)) & (places <= torch.maximum(one, other))
+    inversions = merged.inversions(merged.below, merged.above)
+    return torch.where(moved, merged.inversions(beta, a), inversions), (1 - a / most)[:, 0]
 
 
 def cut_ndcg(merged: Merged, discounts: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,20 +5,22 @@ written by how many entries of the other class stand before each entry: b_i at t
 j-th best irrelevant one. In the sorted ranking these are m_i = `below` and t(j) = `above` at their places.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchrank.functional.ragged import list_ids, longest_list, positions_within, read, sort_keys, wide
+from torchrank.functional.ragged import list_ids, longest_list, positions_within, read, wide
+from torchrank.functional.sorting import sort_rows
 
 
 class Merged(NamedTuple):
     """Behind the end of a list nothing is relevant and the counts stay as they are."""
 
     unordered: Tensor  # (N,) scores in float64
-    order: Tensor  # (N,) entry at each place of all lists
-    place: Tensor | None  # (N,) where that is in the rows; None: the rows have no end to fill
+    order: Tensor  # (Q, L) which entry of its list stands at each place
+    place: Tensor | None  # (N,) where each entry is in unordered rows; None: the rows have no end to fill
     lengths: Tensor  # (Q, 1)
     relevant: Tensor  # (Q, L)
     above: Tensor  # (Q, L) relevant entries up to here: i of the i-th relevant one, t(j) of the j-th irrelevant one
@@ -28,7 +30,7 @@ class Merged(NamedTuple):
     def scores(self) -> Tensor:
         """`(Q, L)`, less the mean of the list, so that sums lose no digits to a shift; 0 behind the end."""
         rows = self.rows(self.unordered)
-        rows = rows - rows.sum(1, keepdim=True) / self.lengths.clamp(min=1)
+        rows -= rows.sum(1, keepdim=True) / self.lengths.clamp(min=1)
         return rows if self.place is None else torch.where(self.inside, rows, 0)
 
     @property
@@ -56,15 +58,12 @@ class Merged(NamedTuple):
 
     def rows(self, values: Tensor) -> Tensor:
         """`(N,)` to `(Q, L)`, 0 behind the end."""
-        ordered = values.index_select(0, self.order)
-        if self.place is not None:
-            ordered = ordered.new_zeros(self.relevant.numel()).index_copy(0, self.place, ordered)
-        return ordered.view(self.relevant.shape)
+        return fill_rows(values, self.place, self.order.shape, 0).gather(1, self.order)
 
     def flat(self, rows: Tensor) -> Tensor:
         """`(Q, L)` as `(N,)` in the order of the entries."""
-        values = rows.flatten() if self.place is None else rows.flatten().index_select(0, self.place)
-        return torch.empty_like(values).scatter_(0, self.order, values)
+        values = torch.empty_like(rows).scatter_(1, self.order, rows).flatten()
+        return values if self.place is None else values.index_select(0, self.place)
 
     def nth(self, counts: Tensor, numbers: int) -> Tensor:
         """Place of the n-th entry that is counted, n = 0..numbers, `(Q, numbers + 1)`; any place if there is none."""
@@ -84,18 +83,23 @@ def merge(
     if max_length is None and len(offsets) > 1:
         max_length = read(offsets.diff().max())
     size, num_lists, longest = len(scores), len(offsets) - 1, longest_list(offsets, len(scores), max_length)
-    full = num_lists * longest == size  # then every list is as long as the longest
-    numbers = torch.arange(num_lists, device=offsets.device)
-    ids = numbers[:, None].expand(-1, longest).reshape(size) if full else list_ids(offsets, size)
-    place = None if full else ids * longest + positions_within(offsets, size)
-    scores = wide(scores)
-    order = sort_keys(torch.where(relevant, scores - lower, scores) if lower else scores, ids, lists=num_lists)
-    lengths = offsets.diff()[:, None]
-    ranks = torch.minimum(torch.arange(1, longest + 1, device=offsets.device), lengths)
-    merged = Merged(scores, order, place, lengths, ranks, ranks, ranks)  # for its rows
-    relevant = merged.rows(relevant)
-    above = relevant.cumsum(1)
-    return merged._replace(relevant=relevant, above=above, below=ranks - above)
+    place = None
+    if num_lists * longest > size:  # else every list is as long as the longest
+        place = list_ids(offsets, size) * longest + positions_within(offsets, size)
+    scores, lengths, shape = wide(scores), offsets.diff()[:, None], (num_lists, longest)
+    lowered = scores.sub(relevant.to(scores), alpha=lower) if lower else scores
+    order = sort_rows(fill_rows(lowered, place, shape, -torch.inf))
+    relevant = fill_rows(relevant, place, shape, False).gather(1, order)
+    ranks, above = torch.arange(1, longest + 1, device=offsets.device), relevant.cumsum(1)
+    below = (ranks if place is None else torch.minimum(ranks, lengths)) - above
+    return Merged(scores, order, place, lengths, relevant, above, below)
+
+
+def fill_rows(values: Tensor, place: Tensor | None, shape: tuple[int, ...], end: float) -> Tensor:
+    """`(N,)` to `(Q, L)` in the order of the entries, `end` behind the end."""
+    if place is None:
+        return values.view(shape)
+    return values.new_full((math.prod(shape),), end).index_copy_(0, place, values).view(shape)
 
 
 class Sums(NamedTuple):
@@ -111,6 +115,6 @@ class Sums(NamedTuple):
 
 def running_sums(merged: Merged, scores: Tensor) -> Sums:
     relevant = torch.where(merged.relevant, scores, 0)
-    irrelevant = (scores - relevant).cumsum(1)
-    costs = torch.where(merged.relevant, irrelevant - merged.below * scores, 0)
-    return Sums(irrelevant, relevant.cumsum(1), costs.cumsum(1))
+    irrelevant = (scores - relevant).cumsum_(1)
+    costs = torch.where(merged.relevant, (merged.below * scores).neg_().add_(irrelevant), 0).cumsum_(1)
+    return Sums(irrelevant, relevant.cumsum_(1), costs)
