@@ -69,6 +69,7 @@ class GridsSweeper(BasicSweeper):
             raise HydraException(f"hydra.sweeper.jobs={jobs} must be at least 1")
         super().__init__(max_batch_size if jobs == 1 else None, dict(params or {}))
         self.grids, self.jobs = [dict(grid) for grid in grids or [{}]], jobs
+        self._groups: dict[str, bool] = {}
 
     def setup(self, **given: Any) -> None:
         super().setup(**given)
@@ -118,7 +119,10 @@ class GridsSweeper(BasicSweeper):
         return {_key(override): override for override in parser.parse_overrides(lines)}
 
     def _is_group(self, key: str) -> bool:
-        return bool(self.hydra_context.config_loader.get_group_options(key))
+        """Asked once for every key: Hydra looks through folders."""
+        if key not in self._groups:
+            self._groups[key] = bool(self.hydra_context.config_loader.get_group_options(key))
+        return self._groups[key]
 
 
 class Workers:

@@ -216,6 +216,13 @@ def test_a_long_list_beside_many_short_ones(measure, k):
         F.most_violated(scores, labels, offsets, measure=measure, k=k, max_length=900)
 
 
+def test_infinite_scores_are_refused():
+    scores, labels, offsets = draw_lists(0)
+    scores[1], scores[4] = torch.inf, -torch.inf
+    with pytest.raises(ValueError, match=rf"2 of {len(scores)} scores are infinite"):
+        F.most_violated(scores, labels, offsets)
+
+
 def test_wrong_options():
     lists = draw_lists(0)
     with pytest.raises(ValueError, match="needs its cut-off k"):

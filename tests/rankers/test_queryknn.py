@@ -167,7 +167,8 @@ def test_fitted_again_saved_and_measured(tmp_path):
     ("given", "message"),
     [
         ({"base": "rankboost"}, "unknown base='rankboost': choose one of listnet, ranksvm"),
-        ({"neighbours": -1}, "neighbours has to be 0 or more"),
+        ({"neighbours": -1}, "integers, neighbours 0 or more"),
+        ({"neighbours": 2.5}, "neighbours=2.5 and models_per_round=.*: they have to be integers"),
         ({"models_per_round": 0}, "models_per_round 1 or more"),
         ({"top": 3}, "top=3 and reference_feature=None: give both"),
         ({"top": 0, "reference_feature": 1}, "top=0 and reference_feature=1: give both, top from 1"),

@@ -192,8 +192,9 @@ def test_looked_at_before_its_round(tmp_path):
     ("given", "message"),
     [
         ({"base": "svmmap"}, "unknown base='svmmap': choose one of listnet, ranksvm, rankboost"),
-        ({"components": 0}, "components=0 has to be 1 or more, or auto"),
-        ({"components": "all"}, "components='all' has to be 1 or more, or auto"),
+        ({"components": 0}, "components=0 has to be an integer, 1 or more, or auto"),
+        ({"components": 2.5}, "components=2.5 has to be an integer"),
+        ({"components": "all"}, "components='all' has to be an integer, 1 or more, or auto"),
         ({"boosting_rounds": 0}, "boosting_rounds=0 has to be 1 or more"),
     ],
 )

@@ -45,6 +45,8 @@ def most_violated(
     (tensor([-2.,  2.,  0.]), tensor([1., 0.]))
     """
     check(scores, labels, offsets)
+    if scores.device.type == "cpu" and read(scores.isinf().any()):
+        raise ValueError(f"{read(scores.isinf().sum())} of {len(scores)} scores are infinite: psi has no value")
     coefficients, loss = _violate(scores.detach(), labels, offsets, measure, k, threshold, discount, max_length)
     dtype = result_dtype(scores)
     return coefficients.to(dtype), loss.to(dtype)

@@ -52,9 +52,10 @@ class QueryKNN(RoundRanker):
         super().__init__(num_features, transform, rounds)
         if base not in LOSSES:
             raise ValueError(f"unknown base={base!r}: choose one of {', '.join(LOSSES)}")
-        if neighbours < 0 or models_per_round < 1:
+        whole = isinstance(neighbours, int) and isinstance(models_per_round, int)
+        if not whole or neighbours < 0 or models_per_round < 1:
             given = f"neighbours={neighbours} and models_per_round={models_per_round}"
-            raise ValueError(f"{given}: neighbours has to be 0 or more, models_per_round 1 or more")
+            raise ValueError(f"{given}: they have to be integers, neighbours 0 or more, models_per_round 1 or more")
         if (top is None) != (reference_feature is None) or (top is not None and top < 1):
             given = f"top={top} and reference_feature={reference_feature}"
             raise ValueError(f"{given}: give both, top from 1, or none for the mean of all documents")

@@ -56,8 +56,8 @@ class TransductivePCA(RoundRanker):
         super().__init__(num_features, transform, rounds=1)
         if base not in BASES:
             raise ValueError(f"unknown base={base!r}: choose one of {', '.join(BASES)}")
-        if components != "auto" and (isinstance(components, str) or components < 1):
-            raise ValueError(f"components={components!r} has to be 1 or more, or auto")
+        if components != "auto" and (not isinstance(components, int) or components < 1):
+            raise ValueError(f"components={components!r} has to be an integer, 1 or more, or auto")
         if boosting_rounds < 1:
             raise ValueError(f"boosting_rounds={boosting_rounds} has to be 1 or more")
         self.components, self.base, self.l2, self.augment = components, base, l2, augment
