@@ -83,7 +83,7 @@ def plot_numbers(
 ) -> "Figure":
     """Lines (points,) by label against `numbers`, such as a measure against the number of clusters. Lines whose label
     says placebo are dashed, those of a clairvoyant choice dotted. `errors`: bands; `levels`: one value for all."""
-    figure = blank(6.5, 4.2)
+    figure = blank(8, 4.2)
     axes = figure.add_subplot(xlabel=xlabel, ylabel=ylabel)
     x = np.asarray(numbers)
     for number, (label, values) in enumerate(lines.items()):
@@ -95,5 +95,5 @@ def plot_numbers(
     for label, level in (levels or {}).items():
         axes.axhline(level, color="black", linestyle="-.", linewidth=1, label=label)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
     return figure
