@@ -81,6 +81,23 @@ def test_sheets_of_several_sets_and_missing_runs(tmp_path, capsys):
     assert (tmp_path / "table.md").read_text().startswith("### kNN error %")
 
 
+def test_gains_are_those_of_the_splits_in_common(tmp_path):
+    draw = np.random.default_rng(4)
+    mine, euclidean = draw.integers(0, 4, size=(3, 6, 3, 2)), draw.integers(0, 6, size=(1, 4, 3, 2))
+    write(tmp_path, "mlr_map", mine)
+    write(tmp_path, "nca", mine[:1, :1])
+    write(tmp_path, "euclidean", euclidean, settings=("model.method", ("euclidean",)))
+    write(tmp_path, "mlr_auc", mine, data="points/wdbc")
+    gains = markdown(pages(tabulate_neighbours(tmp_path))[2])
+    chosen = []
+    for errors in (mine, euclidean):
+        places = [np.unravel_index(errors[:, f, :, 0].argmin(), (len(errors), 3)) for f in range(4)]
+        chosen.append([errors[s, f, k, 1] for f, (s, k) in enumerate(places)])
+    less = 100 * np.subtract(*chosen) / POINTS
+    assert f"| mlr_map | – | {less.mean():+.2f} ±{np.std(less, ddof=1) / 2:.2f} |" in gains  # noqa: RUF001
+    assert "| nca | – | " in gains and "nan" not in gains and "mlr_auc" not in gains  # noqa: RUF001
+
+
 def test_runs_without_knn_errors_are_refused(tmp_path, capsys):
     write_run(tmp_path / "a", "listnet", value=0.5, queries={"default/map": [0.5, 1.0]})
     assert main(["neighbours", str(tmp_path)]) == 2

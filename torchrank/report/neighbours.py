@@ -105,14 +105,15 @@ def cuts_of(run: Run) -> set[int]:
 
 
 def pages(document: dict[str, Any]) -> list[Sheet]:
-    """A sheet of each selection, data sets as columns, and what was chosen."""
-    return [*(_errors_sheet(document, name) for name in SELECTIONS), *map(_chosen_sheet, document["tables"])]
+    """A sheet of each selection, data sets as columns; what a metric gains; and what was chosen."""
+    selections = [_errors_sheet(document, name) for name in SELECTIONS]
+    return [*selections, *_gains_sheets(document), *map(_chosen_sheet, document["tables"])]
 
 
 def _describe(data: str, name: str, runs: list[Run]) -> dict[str, Any]:
     errors = errors_of(runs)
     varied = [k for k in errors.settings[0] if any(each.get(k) != errors.settings[0][k] for each in errors.settings)]
-    method: dict[str, Any] = {"name": name, "splits": len(errors.splits)}
+    method: dict[str, Any] = {"name": name, "splits": len(errors.splits), "folds": [list(s) for s in errors.splits]}
     method["missing_runs"] = len(errors.settings) * len(errors.splits) - len(runs)
     method["published"] = PUBLISHED.get(data.rpartition("/")[2], {}).get(name)
     method["fit_seconds"] = float(np.mean([run.fit_seconds for run in runs]))
@@ -122,8 +123,7 @@ def _describe(data: str, name: str, runs: list[Run]) -> dict[str, Any]:
         for setting, cut in chosen:
             parts = [f"{key.rpartition('.')[2]}={errors.settings[setting].get(key)}" for key in varied]
             counts[" ".join([*parts, f"k={errors.cuts[cut]}"])] += 1
-        deviation = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
-        method[selection] = {"percent": 100 * float(np.mean(values)), "standard_error": 100 * float(deviation),
+        method[selection] = {"percent": 100 * float(np.mean(values)), "standard_error": 100 * _standard_error(values),
                              "per_split": [100 * float(value) for value in values], "chosen": dict(counts)}  # fmt: skip
     return method
 
@@ -142,13 +142,42 @@ def _errors_sheet(document: dict[str, Any], selection: str) -> Sheet:
     return sheet
 
 
+def _gains_sheets(document: dict[str, Any]) -> list[Sheet]:
+    """One sheet, if there is a data set with the Euclidean metric and another one."""
+    tables = document["tables"]
+    sheet = Sheet("Honest error less that of the Euclidean metric", ["method", *(table["data"] for table in tables)])
+    gains: dict[str, dict[str, str]] = defaultdict(dict)
+    for table in tables:
+        errors = {method["name"]: _by_fold(method) for method in table["methods"]}
+        plain = errors.pop("euclidean", {})
+        for name, found in errors.items():
+            if common := sorted(plain.keys() & found.keys()):
+                less = np.array([found[fold] - plain[fold] for fold in common])
+                gains[name][table["data"]] = f"{less.mean():+.2f}{_plus_minus(_standard_error(less))}"
+    for name in sorted(gains):
+        sheet.rows.append([name, *(gains[name].get(table["data"], NOTHING) for table in tables)])
+    sheet.below = ["Mean ±standard error of the differences on the same splits."]
+    return [sheet] if gains else []
+
+
+def _by_fold(method: dict[str, Any]) -> dict[str, float]:
+    return dict(zip(map(str, method["folds"]), method["honest"]["per_split"], strict=True))
+
+
+def _standard_error(values: np.ndarray) -> float:
+    return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else np.nan
+
+
+def _plus_minus(error: float) -> str:
+    return "" if np.isnan(error) else f" ±{error:.2f}"
+
+
 def _cell(method: dict[str, Any] | None, selection: str) -> str:
     if method is None or np.isnan(method[selection]["percent"]):
         return NOTHING
     found = method[selection]
-    error = "" if np.isnan(found["standard_error"]) else f" ±{found['standard_error']:.2f}"
     published = f" [{method['published']}]" if selection == "optimistic" and method["published"] is not None else ""
-    return f"{found['percent']:.2f}{error}{published}"
+    return f"{found['percent']:.2f}{_plus_minus(found['standard_error'])}{published}"
 
 
 def _chosen_sheet(table: dict[str, Any]) -> Sheet:
