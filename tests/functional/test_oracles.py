@@ -216,6 +216,12 @@ def test_a_long_list_beside_many_short_ones(measure, k):
         F.most_violated(scores, labels, offsets, measure=measure, k=k, max_length=900)
 
 
+def test_values_of_mrr_are_compared_to_the_last_digit():
+    scores = torch.tensor([0.0, 0.0, -(1 / 6 + 1e-8)], dtype=torch.float64)  # b = 1 and b = 2 differ by 1e-8
+    hinge = F.structured_hinge(scores, torch.tensor([1, 0, 0]), torch.tensor([0, 3]), measure="mrr")
+    torch.testing.assert_close(hinge, torch.tensor([0.5], dtype=torch.float64), rtol=0, atol=1e-15)
+
+
 def test_infinite_scores_are_refused():
     scores, labels, offsets = draw_lists(0)
     scores[1], scores[4] = torch.inf, -torch.inf

@@ -45,6 +45,31 @@ def test_one_value_per_list(row):
     assert values.shape == (30,) and values.dtype == torch.float64
 
 
+class Rounded(TorchDispatchMode):
+    """Operations that make numbers of less than double precision: integers divided, or added to a Python float."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for each in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(each, torch.Tensor) and each.is_floating_point() and each.dtype != torch.float64:
+                self.found.append(f"{function} made {each.dtype}")
+        return result
+
+
+@every
+def test_nothing_in_between_is_rounded(row):
+    scores, labels, offsets = batch(15)
+    with Rounded() as rounded:
+        values = row(scores.requires_grad_(row.loss), labels, offsets)
+        if row.loss:
+            values.sum().backward()
+    assert not rounded.found
+
+
 @every
 def test_permuting_the_entries_of_lists_changes_nothing(row):
     scores, labels, offsets = batch(1)

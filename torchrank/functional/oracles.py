@@ -149,7 +149,7 @@ def _mrr(merged: Merged, k: int, discount: str) -> tuple[Tensor, Tensor]:
     score, least = scores.gather(1, first), sums.costs.gather(1, first)
     several = sums.costs - above * sums.irrelevant + below * sums.relevant
     cost = torch.where(above > 0, several, least - sums.irrelevant + below * score)
-    values = torch.where(merged.irrelevant, below / (below + 1.0) - scale * cost, -torch.inf)
+    values = torch.where(merged.irrelevant, below / wide(below + 1) - scale * cost, -torch.inf)
     value, place = values.max(1, keepdim=True)
     beta = torch.where(value >= -scale * least, below.gather(1, place), 0)
     before_relevant = torch.where(above == 1, beta, torch.maximum(below, beta))
