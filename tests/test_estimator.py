@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.datasets import load_wine
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -94,11 +95,30 @@ def test_wrong_use_is_refused(wine):
         MetricEstimator(C=[1.0, 2.0]).fit(*wine)
     with pytest.raises(ValueError, match=r"and \(3,\)"):
         MetricEstimator().fit(wine[0], [0, 1, 2])
-    with pytest.raises(ValueError, match="k=0 has to be 1 at least"):
+    with pytest.raises(ValueError, match="k=0 has to be an integer, 1 at least"):
         MetricEstimator(k=0).fit(*wine)
     metric = MetricEstimator(**QUICK).fit(wine[0][:20], wine[1][:20])
     with pytest.raises(ValueError, match=r"learned from 13 features, got rows \(90, 2\)"):
         metric.predict(wine[0][:, :2])
+
+
+def test_what_is_learned_is_not_there_before_a_fit():
+    for name in ("components_", "classes_", "ranker_"):
+        assert not hasattr(MetricEstimator(), name)
+
+
+def test_distances_of_pairs(wine, fitted):
+    pairs = wine[0][:20].reshape(10, 2, 13) + 1e6  # so far from 0 a product of squares would lose every digit
+    gaps, metric = pairs[:, 0] - pairs[:, 1], fitted.get_mahalanobis_matrix()
+    expected = np.array([(gap @ metric @ gap) ** 0.5 for gap in gaps])
+    np.testing.assert_allclose(fitted.pair_distance(pairs), expected, rtol=1e-8)
+    distance = fitted.get_metric()
+    assert distance(*pairs[3]) == pytest.approx(expected[3], rel=1e-8)
+    assert distance(*pairs[3].tolist(), squared=True) == pytest.approx(expected[3] ** 2, rel=1e-8)
+    with pytest.raises(ValueError, match=r"expected pairs \(n, 2, D\), got \(20, 13\)"):
+        fitted.pair_distance(wine[0][:20])
+    with pytest.raises(ValueError, match="not fitted"):
+        MetricEstimator().get_metric()
 
 
 def test_scikit_learn_is_not_needed():
@@ -126,6 +146,8 @@ def test_points_far_from_0_are_ranked_as_near_ones():
     [
         ([[0.0, float("nan")], [1.0, 2.0]], [0, 1], "1 values of X are not finite"),
         ([[0.0, 1.0], [1.0, 2.0]], [[0], [1]], r"classes \(n,\), got \(2, 2\) and \(2, 1\)"),
+        ([[0.0, 1.0], [1.0, 2.0]], [0.0, float("nan")], "1 of the classes are NaN"),
+        (csr_matrix([[0.0, 1.0], [1.0, 2.0]]), [0, 1], r"X is sparse, .* give X.toarray\(\)"),
     ],
 )
 def test_bad_points_and_classes_are_refused(x, y, message):

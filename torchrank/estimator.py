@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,10 @@ from torchrank.functional.neighbours import majority
 
 MODELS = {"mlr": "MLR", "rmlr": "RMLR", "lowrank_mlr": "LowRankMLR", "metric_baseline": "MetricBaseline"}
 CHUNK_NUMBERS = 2**22  # distances held at once
+
+
+class NotFitted(ValueError, AttributeError):
+    """As scikit-learn's NotFittedError: `hasattr(metric, "components_")` is False before a fit."""
 
 
 class MetricEstimator:
@@ -71,11 +75,13 @@ class MetricEstimator:
             raise ValueError(f"unknown model={self.model!r}: choose one of {', '.join(MODELS)}")
         if isinstance(self.options.get("C"), list):
             raise ValueError("a path of C is chosen from by validation, which this fit has not: use GridSearchCV")
-        if self.k < 1:
-            raise ValueError(f"k={self.k} has to be 1 at least: the number of neighbours that vote")
+        if not isinstance(self.k, int | np.integer) or self.k < 1:
+            raise ValueError(f"k={self.k} has to be an integer, 1 at least: the number of neighbours that vote")
         x, classes = _rows(X), np.asarray(y)
         if x.dim() != 2 or classes.shape != (len(x),):
             raise ValueError(f"expected points (n, D) and classes (n,), got {tuple(x.shape)} and {classes.shape}")
+        if classes.dtype.kind == "f" and np.isnan(classes).any():
+            raise ValueError(f"{np.isnan(classes).sum()} of the classes are NaN: leave these points out")
         self.classes_, codes = np.unique(classes, return_inverse=True)
         self.n_features_in_ = x.shape[1]
         # far from 0 the rows would lose their digits; a transform may mean where they lie
@@ -116,6 +122,24 @@ class MetricEstimator:
         """W (D, D)."""
         return self._ranker().get_mahalanobis_matrix().detach().double().numpy()
 
+    def pair_distance(self, pairs: Any) -> np.ndarray:
+        """Distances (n,) of pairs of points (n, 2, D)."""
+        points = _rows(pairs)
+        if points.dim() != 3 or points.shape[1] != 2:
+            raise ValueError(f"expected pairs (n, 2, D), got {tuple(points.shape)}")
+        first, second = (self._embed(side, centred=True) for side in points.unbind(1))
+        return torch.linalg.vector_norm(first - second, dim=1).numpy()
+
+    def get_metric(self) -> Callable[..., float]:
+        """`distance(u, v, squared=False)` of two points, for whatever takes a function."""
+        self._ranker()
+
+        def distance(u: Any, v: Any, squared: bool = False) -> float:
+            found = float(self.pair_distance([[u, v]])[0])
+            return found**2 if squared else found
+
+        return distance
+
     def transform(self, X: Any) -> np.ndarray:
         """Points (n, D) as their images (n, r)."""
         return self._embed(_rows(X)).numpy()
@@ -146,11 +170,13 @@ class MetricEstimator:
 
     def _ranker(self) -> Any:
         if not self.__sklearn_is_fitted__():
-            raise ValueError("this MetricEstimator is not fitted: call fit(X, y) first")
+            raise NotFitted("this MetricEstimator is not fitted: call fit(X, y) first")
         return self.ranker_
 
 
 def _rows(X: Any) -> Tensor:
+    if hasattr(X, "toarray"):
+        raise ValueError("X is sparse, and a metric has a weight for every pair of features: give X.toarray()")
     rows = torch.from_numpy(np.array(X, dtype=np.float64))
     if not rows.isfinite().all():
         raise ValueError(f"{int((~rows.isfinite()).sum())} values of X are not finite: clean or impute them first")

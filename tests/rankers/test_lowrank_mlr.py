@@ -90,7 +90,19 @@ def test_it_learns_embeds_and_loads(tmp_path):
     assert torch.linalg.matrix_rank(ranker.get_mahalanobis_matrix()) == 2
 
 
-@pytest.mark.parametrize("given", [{"init": "zero"}, {"C": 0.0}, {"rank": 0}, {"measure": "err"}], ids=str)
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"init": "zero"},
+        {"C": 0.0},
+        {"C": float("nan")},
+        {"C": [1.0, 2.0]},
+        {"rank": 0},
+        {"rank": 1.5},
+        {"measure": "err"},
+    ],
+    ids=str,
+)
 def test_wrong_options_are_refused(given):
     with pytest.raises(ValueError, match=f"{next(iter(given))}="):
         LowRankMLR(D, **given)

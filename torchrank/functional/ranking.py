@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from numbers import Integral
 from typing import NamedTuple
 
 import torch
@@ -136,8 +137,8 @@ def check_lists(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
 
 
 def check_cutoff(k: int | None) -> None:
-    if k is not None and (k < 1 or k != int(k)):
-        raise ValueError(f"cut-off k must be a positive integer or None (the whole list), got {k}")
+    if k is not None and (not isinstance(k, Integral) or k < 1):
+        raise ValueError(f"cut-off k must be a positive integer or None (the whole list), got {k!r}")
 
 
 def result_dtype(scores: Tensor) -> torch.dtype:

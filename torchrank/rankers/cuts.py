@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torchrank.data.batch import Batch
 from torchrank.functional.oracles import most_violated
 from torchrank.functional.ragged import list_ids, segment_max, segment_min
+from torchrank.functional.ranking import check_cutoff
 from torchrank.solvers.cutting_plane import Plane, add_cut, gap, restart, start
 
 MEASURES = ("auc", "map", "mrr", "precision", "ndcg")
@@ -34,8 +35,9 @@ class Oracle(NamedTuple):
             raise ValueError(f"unknown discount={discount!r}: choose letor or log2p1")
         if isinstance(threshold, str) and threshold != "sweep":
             raise ValueError(f"threshold={threshold!r} is the lowest grade of a relevant document, or sweep")
-        if k is not None and k < 1:
-            raise ValueError(f"k={k} has to be 1 at least")
+        if not isinstance(threshold, str) and math.isnan(threshold):
+            raise ValueError(f"threshold={threshold}: no grade is that high, and none is lower")
+        check_cutoff(k)
         cuts_off = measure in ("precision", "ndcg")
         return cls(measure, CUT_OFF if cuts_off and k is None else k, threshold, discount)
 

@@ -1,5 +1,6 @@
 """MLR with a metric of low rank, by gradient: any number of points, mini-batches of queries."""
 
+import math
 from typing import Any
 
 import torch
@@ -44,8 +45,10 @@ class LowRankMLR(GradientRanker):
         super().__init__(num_features, transform, lr, weight_decay=0.0)
         if init not in ("pca", "random"):
             raise ValueError(f"unknown init={init!r}: choose pca or random")
-        if C <= 0 or (rank is not None and rank < 1):
-            raise ValueError(f"C={C} must be positive and rank={rank} at least 1")
+        if not isinstance(C, int | float) or not 0 < C < math.inf:
+            raise ValueError(f"C={C!r} has to be one positive number")
+        if rank is not None and (not isinstance(rank, int) or rank < 1):
+            raise ValueError(f"rank={rank!r} has to be an integer, 1 at least")
         self.rank_limit, self.C, self.init, self.seed = rank, C, init, seed
         self.oracle = Oracle.make(measure, k, threshold, discount)
         self.components = nn.Parameter(torch.zeros(self._shape()))

@@ -63,7 +63,7 @@ class MLR(RoundRanker):
         rounds: int = 200,
         transform: str | dict | list | None = "standard",
     ):
-        super().__init__(num_features, transform, rounds if not isinstance(C, list) else len(C))
+        super().__init__(num_features, transform, rounds if not isinstance(C, list) else max(1, len(C)))
         self.certified = not isinstance(C, list)
         self.regulariser, self.neighbours, self.anchor = regulariser, neighbours, anchor
         self._check(lam, threshold)
@@ -79,8 +79,9 @@ class MLR(RoundRanker):
             raise ValueError(f"unknown regulariser={self.regulariser!r}: choose one of {', '.join(FORMS)}")
         if not 0 <= lam < math.inf:
             raise ValueError(f"lam={lam} weighs the norms of the rows and must not be negative")
-        if self.neighbours is not None and (self.neighbours < 1 or threshold == "sweep"):
-            raise ValueError(f"neighbours={self.neighbours} has to be 1 at least, with one threshold (not sweep)")
+        some = self.neighbours
+        if some is not None and (not isinstance(some, int) or some < 1 or threshold == "sweep"):
+            raise ValueError(f"neighbours={some} has to be an integer, 1 at least, with one threshold (not sweep)")
         if self.anchor is not None and self.regulariser != "fro":
             raise ValueError(f"an anchor has regulariser=fro, |W - anchor|^2 / 2, not {self.regulariser}")
 
@@ -129,7 +130,7 @@ class MLR(RoundRanker):
         shape, given = self._shape(), torch.tensor(self.anchor, dtype=torch.float64)
         anchor = given * torch.eye(*shape, dtype=torch.float64) if given.dim() == 0 else given
         if anchor.shape != shape or not torch.equal(anchor, anchor.T):
-            raise ValueError(f"anchor is {tuple(anchor.shape)}: give a number, or a symmetric matrix {shape}")
+            raise ValueError(f"anchor is {tuple(anchor.shape)}: give a number, or a symmetric matrix {shape}, finite")
         return anchor
 
     def batches(self) -> Iterator[Batch]:
