@@ -1,7 +1,7 @@
 """MLR: the oracles against plain loops and against numpy, list by list; average precision against its dense form; where
 the time of a round on IsoLet goes.
 
-    python benchmarks/mlr.py [--lists 1000] [--length 500] [--relevant 0.1] [--loop-lists 20] [--repeats 10]
+    python benchmarks/mlr.py [--lists 1000] [--length 500] [--relevant 0.1] [--loop-lists 20] [--repeats 20]
                              [--threads 1] [--isolet FOLDER]
 
 The loops are the published pseudo-code, entry by entry, and are timed on a few lists only: their time is scaled to all.
@@ -401,7 +401,7 @@ def main():
     parser.add_argument("--length", type=int, default=500)
     parser.add_argument("--relevant", type=float, default=0.1, help="share of the entries")
     parser.add_argument("--loop-lists", type=int, default=20, help="lists that the plain loops are timed on")
-    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--isolet", help="folder of Isolet1.mat ... Isolet5.mat; without it this part is left out")
     options = parser.parse_args()
