@@ -338,8 +338,6 @@ class RoundRanker(Ranker):
 
     def __init__(self, num_features: int, transform: str | dict | list | None, rounds: int):
         super().__init__(num_features, transform)
-        if rounds < 1:
-            raise ValueError(f"rounds={rounds} has to be 1 at least")
         self.rounds = rounds
         start_rounds(self)
 

@@ -113,6 +113,8 @@ class CutRounds(nn.Module):
         positive = all(0 < value < math.inf for value in (*self.C, eps))  # nan is not
         if not self.C or not positive or not 0 < stabilise <= 1:
             raise ValueError(f"C={C} and eps={eps} must be positive, and stabilise={stabilise} above 0, at most 1")
+        if cuts < 1:
+            raise ValueError(f"rounds={cuts} has to be 1 at least")
         for name, value in start(shape)._asdict().items():
             self.register_buffer(name, value.clone())
         self.register_buffer("lists", torch.zeros((), dtype=torch.float64))

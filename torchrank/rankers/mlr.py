@@ -63,7 +63,7 @@ class MLR(RoundRanker):
         rounds: int = 200,
         transform: str | dict | list | None = "standard",
     ):
-        super().__init__(num_features, transform, rounds if not isinstance(C, list) else max(1, len(C)))
+        super().__init__(num_features, transform, rounds if not isinstance(C, list) else len(C))
         self.certified = not isinstance(C, list)
         self.regulariser, self.neighbours, self.anchor = regulariser, neighbours, anchor
         self._check(lam, threshold)
