@@ -1,5 +1,6 @@
 """The two shapes of a ranker: a gradient (`GradientRanker`) or rounds over global sums (`RoundRanker`)."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
@@ -150,7 +151,9 @@ class Ranker(LightningModule):
         if isinstance(into, Tensor | list):
             raise TypeError("into is a tuple of tensors")
         sums: Any = into
-        for batch in tqdm(self.batches(), desc="sum over lists", delay=2, leave=False, disable=self.global_rank > 0):
+        looked_at = self.global_rank == 0 and sys.stderr.isatty()
+        hidden = {} if looked_at else {"disable": True}  # TQDM_DISABLE=1 hides it too, as for runs side by side
+        for batch in tqdm(self.batches(), desc="sum over lists", delay=2, leave=False, **hidden):
             if into is not None:
                 fn(batch, into)
             elif sums is None:
