@@ -95,7 +95,7 @@ def halving_against_dense(lists, length, share, repeats):
     forms = {form: lambda form=form: average_precision_places(merged, form) for form in ("divide", "dense")}
     best = best_times(forms, max(1, repeats // 3))
     (a, loss), (b, other) = (run() for run in forms.values())
-    value, other = (lost - (merged.scale * c * merged.scores).sum(1) for c, lost in ((a, loss), (b, other)))
+    value, other = (lost - (merged.scale * c * merged.scores()).sum(1) for c, lost in ((a, loss), (b, other)))
     print(f"\naverage precision on {lists} lists of {length}: divide and conquer {1e3 * best['divide']:.1f} ms, "
           f"dense {1e3 * best['dense']:.1f} ms; values differ by {(value - other).abs().max():.0e}")  # fmt: skip
     verdict("dense / divide and conquer", best["dense"] / best["divide"], 5)

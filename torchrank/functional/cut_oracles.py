@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchrank.functional.merged import Merged, running_sums
-from torchrank.functional.ragged import wide
+from torchrank.functional.ragged import read, wide
 
 
 class Cuts(NamedTuple):
@@ -24,23 +24,28 @@ class Cuts(NamedTuple):
     scores: Tensor  # s_a
     costs: Tensor  # running sum of C(m_i) - m_i s_i up to a
     sums: Tensor  # C(b) for b = 0..k
+    width: int  # behind so many places there is no cut
 
 
 def find_cuts(merged: Merged, k: int) -> Cuts:
-    scores, (num_relevant, num_irrelevant) = merged.scores, merged.counts
-    sums, numbers = running_sums(merged, scores), torch.arange(k + 1, device=scores.device)
+    (num_relevant, num_irrelevant), numbers = merged.counts, torch.arange(k + 1, device=merged.above.device)
+    mine, others = merged.nth(merged.above, k), merged.nth(merged.below, k)
+    width = merged.above.shape[1]
+    if mine.device.type == "cpu" and len(mine) > 0:  # then looking is free
+        width = read(torch.maximum(mine[:, -1], others[:, -1]).max()) + 1
+    scores = merged.scores(width)
+    sums = running_sums(merged, scores)
 
     def at(values: Tensor, places: Tensor) -> Tensor:
         return torch.where(numbers > 0, values.gather(1, places), 0)
 
     a, beta = numbers.expand(len(scores), -1), torch.minimum(k - numbers, num_irrelevant)
-    mine, others = merged.nth(merged.above, k), merged.nth(merged.below, k)
     best, relevant, costs = (at(values, mine) for values in (scores, sums.relevant, sums.costs))
     irrelevant = at(sums.irrelevant, others)
     t, relevant_t, costs_t = (at(v, others).gather(1, beta) for v in (merged.above, sums.relevant, sums.costs))
     change = costs_t - costs - (t - a) * irrelevant.gather(1, beta) + beta * (relevant_t - relevant)
     allowed = (a <= num_relevant) & (a >= torch.minimum(k - num_irrelevant, num_relevant))
-    return Cuts(a, beta, allowed, change, best, costs, irrelevant)
+    return Cuts(a, beta, allowed, change, best, costs, irrelevant, width)
 
 
 def best_cut(cuts: Cuts, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,10 +63,12 @@ def cut_precision(merged: Merged, k: int) -> tuple[Tensor, Tensor]:
     a, beta = best_cut(cuts, 1 - cuts.relevant / most - merged.scale * cuts.change.abs())
     last = torch.searchsorted(merged.above, a), torch.searchsorted(merged.below, beta)
     one, other = (torch.where(count > 0, place, -1) for count, place in zip((a, beta), last, strict=True))
-    places = torch.arange(merged.above.shape[1], device=a.device)
+    places = torch.arange(cuts.width, device=a.device)
     moved = (places > torch.minimum(one, other)) & (places <= torch.maximum(one, other))
-    inversions = merged.inversions(merged.below, merged.above)
-    return torch.where(moved, merged.inversions(beta, a), inversions), (1 - a / most)[:, 0]
+    inversions, relevant = merged.inversions(merged.below, merged.above), merged.relevant[:, : cuts.width]
+    moved_to = torch.where(relevant, beta, a - merged.counts[0])
+    inversions[:, : cuts.width] = torch.where(moved, moved_to, inversions[:, : cuts.width])
+    return inversions, (1 - a / most)[:, 0]
 
 
 def cut_ndcg(merged: Merged, discounts: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,12 +26,13 @@ class Merged(NamedTuple):
     above: Tensor  # (Q, L) relevant entries up to here: i of the i-th relevant one, t(j) of the j-th irrelevant one
     below: Tensor  # (Q, L) irrelevant entries up to here: m_i, and j
 
-    @property
-    def scores(self) -> Tensor:
-        """`(Q, L)`, less the mean of the list, so that sums lose no digits to a shift; 0 behind the end."""
-        rows = self.rows(self.unordered)
-        rows -= rows.sum(1, keepdim=True) / self.lengths.clamp(min=1)
-        return rows if self.place is None else torch.where(self.inside, rows, 0)
+    def scores(self, width: int | None = None) -> Tensor:
+        """`(Q, L)`, or the first `width` columns, less the mean of the list, so that sums lose no digits to a shift; 0
+        behind the end."""
+        rows = fill_rows(self.unordered, self.place, self.order.shape, 0)
+        means = rows.sum(1, keepdim=True) / self.lengths.clamp(min=1)
+        scores = rows.gather(1, self.order[:, :width]).sub_(means)
+        return scores if self.place is None else torch.where(self.inside[:, :width], scores, 0)
 
     @property
     def inside(self) -> Tensor:  # (Q, L)
@@ -55,10 +56,6 @@ class Merged(NamedTuple):
     def inversions(self, before_relevant: Tensor, before_irrelevant: Tensor) -> Tensor:
         """`(Q, L)`: pairs in the wrong order, b_i at relevant entries and a_j - P at irrelevant ones."""
         return torch.where(self.relevant, before_relevant, before_irrelevant - self.above[:, -1:])
-
-    def rows(self, values: Tensor) -> Tensor:
-        """`(N,)` to `(Q, L)`, 0 behind the end."""
-        return fill_rows(values, self.place, self.order.shape, 0).gather(1, self.order)
 
     def flat(self, rows: Tensor) -> Tensor:
         """`(Q, L)` as `(N,)` in the order of the entries."""
@@ -114,7 +111,9 @@ class Sums(NamedTuple):
 
 
 def running_sums(merged: Merged, scores: Tensor) -> Sums:
-    relevant = torch.where(merged.relevant, scores, 0)
+    """As many columns as `scores` has."""
+    is_relevant, below = merged.relevant[:, : scores.shape[1]], merged.below[:, : scores.shape[1]]
+    relevant = torch.where(is_relevant, scores, 0)
     irrelevant = (scores - relevant).cumsum_(1)
-    costs = torch.where(merged.relevant, (merged.below * scores).neg_().add_(irrelevant), 0).cumsum_(1)
+    costs = torch.where(is_relevant, irrelevant - below * scores, 0).cumsum_(1)
     return Sums(irrelevant, relevant.cumsum_(1), costs)

@@ -144,7 +144,7 @@ def _auc(merged: Merged, k: int, discount: str) -> tuple[Tensor, Tensor]:
 
 def _mrr(merged: Merged, k: int, discount: str) -> tuple[Tensor, Tensor]:
     """b_1 = beta and b_i = max(m_i, beta), with the best beta: a candidate at each irrelevant entry, and beta = 0."""
-    above, below, scale, scores = merged.above, merged.below, merged.scale, merged.scores
+    above, below, scale, scores = merged.above, merged.below, merged.scale, merged.scores()
     sums, first = running_sums(merged, scores), merged.nth(above, 1)[:, 1:]
     score, least = scores.gather(1, first), sums.costs.gather(1, first)
     several = sums.costs - above * sums.irrelevant + below * sums.relevant
