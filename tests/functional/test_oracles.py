@@ -12,7 +12,7 @@ import torchrank.functional as F
 from tests.rankers.small import FEATURES, lists
 from torchrank import NeuralRanker
 from torchrank.functional.merged import merge
-from torchrank.functional.oracles import FEW_NUMBERS
+from torchrank.functional.oracles import HOST_NUMBERS
 from torchrank.functional.placement import average_precision_places
 
 MEASURES = ["auc", "precision", "map", "mrr", "ndcg"]
@@ -199,22 +199,30 @@ def test_low_precision(measure):
     torch.testing.assert_close(low.double(), exact, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("measure", "k"), [("auc", None), ("map", None), ("mrr", None), ("precision", 3), ("ndcg", 3)])
-def test_a_long_list_beside_many_short_ones(measure, k):
-    """Lists of similar length go together: nothing changes, and no row of the short ones is as long as the long one."""
-    lengths = torch.tensor([3, 0, 1500, 1, 7, 2] + [4, 9] * 40)
-    scores, labels, offsets = long_lists(8, lengths.tolist())
-    assert len(lengths) * 1500 > max(FEW_NUMBERS, 4 * len(scores))
-    coefficients, loss = F.most_violated(scores, labels, offsets, measure=measure, k=k)
-    hinge = F.structured_hinge(scores, labels, offsets, measure=measure, k=k)
+@pytest.mark.parametrize("lengths", [[3, 0, 1600, 1, 7] + [4, 9] * 40, [0, *range(300, 600)]], ids=["one long", "many"])
+def test_lists_that_go_in_parts(lengths, measure, k, threads):
+    """Lists of similar length go together, and not too many at once: nothing changes."""
+    scores, labels, offsets = long_lists(8, lengths)
+    assert len(lengths) * max(lengths) > HOST_NUMBERS
+    assert (len(lengths) * max(lengths) > 4 * len(scores)) == (1600 in lengths)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        coefficients, loss = F.most_violated(scores, labels, offsets, measure=measure, k=k)
+        hinge = F.structured_hinge(scores, labels, offsets, measure=measure, k=k)
+    finally:
+        torch.set_num_threads(before)
     for number, (first, last) in enumerate(itertools.pairwise(offsets.tolist())):
-        alone = scores[first:last], labels[first:last], torch.tensor([0, last - first])
-        own, own_loss = F.most_violated(*alone, measure=measure, k=k)
-        torch.testing.assert_close(coefficients[first:last], own, rtol=0, atol=1e-12)
-        torch.testing.assert_close(loss[number], own_loss[0], rtol=0, atol=1e-12)
-        torch.testing.assert_close(hinge[number], own_loss[0] - (own * alone[0]).sum(), rtol=0, atol=1e-9)
-    with pytest.raises(ValueError, match="longest list has 1500"):
-        F.most_violated(scores, labels, offsets, measure=measure, k=k, max_length=900)
+        if number % 7 == 1 or last - first == 1600:
+            alone = scores[first:last], labels[first:last], torch.tensor([0, last - first])
+            own, own_loss = F.most_violated(*alone, measure=measure, k=k)
+            torch.testing.assert_close(coefficients[first:last], own, rtol=0, atol=1e-12)
+            torch.testing.assert_close(loss[number], own_loss[0], rtol=0, atol=1e-12)
+            torch.testing.assert_close(hinge[number], own_loss[0] - (own * alone[0]).sum(), rtol=0, atol=1e-9)
+    with pytest.raises(ValueError, match=f"longest list has {max(lengths)}"):
+        F.most_violated(scores, labels, offsets, measure=measure, k=k, max_length=290)
 
 
 def test_values_of_mrr_are_compared_to_the_last_digit():

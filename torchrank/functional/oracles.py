@@ -5,12 +5,15 @@ entries stand before the i-th best relevant one: see merged.py. Measures that lo
 cut_oracles.py, those that add up over irrelevant entries in placement.py.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from torchrank.functional.chunks import side_by_side
 from torchrank.functional.cut_oracles import cut_ndcg, cut_precision
 from torchrank.functional.gains import DISCOUNTS, discount_of
 from torchrank.functional.gradient import KnownGradient
@@ -19,7 +22,7 @@ from torchrank.functional.placement import average_precision_places, ndcg_places
 from torchrank.functional.ragged import list_ids, longest_list, positions_within, read, segment_sum, wide
 from torchrank.functional.ranking import check, check_cutoff, check_lists, result_dtype
 
-FEW_NUMBERS = 2**16  # rows of so many numbers are made at once, however different the lists are
+HOST_NUMBERS = 2**17  # of the rows made at once on the host: what is made of them stays in the cache
 
 
 def most_violated(
@@ -45,8 +48,8 @@ def most_violated(
     (tensor([-2.,  2.,  0.]), tensor([1., 0.]))
     """
     check(scores, labels, offsets)
-    if scores.device.type == "cpu" and read(scores.isinf().any()):
-        raise ValueError(f"{read(scores.isinf().sum())} of {len(scores)} scores are infinite: psi has no value")
+    if scores.device.type == "cpu" and not math.isfinite(read(scores.sum())) and (count := read(scores.isinf().sum())):
+        raise ValueError(f"{count} of {len(scores)} scores are infinite: psi has no value")
     coefficients, loss = _violate(scores.detach(), labels, offsets, measure, k, threshold, discount, max_length)
     dtype = result_dtype(scores)
     return coefficients.to(dtype), loss.to(dtype)
@@ -89,8 +92,7 @@ def _violate(
     discount: str,
     max_length: int | None,
 ) -> tuple[Tensor, Tensor]:
-    """Coefficients `(N,)` and loss `(Q,)` in float64. Where rows of one length would be mostly empty, and looking at
-    lengths is free (CPU), lists of similar length go together."""
+    """Coefficients `(N,)` and loss `(Q,)` in float64."""
     if measure not in ORACLES:
         raise ValueError(f"unknown measure {measure!r}: choose one of {sorted(ORACLES)}")
     if discount not in DISCOUNTS:  # the whole NDCG needs one that is convex, or almost
@@ -98,21 +100,45 @@ def _violate(
     check_cutoff(k)
     if measure == "precision" and k is None:
         raise ValueError("measure='precision' needs its cut-off k, the number of places that count")
-    relevant, longest = labels >= threshold, longest_list(offsets, len(scores), max_length)
-    if offsets.device.type != "cpu" or (len(offsets) - 1) * longest <= max(FEW_NUMBERS, 4 * len(scores)):
-        return _oracle(scores, relevant, offsets, measure, k, discount, max_length)
-    coefficients, loss = (wide(scores).new_zeros(size) for size in (len(scores), len(offsets) - 1))
-    for lists, entries, bounds in _by_length(offsets, longest):
-        part = _oracle(scores[entries], relevant[entries], bounds, measure, k, discount, None)
-        coefficients[entries], loss[lists] = part
+    relevant, oracle = labels >= threshold, partial(_oracle, measure=measure, k=k, discount=discount)
+    if offsets.device.type != "cpu":
+        return oracle(scores, relevant, offsets, max_length=max_length)
+    return _in_parts(oracle, scores, relevant, offsets, longest_list(offsets, len(scores), max_length))
+
+
+def _in_parts(
+    oracle: Callable, scores: Tensor, relevant: Tensor, offsets: Tensor, longest: int
+) -> tuple[Tensor, Tensor]:
+    """On the host, where looking at lengths is free: some lists at a time, and if rows of one length would be mostly
+    empty, those of similar length together."""
+    num_lists = len(offsets) - 1
+    if num_lists * longest <= HOST_NUMBERS:
+        return oracle(scores, relevant, offsets, max_length=longest)
+    coefficients, loss = (scores.new_empty(size, dtype=torch.float64) for size in (len(scores), num_lists))
+    if num_lists * longest > 4 * len(scores):
+        for lists, entries, bounds in _by_length(offsets, longest):
+            most = longest_list(bounds, len(entries), None)
+            found = _in_parts(oracle, scores[entries], relevant[entries], bounds, most)
+            coefficients[entries], loss[lists] = found
+        return coefficients, loss
+
+    def fill(lists: slice) -> None:
+        bounds = offsets[lists.start : lists.stop + 1]
+        entries = slice(*read(bounds[[0, -1]]))
+        found = oracle(scores[entries], relevant[entries], bounds - bounds[0], max_length=None)
+        coefficients[entries], loss[lists] = found
+
+    step = max(1, HOST_NUMBERS // longest)
+    parts = [slice(first, min(first + step, num_lists)) for first in range(0, num_lists, step)]
+    side_by_side(fill, parts, scores.device)
     return coefficients, loss
 
 
 def _by_length(offsets: Tensor, longest: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """The lists of 1, of 2-3, of 4-7, ... entries: their numbers, their entries, and the offsets of these."""
+    """The lists of 0, of 1, of 2-3, of 4-7, ... entries: their numbers, their entries, and the offsets of these."""
     ordered, order = offsets.diff().sort()
     edges = read(torch.searchsorted(ordered, 2 ** torch.arange(longest.bit_length() + 1)))
-    for first, last in pairwise(edges):
+    for first, last in pairwise([0, *edges]):
         lists, bounds = order[first:last], torch.nn.functional.pad(ordered[first:last].cumsum(0), (1, 0))
         if last > first:
             count = read(bounds[-1])
@@ -138,8 +164,8 @@ def _oracle(
 
 def _auc(merged: Merged, k: int, discount: str) -> tuple[Tensor, Tensor]:
     """Pair (i, j) is inverted if and only if s_i - s_j < 1/2: the ranking in which relevant entries have 1/2 less."""
-    inversions = merged.inversions(merged.below, merged.above)
-    return inversions, inversions.clamp(min=0).sum(1) * merged.scale[:, 0] / 2
+    lost = torch.where(merged.relevant, merged.below, 0).sum(1)
+    return merged.inversions(merged.below, merged.above), lost * merged.scale[:, 0] / 2
 
 
 def _mrr(merged: Merged, k: int, discount: str) -> tuple[Tensor, Tensor]:

@@ -54,7 +54,7 @@ def sort_rows(scores: Tensor) -> Tensor:
         packed.numpy().sort(axis=1)
         order = packed.bitwise_and_(2**bits - 1)
         ordered = keys.gather(1, order)
-        if not (ordered[:, 1:] < ordered[:, :-1]).any().tolist():
+        if not (ordered[:, 1:] < ordered[:, :-1]).numpy().any():  # torch's takes several times as long
             return order
     return torch.sort(scores, dim=1, descending=True, stable=True).indices
 
