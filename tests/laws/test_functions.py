@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from cases import ROWS, TIED, batch, sizes
+from elsewhere import Elsewhere
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchrank.functional as F
@@ -171,6 +172,23 @@ def test_runs_on_the_meta_device(row):
     if row.loss:
         values.sum().backward()
         assert scores.grad.shape == scores.shape
+
+
+@every
+@pytest.mark.parametrize(("lists", "longest"), [(30, 12), (60, 400)])
+def test_branches_for_other_devices_find_the_same(row, lists, longest):
+    scores, labels, offsets = batch(15, lists=lists, longest=longest)
+    given = known(row, sizes(labels, offsets, longest=longest))
+    expected = row(scores.requires_grad_(row.loss), labels, offsets)
+    with Elsewhere():
+        assert scores.device.type == "cuda"
+        values = row(scores, labels, offsets, **given)
+        without = row(scores, labels, offsets)
+    same(values, expected)
+    same(without, expected)
+    if row.loss:
+        slopes = [torch.autograd.grad(value.nansum(), scores)[0] for value in (values, expected)]
+        same(*slopes)
 
 
 class Synchronisations(TorchDispatchMode):

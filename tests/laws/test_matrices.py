@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from elsewhere import Elsewhere
 from matrix_cases import BATCH, MODULES, NUMBERS, ROWS
 
 import torchrank.functional as F
@@ -51,6 +52,15 @@ def test_the_dtype_is_kept(row):
     for low, high in zip(row(*inputs), row(*(part.double() for part in inputs)), strict=True):
         assert low.dtype == torch.float32 and high.dtype == torch.float64
         torch.testing.assert_close(low.double(), high, rtol=1e-5, atol=1e-5)
+
+
+@every
+def test_branches_for_other_devices_find_the_same(row):
+    inputs = row.draw(5)
+    with Elsewhere():
+        found = row(*inputs)
+    for one, other in zip(row(*inputs), found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
 
 
 @every

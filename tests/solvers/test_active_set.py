@@ -92,6 +92,14 @@ def test_equal_rows_and_rows_of_zeros_are_no_trouble():
     assert value(np.zeros((4, 4)), np.array([0.0, 1.0, 1.0, 0.5]), zeros) == -2
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1e3])
+def test_weights_add_up_to_the_total_where_the_slopes_are_of_another_size(scale):
+    for seed in range(20):
+        hessian, linear = problem(seed, 8, 3)
+        a = ActiveSet(hessian * scale**2, 1e-3, first(8, 1e-3)).minimum(linear / scale)
+        assert a.min() >= 0 and a.sum() == pytest.approx(1e-3, rel=1e-12)
+
+
 def test_of_equal_ones_the_first_joins():
     solver = ActiveSet(np.ones((4, 4)), 1.0, first(4, 1.0))
     np.testing.assert_array_equal(solver.minimum(np.array([0.0, 9.0, 0.0, 9.0])).round(12) > 0, [0, 1, 0, 0])

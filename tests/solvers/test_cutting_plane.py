@@ -236,6 +236,20 @@ def test_extremes_give_no_nan(name):
             assert plane.upper >= plane.lower * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("name", ["fro", "l21"])
+def test_admm_leaves_a_point_at_zero(name):
+    """As long as Z = 0 the residuals of ADMM have no ratio, and rho has to grow all the same."""
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        psi, loss, C = random.normal(size=(2, 1, 1)) * 10.0 ** random.uniform(-3, 3), random.uniform(0.1, 1, 2), 300.0
+        nothing = np.zeros((1, 1))
+        omega = make_regulariser(name, 0.1)
+        state = Reduced(nothing, np.zeros((omega.splits, 1, 1)), 0.0, np.zeros(2), nothing, np.inf, -np.inf, 0)
+        cuts = Cuts(psi.reshape(2, 1), loss, psi.reshape(2, 1) @ psi.reshape(1, 2))
+        found = admm(cuts, state, omega, C, 1e-3 * C)
+        assert found.upper - found.lower <= 1e-3 * C and found.steps < 500
+
+
 @pytest.mark.parametrize("name", ["trace", "l21", "diagonal"])
 def test_a_small_C_keeps_W_at_zero(name):
     psi, _, oracle = structured(7, name)

@@ -173,6 +173,22 @@ def test_float32_scores_of_points_far_from_the_origin():
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_points_far_from_the_origin_keep_their_digits(form):
+    batch = make(form)
+    near = batch._replace(x=(batch.x * 64).round() / 64, queries=(batch.queries * 64).round() / 64)  # exact when moved
+    far = near._replace(x=near.x + 2.0**30, queries=near.queries + 2.0**30)
+    root = torch.tensor(np.random.default_rng(1).normal(size=(D, D)))
+    _, coefficients = random_rankings(near, np.random.default_rng(2))
+    for metric, add in ((root @ root.T, add_metric_psi), (root[0].square(), add_diagonal_psi)):
+        scores, moved = metric_scores(near, metric), metric_scores(far, metric)
+        torch.testing.assert_close(moved, scores, rtol=0, atol=1e-6)
+        sums, others = torch.zeros_like(metric), torch.zeros_like(metric)
+        add(near, coefficients, sums)
+        add(far, coefficients, others)
+        torch.testing.assert_close(others, sums, rtol=0, atol=1e-6)
+
+
 def test_component_scores_have_gradients():
     for form in FORMS:
         batch = make(form)

@@ -33,7 +33,7 @@ class Places(NamedTuple):
     counts: tuple[Tensor, Tensor]  # (Q, 1) each: P and N
     even: Tensor  # (L + 1,) U(r) at r
     slope: Tensor | None  # (L + 1,) V(r) at r; None: 0
-    num_entries: int  # of all lists together
+    num_entries: int | None  # of all lists together; None: on the host, where looking at numbers is free
 
 
 def average_precision_places(merged: Merged, form: str = "auto") -> tuple[Tensor, Tensor]:
@@ -76,7 +76,8 @@ def _separate(merged: Merged, factor: Tensor, even: Tensor, slope: Tensor | None
     sums = empty.scatter(1, torch.where(merged.relevant, merged.above, 0), totals)
     sums[:, 0] = 0
     others = empty.scatter(1, torch.where(irrelevant, merged.below, 0), scores)
-    return Places(sums, others, merged.counts, even, slope, len(merged.order))
+    num_entries = None if scores.device.type == "cpu" else len(merged.unordered)
+    return Places(sums, others, merged.counts, even, slope, num_entries)
 
 
 def _everywhere(merged: Merged, best: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,8 +120,8 @@ def _level(places: Places, columns: Tensor, low: Tensor, high: Tensor) -> Tensor
     numbers per list, so no more than there are entries, whatever the ranges are."""
     lengths = torch.where(columns <= places.counts[1], high - low + 1, 0).flatten()
     ends = lengths.cumsum(0)
-    # where reading is not free the buffer has its largest size, and what is left of it belongs to one more node
-    size = read(ends[-1]) if ends.device.type == "cpu" else places.num_entries
+    # where looking is not free the buffer has its largest size, and what is left of it belongs to one more node
+    size = read(ends[-1]) if places.num_entries is None else places.num_entries
     lengths = torch.cat([lengths, size - ends[-1:]])
     node = torch.repeat_interleave(lengths, output_size=size)
     a, values = _values(places, columns, node, low.flatten() - ends + lengths[:-1])

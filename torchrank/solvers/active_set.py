@@ -43,11 +43,12 @@ class ActiveSet:
         joined = -1
         for _ in range(20 * len(linear) + 20):
             support = self.support
-            right = np.append(linear[support], self.unit * self.total)
+            own = linear[support] - linear[support].max()  # a shift does not move the minimum, only its digits
+            right = np.append(own, self.unit * self.total)
             target = dgetrs(self.factors, self.pivots, right)[0][:-1]
             if target.min() >= 0:
                 weights = np.zeros_like(linear)
-                weights[support] = target
+                weights[support] = target * (self.total / (target.sum() or self.total))  # rounding may have moved it
                 self.weights = weights
                 slopes = self.hessian @ weights - linear
                 joined = int(slopes.argmin())

@@ -113,7 +113,7 @@ def _balance(w: Array, z: Array, old: Array, u: Array) -> float:
     """Factor of rho that evens out the relative residuals of W = Z and of the multipliers; 1 where they are near."""
     primal = np.linalg.norm(w - z) * np.linalg.norm(u[0])
     dual = np.linalg.norm(z - old) * np.linalg.norm(z)
-    if primal == 0 or dual == 0:
+    if primal == dual:  # also where both are 0
         return 1.0
-    factor = float(np.clip(np.sqrt(primal / dual), 0.2, 5.0))
+    factor = float(np.clip(np.sqrt(primal / dual), 0.2, 5.0)) if dual > 0 else 5.0  # Z may stay at 0
     return 1.0 if 0.5 <= factor <= 2 else factor

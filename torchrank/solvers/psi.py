@@ -6,7 +6,8 @@ rankings, which sum to 0 in every list, the sum over lists of sum_x c_x phi(q, x
 
     Psi = Q' (C X) + (C X)' Q - X' diag(C' 1) X,      C (Q, n) the coefficients of each list on the rows of the corpus.
 
-The terms q q' cancel. Two matrix products, and no outer product of a pair. All is computed in float64.
+The terms q q' cancel. Two matrix products, and no outer product of a pair. All is computed in float64, around the mean
+of the rows: distances do not change, and points far from 0 keep their digits.
 """
 
 from typing import Any
@@ -30,7 +31,7 @@ def metric_scores(batch: Batch, metric: Tensor) -> Tensor:
     >>> metric_scores(batch, torch.eye(2).double()), metric_scores(batch, torch.tensor([1.0, 0.0]).double())
     (tensor([-10.], dtype=torch.float64), tensor([-9.], dtype=torch.float64))
     """
-    x, queries = _rows(batch), _vectors(batch)
+    x, queries = _centred(batch)
     if batch.index is None:
         gaps = x - queries[list_ids(batch.offsets, len(x))]
         return -(_times(gaps, metric) * gaps).sum(1)
@@ -46,11 +47,10 @@ def component_scores(batch: Batch, components: Tensor) -> Tensor:
     vectors would lose what tells near ones apart.
     """
     x: Any = batch.x
-    queries, turn = _given(batch), components.to(x.dtype).T
+    turn = components.to(x.dtype).T
     if batch.index is None:
-        return -((x - queries[list_ids(batch.offsets, len(x))]) @ turn).square().sum(1)
-    mean = x.mean(0) if len(x) else 0
-    left, right = (queries - mean) @ turn, (x - mean) @ turn
+        return -((x - _given(batch)[list_ids(batch.offsets, len(x))]) @ turn).square().sum(1)
+    right, left = (rows @ turn for rows in _centred(batch, x.dtype))
     return _minus_squares(batch, left.square().sum(1), right.square().sum(1), left, right)
 
 
@@ -63,15 +63,15 @@ def linear_scores(batch: Batch, weight: Tensor) -> Tensor:
 
 def add_metric_psi(batch: Batch, coefficients: Tensor, into: Tensor) -> None:
     """into (D, D) += the sum over the lists of delta psi."""
-    sums, rows, weights = _weighed_rows(batch, coefficients)
-    cross = _vectors(batch).T @ sums
+    sums, rows, weights, queries = _weighed_rows(batch, coefficients)
+    cross = queries.T @ sums
     into += cross + cross.T - rows.T @ (weights[:, None] * rows)
 
 
 def add_diagonal_psi(batch: Batch, coefficients: Tensor, into: Tensor) -> None:
     """into (D,) += the diagonal of the sum over the lists of delta psi."""
-    sums, rows, weights = _weighed_rows(batch, coefficients)
-    into += 2 * (_vectors(batch) * sums).sum(0) - weights @ rows.square()
+    sums, rows, weights, queries = _weighed_rows(batch, coefficients)
+    into += 2 * (queries * sums).sum(0) - weights @ rows.square()
 
 
 def add_linear_psi(batch: Batch, coefficients: Tensor, into: Tensor) -> None:
@@ -82,16 +82,15 @@ def add_linear_psi(batch: Batch, coefficients: Tensor, into: Tensor) -> None:
         into += coefficients[entries] @ gaps
 
 
-def _weighed_rows(batch: Batch, coefficients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """C X (Q, D), and rows (n, D) with the sum of the coefficients of each (n,)."""
+def _weighed_rows(batch: Batch, coefficients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """C X (Q, D), rows (n, D) with the sum of the coefficients of each (n,), and query vectors (Q, D)."""
     if not _dense(batch):
-        flat = batch.flat()
-        rows = _rows(flat)
-        return segment_sum(coefficients[:, None] * rows, batch.offsets), rows, coefficients
-    rows = _rows(batch)
+        rows, queries = _centred(batch.flat())
+        return segment_sum(coefficients[:, None] * rows, batch.offsets), rows, coefficients, queries
+    rows, queries = _centred(batch)
     spread = coefficients.new_zeros(batch.num_lists * len(rows))
     spread = spread.index_add_(0, _places(batch), coefficients).view(batch.num_lists, len(rows))
-    return spread @ rows, rows, spread.sum(0)
+    return spread @ rows, rows, spread.sum(0), queries
 
 
 def _minus_squares(batch: Batch, own: Tensor, theirs: Tensor, left: Tensor, right: Tensor) -> Tensor:
@@ -134,11 +133,15 @@ def _rows(batch: Batch, dtype: torch.dtype = torch.float64) -> Tensor:
     return x.to(dtype)
 
 
+def _centred(batch: Batch, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    """Rows (n, D) and query vectors (Q, D) around the mean of the rows."""
+    rows, queries = _rows(batch, dtype), _given(batch).to(dtype)
+    mean = rows.mean(0) if len(rows) else 0
+    return rows - mean, queries - mean
+
+
 def _given(batch: Batch) -> Tensor:
     if batch.queries is None:
         raise ValueError("distances are from query vectors, and these lists have none")
     return batch.queries
 
-
-def _vectors(batch: Batch) -> Tensor:
-    return _given(batch).double()
