@@ -225,6 +225,25 @@ def test_lists_that_go_in_parts(lengths, measure, k, threads):
         F.most_violated(scores, labels, offsets, measure=measure, k=k, max_length=290)
 
 
+@pytest.mark.parametrize(("measure", "k"), [("auc", None), ("map", None), ("mrr", None), ("precision", 3), ("ndcg", 3),
+                                            ("ndcg", None)])  # fmt: skip
+def test_an_irrelevant_entry_far_below_costs_no_digits(measure, k):
+    """Some people mask entries with scores of -1e30: never inverted, such an entry may be anywhere."""
+    scores, labels, offsets = long_lists(9, [40, 31, 17])
+    scores, labels, offsets = scores / 10, torch.cat([labels, labels.new_zeros(1)]), torch.tensor([0, 40, 71, 89])
+    near, far = (torch.cat([scores, scores.new_tensor([low])]) for low in (-1e4, -1e30))
+    for function in (F.structured_hinge, lambda *lists, **options: F.most_violated(*lists, **options)[0]):
+        expected, found = (function(these, labels, offsets, measure=measure, k=k) for these in (near, far))
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+
+
+def test_a_score_that_is_no_number_has_no_slopes():
+    scores = torch.tensor([1.0, torch.nan, 0.0, 2.0], requires_grad=True)
+    hinge = F.structured_hinge(scores, torch.tensor([1, 0, 1, 0]), torch.tensor([0, 2, 4]))
+    hinge.sum().backward()
+    assert hinge.isnan().tolist() == [True, False] and scores.grad.isnan().tolist() == [True, True, False, False]
+
+
 def test_values_of_mrr_are_compared_to_the_last_digit():
     scores = torch.tensor([0.0, 0.0, -(1 / 6 + 1e-8)], dtype=torch.float64)  # b = 1 and b = 2 differ by 1e-8
     hinge = F.structured_hinge(scores, torch.tensor([1, 0, 0]), torch.tensor([0, 3]), measure="mrr")
@@ -242,6 +261,8 @@ def test_wrong_options():
     lists = draw_lists(0)
     with pytest.raises(ValueError, match="needs its cut-off k"):
         F.most_violated(*lists, measure="precision")
+    with pytest.raises(ValueError, match=r"integers, got torch.float32"):
+        F.most_violated(*lists[:2], lists[2].float())
     with pytest.raises(ValueError, match="unknown measure 'err'"):
         F.most_violated(*lists, measure="err")
     with pytest.raises(ValueError, match="cut-off k must be"):

@@ -77,9 +77,12 @@ def structured_hinge(
     check_lists(scores, labels, offsets)
     coefficients, loss = _violate(scores.detach(), labels, offsets, measure, k, threshold, discount, max_length)
     ids, dtype, values = list_ids(offsets, len(scores)), result_dtype(scores), wide(scores.detach())
-    means = segment_sum(values, offsets) / offsets.diff().clamp(min=1)  # so that no digits are lost to a shift
+    weights, tiny = coefficients.abs(), torch.finfo(values.dtype).tiny
+    # the mean of what stands wrong: no digits are lost to a shift, nor to scores far away
+    means = segment_sum(weights * values, offsets) / segment_sum(weights, offsets).clamp(min=tiny)
     hinge = loss - segment_sum(coefficients * (values - means[ids]), offsets)
-    return KnownGradient.apply(scores, hinge.to(dtype), -coefficients.to(dtype), ids)
+    slopes = 0 * hinge[ids] - coefficients  # nan where the hinge is
+    return KnownGradient.apply(scores, hinge.to(dtype), slopes.to(dtype), ids)
 
 
 def _violate(

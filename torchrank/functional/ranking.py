@@ -129,6 +129,8 @@ def check_lists(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
             f"expected scores (N,), labels (N,), offsets (Q+1,), got {tuple(scores.shape)}, {tuple(labels.shape)}, "
             f"{tuple(offsets.shape)}. For padded (B, L) tensors use unpad(values, mask)."
         )
+    if offsets.is_floating_point() or offsets.dtype == torch.bool:
+        raise ValueError(f"offsets are places of entries, integers, got {offsets.dtype}")
     if offsets.device.type != "cpu":
         return
     first, last = read(offsets[0]), read(offsets[-1])
