@@ -42,6 +42,7 @@ def record(config: DictConfig, ranker: Any, data: Any, seconds: dict[str, float]
             "mode": config.mode,
         },
         "certificate": ranker.certificate,
+        "converged": bool(ranker.converged) if ranker.certificate else None,
         "findings": ranker.findings,
         "density": ranker.density(),
         "steps": ranker.trainer.global_step,  # of the optimizer: rounds, where a ranker fits by rounds
@@ -146,7 +147,7 @@ def print_results(results: dict, folder: Path) -> None:
     for name, part in parts.items():
         console.print(f"{name}: {part['text']}; {part['empty']} of {part['lists']} queries have no relevant document.")
     if results["certificate"]:
-        found = (f"{name} {value:.1e}" for name, value in results["certificate"].items())
+        found = (f"{name} {value:.4g}" for name, value in results["certificate"].items())
         console.print(f"certificate: {', '.join(found)}")
     if results["density"] is not None:
         console.print(f"weights that are not 0: {results['density']:.2%}")

@@ -1,6 +1,8 @@
 """The run behind `python train.py`: compose, fit, choose on validation, test once, leave results behind."""
 
 import logging
+import os
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -11,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from hydra.types import RunMode
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, MissingMandatoryValue
 from pytorch_lightning import Trainer, seed_everything
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
@@ -27,6 +29,8 @@ NOISE = (  # of Lightning, about its own internals
     ".*isinstance.treespec, LeafSpec.*",
     ".*exists and is not empty.*",
     ".*Initializing zero-element tensors is a no-op.*",
+    ".*recommended to use `self.log.*sync_dist=True.*",  # measures are those of all processes already
+    ".*dirpath has changed.*",
 )
 
 
@@ -39,15 +43,29 @@ def main(config: DictConfig) -> float | None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     results = finished(folder, config)
     if results is None:
-        results = run(config, folder)
+        results = with_short_errors(config, folder)
     else:
         print(f"{folder} holds the results of this configuration already: nothing to do")
     return results["selection"]["value"]
 
 
+def with_short_errors(config: DictConfig, folder: Path) -> dict[str, Any]:
+    """`run`; of bad input only what is wrong is printed, not the way through Hydra and Lightning to it."""
+    try:
+        return run(config, folder)
+    except (ValueError, OSError, InstantiationException, MissingMandatoryValue) as error:
+        cause = error.__cause__ if isinstance(error, InstantiationException) else error
+        told = isinstance(cause, ValueError | OSError | ImportError | MissingMandatoryValue)
+        if not told or HydraConfig.get().mode == RunMode.MULTIRUN or "HYDRA_FULL_ERROR" in os.environ:
+            raise
+        raise SystemExit(f"{type(cause).__name__}: {cause}\n(HYDRA_FULL_ERROR=1 shows where)") from None
+
+
 def run(config: DictConfig, folder: Path) -> dict[str, Any]:
     if not config.train and config.ckpt_path is None:
         raise ValueError("train=false tests a checkpoint: name it with ckpt_path=FILE.")
+    if config.ckpt_path is not None and not Path(config.ckpt_path).is_file():
+        raise FileNotFoundError(f"ckpt_path={config.ckpt_path} is no file")
     if config.mode == "max" and smaller_is_better(config.monitor.rpartition("/")[2]):
         raise ValueError(f"monitor={config.monitor} is better when it is smaller: say mode=min.")
     seed_everything(config.seed, workers=True, verbose=False)
@@ -65,6 +83,9 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
         ranker = instantiate(config.model, num_features=data.num_features, _convert_="all")
     else:
         ranker = load(config.ckpt_path)  # with its own options, whatever model= says
+        config.model = {"_target_": f"torchrank.{type(ranker).__name__}", **ranker.hparams}
+        if not any(line.startswith("name=") for line in HydraConfig.get().overrides.task):
+            config.name = type(ranker).__name__
     if ranker.certified:
         callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
         callbacks[:] = [callback for callback in callbacks if not isinstance(callback, EarlyStopping)]
@@ -72,7 +93,13 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
     if config.train:
         if state:
             keep_checkpoints_in(Path(state).parent, trainer)
-        trainer.fit(ranker, datamodule=data, ckpt_path=state, weights_only=True)
+        try:
+            trainer.fit(ranker, datamodule=data, ckpt_path=state, weights_only=True)
+        except (KeyboardInterrupt, SystemExit):  # the second is what Lightning makes of the first
+            kept = [callback.last_model_path for callback in trainer.checkpoint_callbacks]  # type: ignore[attr-defined]
+            go_on = "".join(f" Go on with ckpt_path={path}" for path in kept if path)
+            print(f"interrupted after {trainer.current_epoch} epochs.{go_on}", file=sys.stderr)
+            raise
         best: Any = trainer.checkpoint_callback
         state = None if ranker.certified else best.best_model_path
     seconds["fit"], clock = time.perf_counter() - clock, time.perf_counter()

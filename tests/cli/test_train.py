@@ -99,10 +99,21 @@ def test_the_best_epoch_is_tested(run):
 
 
 def test_a_checkpoint_is_tested_without_training(run):
-    done = quick_train(*SMALL, "model=lambdarank", "train=false", "ckpt_path=out/checkpoints/best.ckpt",
+    done = quick_train(*SMALL, "train=false", "ckpt_path=out/checkpoints/best.ckpt",
                  "conventions=[default,letor]", "hydra.run.dir=again", cwd=run[1])  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert results(run[1] / "again")["test"] == results(run[1] / "out")["test"]
+    again, out = (results(run[1] / name) for name in ("again", "out"))
+    assert again["test"] == out["test"]
+    assert again["name"] == "LambdaRank" and again["config"]["model"]["_target_"] == "torchrank.LambdaRank"
+
+
+def test_a_fit_is_not_resumed_with_other_options(run):
+    last = run[1] / "out/checkpoints/last.ckpt"
+    before = last.read_bytes()
+    options = ["model=lambdarank", "model.lr=0.7", f"ckpt_path={last}", "hydra.run.dir=other"]
+    done = quick_train(*SMALL, *options, cwd=run[1])
+    assert done.returncode != 0 and "and this LambdaRank has lr=0.7" in done.stderr
+    assert last.read_bytes() == before and not (run[1] / "other/results.json").exists()
 
 
 def test_a_fit_is_resumed(run):
@@ -149,6 +160,11 @@ def test_a_sweep_is_selected_and_not_repeated(tmp_path):
         (["-m", "trainer=ddp_cpu", "seed=0,1"], "would start the whole sweep"),
         (["conventions=[sklearn]"], "does not define"),
         (["train=false"], "name it with ckpt_path=FILE"),
+        (["ckpt_path=none.ckpt"], "ckpt_path=none.ckpt is no file"),
+        (["model=mlr"], "MLR learns distances from query vectors"),
+        (["model=mlr", "model.C=-1"], "C=-1 has to be a positive number"),
+        (["model=svmmap", "data=points"], "such as transform=standard"),
+        (["data=retrieval"], "Missing mandatory value: data.file"),
         (["data=points", "measures=[knn_error@3]", "monitor=val/knn_error@3"], "say mode=min"),
     ],
 )
@@ -158,4 +174,5 @@ def test_mistakes_are_named(arguments, message, tmp_path):
     done = quick_train(*arguments, cwd=tmp_path)
     assert done.returncode != 0
     assert message in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
     assert not list(tmp_path.rglob("results.json"))

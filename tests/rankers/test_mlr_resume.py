@@ -5,6 +5,7 @@ import signal
 import pytest
 import torch
 
+import torchrank
 from tests.rankers.metric_fits import KINDS, QUICK, D, data, fit, module_of
 from tests.rankers.small import trainer
 from torchrank import MLR
@@ -81,6 +82,27 @@ def test_resuming_a_converged_fit_runs_no_round(tmp_path):
         again, datamodule=data(), ckpt_path=tmp_path / "last.ckpt", weights_only=True
     )
     assert again.converged
+
+
+def test_other_options_are_refused_but_for_more_rounds(tmp_path):
+    """Bounds of another problem would prove nothing, and a converged fit would be taken for that of these options."""
+    last = tmp_path / "last.ckpt"
+    fit(tmp_path).trainer.save_checkpoint(last)
+    for given in ({"C": 33.0}, {"measure": "auc"}, {"eps": 1e-7}):
+        other = MLR(D, **(QUICK | given))
+        with pytest.raises(ValueError, match=rf"made with {next(iter(given))}=.* and this MLR has .* go on with"):
+            trainer(tmp_path, 9, monitor=None).fit(other, datamodule=data(), ckpt_path=last, weights_only=True)
+    more = MLR(D, **(QUICK | {"rounds": 500}))
+    trainer(tmp_path, 500, monitor=None).fit(more, datamodule=data(), ckpt_path=last, weights_only=True)
+    assert more.converged
+
+
+def test_a_checkpoint_brings_its_certificate_and_the_C_of_a_path(tmp_path):
+    ranker = fit(tmp_path, C=[1.0, 10.0])
+    ranker.trainer.save_checkpoint(tmp_path / "last.ckpt")
+    loaded = torchrank.load(tmp_path / "last.ckpt")
+    assert loaded.certificate == ranker.certificate and loaded.certificate["gap"] <= loaded.certificate["eps*C"]
+    assert loaded.findings == {"C": 10.0}
 
 
 def test_a_ranker_can_be_fitted_again_to_other_lists(tmp_path):

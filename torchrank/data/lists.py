@@ -202,7 +202,10 @@ class RankingSet(Dataset):
         """Rows and query vectors after the transform; the rows are written in place, in float32."""
         if transform.per_query and (self.is_shared or self.has_queries):
             name = type(transform).__name__
-            raise ValueError(f"{name} works list by list, but the lists of '{self.name}' share rows or have a vector")
+            raise ValueError(
+                f"{name} works list by list, but the lists of '{self.name}' share rows or have a vector: use another "
+                "one, such as transform=standard"
+            )
         queries = self.queries if self.queries is None else transform(self.queries.to(device), self.offsets.to(device))
         if isinstance(self.x, SparseRows):
             return _change_values(self.x.to(device), transform), queries

@@ -57,6 +57,8 @@ def load_retrieval(
     >>> train.index, train.labels
     (tensor([1, 2, 0, 2]), tensor([1., 0., 1., 1.]))
     """
+    if fold < 1:
+        raise ValueError(f"data.fold={fold} must be at least 1")
     base = Path("." if root is None else root)
     path = base / file
     arrays = _open(path, root)
@@ -89,6 +91,8 @@ def _open(path: Path, root: str | Path | None) -> dict[str, np.ndarray]:
         bad = np.argwhere(~np.isfinite(arrays[name]))
         if len(bad):
             raise ValueError(f"{path}: {name}[{bad[0, 0]}, {bad[0, 1]}] is not a finite number; fill it first")
+        if len(arrays[name]) == 0:
+            raise ValueError(f"{path}: {name} has no rows")
     corpus, queries = arrays["corpus"].shape, arrays["queries"].shape
     if corpus[1] != queries[1]:
         raise ValueError(f"{path}: corpus rows have {corpus[1]} numbers, query vectors {queries[1]}: make them equal")
@@ -126,9 +130,10 @@ def _read_arrays(arrays: dict[str, np.ndarray], name: str, path: Path) -> Pairs:
     rows, offsets, num_queries = arrays[name], arrays[f"{name}_offsets"], len(arrays["queries"])
     if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
         raise ValueError(f"{path}: {name} is {rows.dtype} {rows.shape}, expected corpus rows as whole numbers (J,)")
-    rising = offsets.shape == (num_queries + 1,) and (np.diff(offsets) >= 0).all()
+    whole = offsets.shape == (num_queries + 1,) and offsets.dtype.kind in "iu"
+    rising = whole and (np.diff(offsets.astype(np.int64)) >= 0).all()
     if not rising or offsets[0] != 0 or offsets[-1] != len(rows):
-        expected = f"{num_queries + 1} numbers that rise from 0 to {len(rows)}, one more than there are queries"
+        expected = f"{num_queries + 1} whole numbers that rise from 0 to {len(rows)}, one more than there are queries"
         raise ValueError(f"{path}: {name}_offsets must be {expected}")
     grades = np.asarray(arrays.get(f"{name}_grades", np.ones(len(rows))), dtype=np.float32)
     if grades.shape != rows.shape:

@@ -242,7 +242,7 @@ class Ranker(LightningModule):
 
     def on_fit_end(self) -> None:
         if self.certificate and not self.converged and self._whole is None:
-            found = ", ".join(f"{name} {value:.1e}" for name, value in self.certificate.items())
+            found = ", ".join(f"{name} {value:.4g}" for name, value in self.certificate.items())
             rank_zero_warn(f"{type(self).__name__} stopped before its certificate ({found}): raise rounds.")
         self.trainer.check_val_every_n_epoch = self._interval  # `round_step` may have changed it
 
@@ -300,10 +300,23 @@ class Ranker(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         checkpoint["ranker"] = type(self).__name__
+        checkpoint["certificate"], checkpoint["findings"] = self.certificate, self.findings
         checkpoint["sizes"] = self._sizes
         checkpoint["transform_sizes"] = self.transform.resized()
 
+    def _check_options(self, saved: dict) -> None:
+        """A state goes on with the options that it was made with; only the limit of rounds may be raised."""
+        other = [name for name in saved.keys() & self.hparams.keys() - {"rounds"} if saved[name] != self.hparams[name]]
+        if other:
+            theirs, ours = (", ".join(f"{name}={of[name]!r}" for name in sorted(other)) for of in (saved, self.hparams))
+            raise ValueError(
+                f"the checkpoint was made with {theirs}, and this {type(self).__name__} has {ours}: go on with the "
+                "options of the checkpoint (only rounds may differ), or start anew without ckpt_path."
+            )
+
     def on_load_checkpoint(self, checkpoint: dict) -> None:
+        self._check_options(checkpoint.get("hyper_parameters", {}))
+        self.certificate, self.findings = checkpoint.get("certificate", {}), checkpoint.get("findings", {})
         self.transform.allocate(checkpoint["transform_sizes"])
         for name, shape in checkpoint["sizes"].items():
             self.resize(name, tuple(shape))
@@ -341,6 +354,8 @@ class RoundRanker(Ranker):
 
     def __init__(self, num_features: int, transform: str | dict | list | None, rounds: int):
         super().__init__(num_features, transform)
+        if not isinstance(rounds, int) or rounds < 1:
+            raise ValueError(f"rounds={rounds!r} has to be an integer, 1 at least")
         self.rounds = rounds
         start_rounds(self)
 

@@ -84,6 +84,11 @@ class Oracle(NamedTuple):
         return (high >= thresholds) & (low < thresholds)
 
 
+def is_positive(value: Any) -> bool:
+    """Whether it is a positive, finite number; nan is not."""
+    return isinstance(value, int | float) and 0 < value < math.inf
+
+
 class CutRounds(nn.Module):
     """min Omega(W) + C mean over lists of max_y [1 - measure(y) - <W, psi(y*) - psi(y)>] by stabilised cutting planes.
 
@@ -108,13 +113,16 @@ class CutRounds(nn.Module):
     ):
         super().__init__()
         self.oracle, self.limit, self.is_path = oracle, cuts, isinstance(C, list)
-        self.C = [float(value) for value in (C if isinstance(C, list) else [C])]
+        self.C: list[float] = C if isinstance(C, list) else [C]
         self.options: dict[str, Any] = {"regulariser": regulariser, "lam": lam, "eps": eps, "stabilise": stabilise}
-        positive = all(0 < value < math.inf for value in (*self.C, eps))  # nan is not
-        if not self.C or not positive or not 0 < stabilise <= 1:
-            raise ValueError(f"C={C} and eps={eps} must be positive, and stabilise={stabilise} above 0, at most 1")
-        if cuts < 1:
-            raise ValueError(f"rounds={cuts} has to be 1 at least")
+        if not self.C or not all(map(is_positive, self.C)):
+            raise ValueError(f"C={C!r} has to be a positive number, or a list of them")
+        if not is_positive(eps):
+            raise ValueError(f"eps={eps!r} has to be a positive number")
+        if not is_positive(stabilise) or stabilise > 1:
+            raise ValueError(f"stabilise={stabilise!r} has to be a number above 0, at most 1")
+        if not isinstance(cuts, int) or cuts < 1:
+            raise ValueError(f"rounds={cuts!r} has to be an integer, 1 at least")
         for name, value in start(shape)._asdict().items():
             self.register_buffer(name, value.clone())
         self.register_buffer("lists", torch.zeros((), dtype=torch.float64))
@@ -184,6 +192,13 @@ class CutRounds(nn.Module):
         """Log the bounds; whether they prove the fit."""
         upper, lower, left = (float(value) for value in (plane.upper, plane.lower, gap(plane)))
         ranker.certificate = {"gap": left, "eps*C": self.options["eps"] * C, "upper": upper, "lower": lower}
+        if self.is_path:
+            ranker.findings = {"C": C}
+        if left < -self.options["eps"] * C:
+            raise ValueError(
+                f"the lower bound {lower:.4g} is above the objective {upper:.4g} of the best point: the features are "
+                "too far from 0, or from each other, for their digits. Use transform=standard."
+            )
         ranker.log_dict({"train/upper": upper, "train/lower": lower, "train/cuts": float(len(plane.loss))})
         ranker.log("train/gap", left, prog_bar=True)
         return left <= self.options["eps"] * C

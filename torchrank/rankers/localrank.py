@@ -192,14 +192,13 @@ class LocalRank(GradientRanker):
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         super().on_save_checkpoint(checkpoint)
-        checkpoint["parts"], checkpoint["findings"] = self.parts.states(), self.findings
+        checkpoint["parts"] = self.parts.states()
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
         super().on_load_checkpoint(checkpoint)
         self.inputs_sized()
         self.clusters.hashed = None
         self.parts.load(checkpoint["parts"])
-        self.findings = checkpoint["findings"]
 
     # ---- learning -----------------------------------------------------------------------------------------------
 

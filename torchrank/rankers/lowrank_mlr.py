@@ -1,6 +1,5 @@
 """MLR with a metric of low rank, by gradient: any number of points, mini-batches of queries."""
 
-import math
 from typing import Any
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 from torchrank.data.batch import Batch
 from torchrank.functional.ragged import segment_sum
 from torchrank.rankers.base import GradientRanker
-from torchrank.rankers.cuts import Oracle
+from torchrank.rankers.cuts import Oracle, is_positive
 from torchrank.rankers.mlr import check_queries
 from torchrank.solvers.psi import component_scores
 
@@ -45,7 +44,7 @@ class LowRankMLR(GradientRanker):
         super().__init__(num_features, transform, lr, weight_decay=0.0)
         if init not in ("pca", "random"):
             raise ValueError(f"unknown init={init!r}: choose pca or random")
-        if not isinstance(C, int | float) or not 0 < C < math.inf:
+        if not is_positive(C):
             raise ValueError(f"C={C!r} has to be one positive number")
         if rank is not None and (not isinstance(rank, int) or rank < 1):
             raise ValueError(f"rank={rank!r} has to be an integer, 1 at least")

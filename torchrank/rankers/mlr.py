@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
 from torchrank.rankers.base import RoundRanker
-from torchrank.rankers.cuts import CutRounds, Oracle
+from torchrank.rankers.cuts import CutRounds, Oracle, is_positive
 from torchrank.solvers.nearest import keep_nearest
 from torchrank.solvers.psi import add_diagonal_psi, add_metric_psi, component_scores, metric_scores
 
@@ -63,7 +62,7 @@ class MLR(RoundRanker):
         rounds: int = 200,
         transform: str | dict | list | None = "standard",
     ):
-        super().__init__(num_features, transform, rounds if not isinstance(C, list) else len(C))
+        super().__init__(num_features, transform, max(1, len(C)) if isinstance(C, list) else rounds)
         self.certified = not isinstance(C, list)
         self.regulariser, self.neighbours, self.anchor = regulariser, neighbours, anchor
         self._check(lam, threshold)
@@ -77,13 +76,19 @@ class MLR(RoundRanker):
     def _check(self, lam: float, threshold: float | str) -> None:
         if self.regulariser not in FORMS:
             raise ValueError(f"unknown regulariser={self.regulariser!r}: choose one of {', '.join(FORMS)}")
-        if not 0 <= lam < math.inf:
-            raise ValueError(f"lam={lam} weighs the norms of the rows and must not be negative")
+        if lam != 0 and not is_positive(lam):
+            raise ValueError(f"lam={lam!r} weighs the norms of the rows: a finite number that is not negative")
         some = self.neighbours
-        if some is not None and (not isinstance(some, int) or some < 1 or threshold == "sweep"):
-            raise ValueError(f"neighbours={some} has to be an integer, 1 at least, with one threshold (not sweep)")
+        if some is not None and (not isinstance(some, int) or some < 1):
+            raise ValueError(f"neighbours={some!r} has to be an integer, 1 at least")
+        if some is not None and threshold == "sweep":
+            raise ValueError("neighbours are those of one threshold: threshold=sweep is refused beside them")
         if self.anchor is not None and self.regulariser != "fro":
             raise ValueError(f"an anchor has regulariser=fro, |W - anchor|^2 / 2, not {self.regulariser}")
+        try:
+            torch.tensor(self.anchor or 0.0, dtype=torch.float64)
+        except (TypeError, ValueError):
+            raise ValueError(f"anchor={self.anchor!r} has to be a number, or a matrix as nested lists") from None
 
     def _shape(self) -> tuple[int, ...]:
         width = self.transform.num_outputs

@@ -37,7 +37,7 @@ class SVMMap(RoundRanker):
         rounds: int = 500,
         transform: str | dict | list | None = "query_minmax",
     ):
-        super().__init__(num_features, transform, rounds if not isinstance(C, list) else len(C))
+        super().__init__(num_features, transform, max(1, len(C)) if isinstance(C, list) else rounds)
         self.certified = not isinstance(C, list)
         oracle, width = Oracle.make(measure, k, threshold, discount), self.transform.num_outputs
         self.cuts = CutRounds((width,), oracle, regulariser="linear", C=C, eps=eps, stabilise=stabilise, cuts=rounds)

@@ -92,15 +92,20 @@ def best(runs: list[Run]) -> Run:
 
 
 def paired(a: Method, b: Method, convention: str, measure: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The two methods' test measures on the queries that both have, folds pooled, without those left out (nan)."""
+    """The two methods' test measures on the queries that both have, without those left out (nan), folds pooled. A query
+    that is in several folds, as where these are random splits, counts once, with its mean: it is no new evidence."""
     left, right = a.per_query(convention, measure), b.per_query(convention, measure)
-    first, second = [np.empty(0)], [np.empty(0)]
+    names, first, second = [np.empty(0, dtype=str)], [np.empty(0)], [np.empty(0)]
     for fold in sorted(left.keys() & right.keys(), key=natural):
-        _, i, j = np.intersect1d(left[fold][0], right[fold][0], assume_unique=True, return_indices=True)
+        ids, i, j = np.intersect1d(left[fold][0], right[fold][0], assume_unique=True, return_indices=True)
+        names.append(ids)
         first.append(left[fold][1][i])
         second.append(right[fold][1][j])
     both = np.stack([np.concatenate(first), np.concatenate(second)])
-    return tuple(both[:, ~np.isnan(both).any(axis=0)])
+    there = ~np.isnan(both).any(axis=0)
+    _, query, times = np.unique(np.concatenate(names)[there], return_inverse=True, return_counts=True)
+    one, other = (np.bincount(query, values, len(times)) / times for values in both[:, there])
+    return one, other
 
 
 def measured(run: Run, convention: str, measure: str) -> float:
