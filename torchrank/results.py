@@ -42,7 +42,6 @@ def record(config: DictConfig, ranker: Any, data: Any, seconds: dict[str, float]
             "mode": config.mode,
         },
         "certificate": ranker.certificate,
-        "converged": bool(ranker.converged) if ranker.certificate else None,
         "findings": ranker.findings,
         "density": ranker.density(),
         "steps": ranker.trainer.global_step,  # of the optimizer: rounds, where a ranker fits by rounds

@@ -166,8 +166,12 @@ def _oracle(
 
 
 def _auc(merged: Merged, k: int, discount: str) -> tuple[Tensor, Tensor]:
-    """Pair (i, j) is inverted if and only if s_i - s_j < 1/2: the ranking in which relevant entries have 1/2 less."""
-    lost = torch.where(merged.relevant, merged.below, 0).sum(1)
+    """Pair (i, j) is inverted if and only if s_i - s_j < 1/2: the ranking in which relevant entries have 1/2 less.
+
+    P - t(j) pairs are inverted at the j-th irrelevant entry, and the sum of P - i over the relevant ones is known.
+    """
+    relevant, places = merged.counts[0][:, 0], merged.above.shape[1]
+    lost = relevant * places - merged.above.sum(1) - relevant * (relevant - 1) // 2
     return merged.inversions(merged.below, merged.above), lost * merged.scale[:, 0] / 2
 
 

@@ -51,7 +51,7 @@ class Ranker(LightningModule):
         self.transform = make_transform(transform, num_features)
         self.register_buffer("converged", torch.tensor(False))
         self.measured: dict[str, dict] = {}
-        self.certificate: dict[str, float] = {}  # what a certified fit proves about its end, for results.json
+        self.certificate: dict[str, float] = {}  # what a certified fit found, then what it has to be at most, then more
         self.findings: dict[str, Any] = {}  # what else a fit has to say, plain values, for results.json
         self._sizes: dict[str, list[int]] = {}
         self._whole: tuple[Ranker, RankingDataModule] | None = None  # what it is a part of, and its lists: `join`

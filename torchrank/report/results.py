@@ -31,6 +31,7 @@ class Run:
     per_query: str  # file name below the folder
     val: dict[str, dict] = field(default_factory=dict)  # as test
     density: float | None = None  # share of the weights that are not 0, where a ranker counts them
+    proved: bool | None = None  # whether the fit ended by its certificate; None where it has none
     steps: int | None = None  # of the optimizer: rounds, where a ranker fits by rounds; None in older files
 
     def queries(self, convention: str, measure: str) -> tuple[NDArray, NDArray[np.float64]]:
@@ -83,6 +84,7 @@ def read_run(path: Path) -> Run:
             fit_seconds=_number(content["seconds"]["fit"]),
             density=content.get("density"),
             steps=content.get("steps"),
+            proved=_proved(list((content.get("certificate") or {}).values())),
             val={name: _convention(part) for name, part in content["val"].items()},
             **same,
         )
@@ -96,6 +98,11 @@ def unfinished(folder: str | Path) -> list[Path]:
     """Folders of runs that were started (Hydra left its `.hydra` there) and have no results.json."""
     started = (path.parent for path in sorted(Path(folder).rglob(".hydra")))
     return [path for path in started if not (path / "results.json").exists()]
+
+
+def _proved(certificate: list[float]) -> bool | None:
+    """A certificate says first what was found, then what that has to be at most."""
+    return certificate[0] <= certificate[1] if len(certificate) > 1 else None
 
 
 def _convention(part: dict) -> dict:

@@ -177,7 +177,8 @@ def _tests(table: dict, convention: str) -> Sheet:
         pair = f"{test['a']} - {test['b']}"
         sheet.rows.append([pair, difference, str(test["queries"]), *values, _verdict(test, measure)])
     sheet.below = [
-        "Difference of the means over the queries that both have, folds pooled, seeds averaged; two-sided tests, "
+        "Difference of the means over the queries that both have, folds pooled (a query of several folds counts once, "
+        "with its mean), seeds averaged; two-sided tests, "
         f"Holm over {len(tests)} {'pairs' if len(tests) > 1 else 'pair'}. "
         f"Verdict: Holm-adjusted randomisation p < {ALPHA}."
     ]
@@ -216,6 +217,8 @@ def _gaps(method: dict) -> list[str]:
         notes.append(f"only {len(candidates)} of the {folds * seeds} pairs of {folds} folds and {seeds} seeds.")
     if min(candidates) < max(candidates):
         notes.append(f"chosen from {min(candidates)} settings in one fold and {max(candidates)} in another.")
+    if unproved := sum(chosen.get("proved") is False for chosen in method["chosen"]):
+        notes.append(f"{unproved} of {len(candidates)} chosen fits ended before their certificate.")
     return [f"{method['name']}: {note}" for note in notes]
 
 

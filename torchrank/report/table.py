@@ -128,6 +128,7 @@ def _describe(method: Method, folds: list, shown: dict[str, list[str]]) -> dict[
                 "candidates": len(choice.candidates),
                 "validation": choice.run.value,
                 "fit_seconds": choice.run.fit_seconds,
+                "proved": choice.run.proved,
             }
             for choice in method.choices
         ],
