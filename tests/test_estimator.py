@@ -11,6 +11,7 @@ import torch
 from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.datasets import load_wine
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -31,7 +32,7 @@ def wine():
 
 @pytest.fixture(scope="module")
 def fitted(wine):
-    return MetricEstimator(k=4, **QUICK).fit(wine[0][:60], wine[1][:60])
+    return MetricEstimator(n_neighbors=4, **QUICK).fit(wine[0][:60], wine[1][:60])
 
 
 def test_transform_is_the_product_with_the_components(wine, fitted):
@@ -45,7 +46,7 @@ def test_transform_is_the_product_with_the_components(wine, fitted):
 
 @pytest.mark.parametrize("k", [1, 3, 4, 100])
 def test_votes_are_those_of_the_nearest_points(wine, fitted, k):
-    fitted = pickle.loads(pickle.dumps(fitted)).set_params(k=k)
+    fitted = pickle.loads(pickle.dumps(fitted)).set_params(n_neighbors=k)
     train, test = fitted.transform(wine[0][:60]), fitted.transform(wine[0][60:])
     for image, found in zip(test, fitted.predict(wine[0][60:]), strict=True):
         order = np.argsort(((train - image) ** 2).sum(1), kind="stable")[:k]
@@ -56,12 +57,12 @@ def test_votes_are_those_of_the_nearest_points(wine, fitted, k):
 
 
 def test_in_pipelines_and_searches(wine):
-    last = make_pipeline(StandardScaler(), MetricEstimator(k=3, **QUICK))
+    last = make_pipeline(StandardScaler(), MetricEstimator(n_neighbors=3, **QUICK))
     scores = cross_val_score(last, *wine, cv=3)
     assert scores.shape == (3,) and scores.min() > 0.85
     middle = make_pipeline(StandardScaler(), MetricEstimator(**QUICK), KNeighborsClassifier(3))
     assert middle.fit(*wine).score(*wine) > 0.9
-    grid = {"metricestimator__k": [1, 5], "metricestimator__C": [0.1, 1.0]}
+    grid = {"metricestimator__n_neighbors": [1, 5], "metricestimator__C": [0.1, 1.0]}
     search = GridSearchCV(last, grid, cv=2).fit(*wine)
     assert search.best_score_ > 0.85 and len(search.cv_results_["params"]) == 4
 
@@ -73,17 +74,17 @@ def test_in_pipelines_and_searches(wine):
 )
 def test_other_models(wine, options):
     quick = {} if options["model"] == "metric_baseline" else {"measure": "auc"}
-    metric = MetricEstimator(k=3, transform="standard", **options, **quick)
+    metric = MetricEstimator(n_neighbors=3, transform="standard", **options, **quick)
     images = metric.fit_transform(10 * wine[0][:60], wine[1][:60])
     assert images.shape == (60, len(metric.components_)) and metric.score(10 * wine[0][60:], wine[1][60:]) > 0.8
 
 
 def test_parameters_and_clones():
-    metric = MetricEstimator(k=5, C=10.0, measure="mrr")
-    assert metric.get_params() == {"model": "mlr", "k": 5, "epochs": 100, "C": 10.0, "measure": "mrr"}
-    copy = clone(metric).set_params(k=1, C=2.0, eps=1e-2)
-    assert copy.get_params() == {"model": "mlr", "k": 1, "epochs": 100, "C": 2.0, "measure": "mrr", "eps": 1e-2}
-    assert metric.k == 5 and repr(metric) == "MetricEstimator(model='mlr', k=5, epochs=100, C=10.0, measure='mrr')"
+    metric = MetricEstimator(n_neighbors=5, C=10.0, measure="mrr")
+    assert metric.get_params() == {"model": "mlr", "n_neighbors": 5, "epochs": 100, "C": 10.0, "measure": "mrr"}
+    copy = clone(metric).set_params(n_neighbors=1, C=2.0, eps=1e-2)
+    assert copy.get_params() == metric.get_params() | {"n_neighbors": 1, "C": 2.0, "eps": 1e-2}
+    assert repr(metric) == "MetricEstimator(model='mlr', n_neighbors=5, epochs=100, C=10.0, measure='mrr')"
 
 
 def test_wrong_use_is_refused(wine):
@@ -95,14 +96,43 @@ def test_wrong_use_is_refused(wine):
         MetricEstimator(C=[1.0, 2.0]).fit(*wine)
     with pytest.raises(ValueError, match=r"and \(3,\)"):
         MetricEstimator().fit(wine[0], [0, 1, 2])
-    with pytest.raises(ValueError, match="k=0 has to be an integer, 1 at least"):
-        MetricEstimator(k=0).fit(*wine)
+    with pytest.raises(ValueError, match="n_neighbors=0 has to be an integer, 1 at least"):
+        MetricEstimator(n_neighbors=0).fit(*wine)
     metric = MetricEstimator(**QUICK).fit(wine[0][:20], wine[1][:20])
     with pytest.raises(ValueError, match=r"learned from 13 features, got rows \(90, 2\)"):
         metric.predict(wine[0][:, :2])
 
 
+def test_the_cut_off_of_a_measure_is_an_option_of_the_ranker(wine):
+    metric = MetricEstimator(n_neighbors=1, measure="ndcg", k=5, C=100.0, eps=0.1).fit(wine[0][:30], wine[1][:30])
+    assert metric.ranker_.cuts.oracle.k == 5 and metric.get_params()["k"] == 5
+
+
+def test_parameters_that_do_not_exist_are_named():
+    with pytest.raises(ValueError, match="mlr has no parameter rank: it has C, anchor"):
+        MetricEstimator().set_params(rank=2)
+    assert MetricEstimator().set_params(model="lowrank_mlr", rank=2).get_params()["rank"] == 2
+
+
+def test_a_failed_fit_leaves_the_last_one(wine, fitted):
+    fitted = pickle.loads(pickle.dumps(fitted))
+    expected = fitted.predict(wine[0])
+    with pytest.raises(ValueError, match="C=-1 has to be"):
+        fitted.set_params(C=-1).fit(wine[0][:20, :5], np.arange(20) % 2)
+    assert (fitted.predict(wine[0]) == expected).all()
+    with pytest.raises(ValueError, match="n_neighbors=0"):
+        fitted.set_params(n_neighbors=0).predict(wine[0])
+
+
+def test_scores_may_be_weighted(wine, fitted):
+    right = fitted.predict(wine[0][60:]) == wine[1][60:]
+    weights = np.random.default_rng(0).random(30)
+    assert fitted.score(wine[0][60:], wine[1][60:], weights) == pytest.approx(weights[right].sum() / weights.sum())
+
+
 def test_what_is_learned_is_not_there_before_a_fit():
+    with pytest.raises(NotFittedError):
+        MetricEstimator().predict([[0.0]])
     for name in ("components_", "classes_", "ranker_"):
         assert not hasattr(MetricEstimator(), name)
 
@@ -115,6 +145,7 @@ def test_distances_of_pairs(wine, fitted):
     distance = fitted.get_metric()
     assert distance(*pairs[3]) == pytest.approx(expected[3], rel=1e-8)
     assert distance(*pairs[3].tolist(), squared=True) == pytest.approx(expected[3] ** 2, rel=1e-8)
+    np.testing.assert_array_equal(fitted.pair_score(pairs), -fitted.pair_distance(pairs))
     with pytest.raises(ValueError, match=r"expected pairs \(n, 2, D\), got \(20, 13\)"):
         fitted.pair_distance(wine[0][:20])
     with pytest.raises(ValueError, match="not fitted"):
@@ -137,7 +168,7 @@ def test_a_fit_changes_no_global_state(wine):
 def test_points_far_from_0_are_ranked_as_near_ones():
     x, y = load_wine(return_X_y=True)
     x = (x - x.mean(0)) / x.std(0)
-    near, far = (MetricEstimator("metric_baseline", k=3).fit(points, y) for points in (x, x + 1e7))
+    near, far = (MetricEstimator("metric_baseline", n_neighbors=3).fit(points, y) for points in (x, x + 1e7))
     assert (near.predict(x) == far.predict(x + 1e7)).all()
 
 

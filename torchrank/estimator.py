@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,38 +22,39 @@ MODELS = {"mlr": "MLR", "rmlr": "RMLR", "lowrank_mlr": "LowRankMLR", "metric_bas
 CHUNK_NUMBERS = 2**22  # distances held at once
 
 
-class NotFitted(ValueError, AttributeError):
-    """As scikit-learn's NotFittedError: `hasattr(metric, "components_")` is False before a fit."""
-
-
 class MetricEstimator:
     """Learns a metric from classes: `transform` maps points to where squared Euclidean distances are those of the
-    metric, `predict` lets the k nearest training points vote (ties: the class of the nearest of them).
+    metric, `predict` lets the `n_neighbors` nearest training points vote (ties: the class of the nearest of them).
 
-    `model` is mlr, rmlr, lowrank_mlr or metric_baseline, `options` are those of the ranker (measure, C, eps, ...),
-    `epochs` is for lowrank_mlr. Without `transform=...` features are taken as they are, so that `transform(X)` is
-    `X @ components_.T`, as in metric-learn: put a StandardScaler before it. Fits without validation: choose C and k by
-    GridSearchCV. `ranker_` is the fitted ranker.
+    `model` is mlr, rmlr, lowrank_mlr or metric_baseline, `options` are those of the ranker (measure, its k, C, eps,
+    ...), `epochs` is for lowrank_mlr. Without `transform=...` features are taken as they are, so that `transform(X)` is
+    `X @ components_.T`, as in metric-learn: put a StandardScaler before it. Fits without validation: choose C and the
+    neighbours by GridSearchCV. `ranker_` is the fitted ranker.
 
     >>> x = np.array([[0.0, 5.0], [0.1, -3.0], [1.0, 4.0], [1.1, -4.0]])
-    >>> metric = MetricEstimator(k=1, C=10.0).fit(x, ["a", "a", "b", "b"])
+    >>> metric = MetricEstimator(n_neighbors=1, C=10.0).fit(x, ["a", "a", "b", "b"])
     >>> metric.predict([[0.05, 9.0], [1.2, 0.0]]).tolist(), metric.transform(x).shape[0]
     (['a', 'b'], 4)
     """
 
     _estimator_type = "classifier"  # scikit-learn before 1.6
 
-    def __init__(self, model: str = "mlr", k: int = 3, epochs: int = 100, **options: Any):
-        self.model, self.k, self.epochs, self.options = model, k, epochs, options
+    def __init__(self, model: str = "mlr", n_neighbors: int = 3, epochs: int = 100, **options: Any):
+        self.model, self.n_neighbors, self.epochs, self.options = model, n_neighbors, epochs, options
 
     # ---- what scikit-learn asks for -----------------------------------------------------------------------------
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        return {"model": self.model, "k": self.k, "epochs": self.epochs, **self.options}
+        return {"model": self.model, "n_neighbors": self.n_neighbors, "epochs": self.epochs, **self.options}
 
     def set_params(self, **params: Any) -> MetricEstimator:
-        own = {name: params.pop(name) for name in ("model", "k", "epochs") if name in params}
-        self.__init__(**{**self.get_params(), **own, **params})  # type: ignore[misc]
+        model = params.get("model", self.model)
+        if model in MODELS:
+            signatures = inspect.signature(MetricEstimator), inspect.signature(_ranker_class(model))
+            known = {name for each in signatures for name in each.parameters} - {"options", "num_features"}
+            if unknown := [name for name in params if name not in known]:
+                raise ValueError(f"{model} has no parameter {', '.join(unknown)}: it has {', '.join(sorted(known))}")
+        self.__init__(**{**self.get_params(), **params})  # type: ignore[misc]
         return self
 
     def __repr__(self) -> str:
@@ -75,24 +77,27 @@ class MetricEstimator:
             raise ValueError(f"unknown model={self.model!r}: choose one of {', '.join(MODELS)}")
         if isinstance(self.options.get("C"), list):
             raise ValueError("a path of C is chosen from by validation, which this fit has not: use GridSearchCV")
-        if not isinstance(self.k, int | np.integer) or self.k < 1:
-            raise ValueError(f"k={self.k} has to be an integer, 1 at least: the number of neighbours that vote")
+        self._check_neighbours()
         x, classes = _rows(X), np.asarray(y)
         if x.dim() != 2 or classes.shape != (len(x),):
             raise ValueError(f"expected points (n, D) and classes (n,), got {tuple(x.shape)} and {classes.shape}")
         if classes.dtype.kind == "f" and np.isnan(classes).any():
             raise ValueError(f"{np.isnan(classes).sum()} of the classes are NaN: leave these points out")
-        self.classes_, codes = np.unique(classes, return_inverse=True)
-        self.n_features_in_ = x.shape[1]
+        names, codes = np.unique(classes, return_inverse=True)
         # far from 0 the rows would lose their digits; a transform may mean where they lie
-        self._centre = x.mean(0) * (self.options.get("transform") is None)
-        self.ranker_ = self._fitted(x - self._centre, torch.from_numpy(codes))
+        centre = x.mean(0) * (self.options.get("transform") is None)
+        self.ranker_ = self._fitted(x - centre, torch.from_numpy(codes), names)  # if this fails the last fit stays
+        self.classes_, self.n_features_in_, self._centre = names, x.shape[1], centre
         self._codes, self._images = torch.from_numpy(codes), self._embed(x, centred=True)
         return self
 
-    def _fitted(self, x: Tensor, codes: Tensor) -> Any:
-        ranker = torchrank.__getattr__(MODELS[self.model])(x.shape[1], **{"transform": None, **self.options})
-        relevance = SameClass(codes, codes, tuple(str(name) for name in self.classes_))
+    def _check_neighbours(self) -> None:
+        if not isinstance(self.n_neighbors, int | np.integer) or self.n_neighbors < 1:
+            raise ValueError(f"n_neighbors={self.n_neighbors} has to be an integer, 1 at least: how many points vote")
+
+    def _fitted(self, x: Tensor, codes: Tensor, names: np.ndarray) -> Any:
+        ranker = _ranker_class(self.model)(x.shape[1], **{"transform": None, **self.options})
+        relevance = SameClass(codes, codes, tuple(str(name) for name in names))
         train = CorpusSet(x, x, relevance, own=torch.arange(len(x)), name="train")
         with quiet_lightning():
             trainer = Trainer(
@@ -130,6 +135,10 @@ class MetricEstimator:
         first, second = (self._embed(side, centred=True) for side in points.unbind(1))
         return torch.linalg.vector_norm(first - second, dim=1).numpy()
 
+    def pair_score(self, pairs: Any) -> np.ndarray:
+        """How similar the points of each pair are, (n,): minus their distance."""
+        return -self.pair_distance(pairs)
+
     def get_metric(self) -> Callable[..., float]:
         """`distance(u, v, squared=False)` of two points, for whatever takes a function."""
         self._ranker()
@@ -148,17 +157,18 @@ class MetricEstimator:
         return self.fit(X, y).transform(X)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The classes for which the k nearest training points vote."""
+        """The classes for which the nearest training points vote."""
+        self._check_neighbours()
         images, found = self._embed(_rows(X), centred=True), []
         for part in images.split(max(1, CHUNK_NUMBERS // len(self._images))):
             distances = torch.cdist(part, self._images, compute_mode="donot_use_mm_for_euclid_dist")
-            nearest = distances.argsort(dim=1, stable=True)[:, : self.k]
+            nearest = distances.argsort(dim=1, stable=True)[:, : self.n_neighbors]
             found.append(majority(self._codes[nearest], torch.ones_like(nearest, dtype=torch.bool)))
         return self.classes_[torch.cat(found).numpy()]
 
-    def score(self, X: Any, y: Any) -> float:
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of right predictions."""
-        return float(np.mean(self.predict(X) == np.asarray(y)))
+        return float(np.average(self.predict(X) == np.asarray(y), weights=sample_weight))
 
     def _embed(self, x: Tensor, *, centred: bool = False) -> Tensor:
         ranker = self._ranker()
@@ -170,8 +180,21 @@ class MetricEstimator:
 
     def _ranker(self) -> Any:
         if not self.__sklearn_is_fitted__():
-            raise NotFitted("this MetricEstimator is not fitted: call fit(X, y) first")
+            raise _not_fitted("this MetricEstimator is not fitted: call fit(X, y) first")
         return self.ranker_
+
+
+def _ranker_class(model: str) -> Any:
+    return torchrank.__getattr__(MODELS[model])
+
+
+def _not_fitted(message: str) -> Exception:
+    """scikit-learn's NotFittedError, or what it is made of: `hasattr(metric, "components_")` is False before a fit."""
+    try:
+        from sklearn.exceptions import NotFittedError
+    except ImportError:
+        NotFittedError = type("NotFittedError", (ValueError, AttributeError), {})
+    return NotFittedError(message)
 
 
 def _rows(X: Any) -> Tensor:
