@@ -178,6 +178,7 @@ def test_group_sparse_rows_are_zero_for_noise(tmp_path):
     assert fit(tmp_path / "trace", module).metric.any(1).all()
     same = fit(tmp_path / "same", module, lam=2.0, regulariser="l21")
     assert torch.equal(same.metric, ranker.metric)
+    assert ranker.findings == {"features dropped": f"{int((~kept).sum())} of {D}"}
 
 
 # ---- paths ------------------------------------------------------------------------------------------------------

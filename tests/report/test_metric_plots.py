@@ -104,7 +104,7 @@ def test_bars_are_fold_means_with_their_deviation(tmp_path):
     lengths = [np.ptp(path.vertices[:, 1]) for path in ends.get_paths()]
     assert lengths == pytest.approx([2 * np.std(means[name], ddof=1) for name in ("mlr", "gmml")])
     assert [bar.get_height() for bar in second.patches] == pytest.approx([0.8, 0.8])
-    assert [bar.get_height() for bar in seconds.patches] == [2.0, 2.0] and seconds.get_yscale() == "log"
+    assert [bar.get_height() for bar in seconds.patches] == [2.0, 2.0] and not seconds.collections
     assert first.get_ylabel() == "test map, convention default" and seconds.get_ylabel() == "seconds of the fit"
     figure.savefig(tmp_path / "figure.png", dpi=40)
     with pytest.raises(ValueError, match="mlr has no mrr of convention default: leave it out, or run it again"):

@@ -152,6 +152,9 @@ class MLR(RoundRanker):
         plane, done = self.cuts.advance(self, metric_scores, add, self._anchored())
         self.metric.copy_(plane.best)
         self.cuts.write(self, plane)
+        if self.regulariser in ("l21", "diagonal"):
+            dropped = int((self.get_mahalanobis_matrix() == 0).all(1).sum())
+            self.findings = self.findings | {"features dropped": f"{dropped} of {len(self.metric)}"}
         return done
 
     def on_fit_end(self) -> None:

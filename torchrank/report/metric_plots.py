@@ -31,7 +31,7 @@ def plot_spectrum(metrics: Mapping[str, ArrayLike]) -> "Figure":
         )
     axes.locator_params(axis="x", integer=True)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    axes.legend(fontsize="small", title="components above 1e-6 of the trace", title_fontsize="small")
     return figure
 
 
@@ -162,14 +162,14 @@ def plot_measures(table: dict[str, Any], measures: Sequence[str], *, convention:
         axes = figure.add_subplot(1, len(measures), place + 1, title=measure, ylabel=named(measure, convention))
         means, deviations = np.array([_bar(method, measure, convention) for method in rows], dtype=float).T
         colours = [f"C{number}" for number in range(len(rows))]
-        bars = axes.bar([method["name"] for method in rows], means, yerr=np.nan_to_num(deviations), color=colours,
+        whiskers = None if np.isnan(deviations).all() else np.nan_to_num(deviations)
+        bars = axes.bar([method["name"] for method in rows], means, yerr=whiskers, color=colours,
                         capsize=3, alpha=0.85)  # fmt: skip
-        if measure == SECONDS:
-            axes.set_yscale("log")
         axes.bar_label(bars, fmt="%.2g" if measure == SECONDS else "%.3f", fontsize="small", padding=2)
         axes.margins(y=0.12)
         axes.tick_params(axis="x", rotation=35)
         axes.grid(alpha=0.3, axis="y")
+    figure.supxlabel("means over the folds; whiskers: their standard deviation", fontsize="small")
     return figure
 
 
