@@ -202,10 +202,10 @@ def test_missing_files_and_fractions(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no file .*other.npz.*data.root"):
         load_retrieval("other.npz", root=tmp_path)
     (tmp_path / "text.npz").write_text("0 1 2")
-    with pytest.raises(ValueError, match=r"text.npz cannot be read as an npz file \(no zip archive\)"):
+    with pytest.raises(ValueError, match=r"text.npz cannot be read as npz \(no zip archive\)"):
         load_retrieval("text.npz", root=tmp_path)
     np.savez(tmp_path / "objects.npz", corpus=np.eye(2), queries=np.array([None]))
-    with pytest.raises(ValueError, match=r"objects.npz cannot be read as an npz file .*without objects"):
+    with pytest.raises(ValueError, match=r"objects.npz cannot be read as npz .*without objects"):
         load_retrieval("objects.npz", root=tmp_path)
     with pytest.raises(FileNotFoundError, match="query document"):
         load_retrieval("data.npz", root=tmp_path, relevant="none.tsv")

@@ -152,7 +152,7 @@ def test_losses_and_gradients_add_over_lists(tmp_path, per_topic, margin):
         *(({"path": 3, "path_ratio": value}, "between 0 and 1") for value in (0.0, 1.5, math.nan)),
         ({"margin": {"slop": 2.0}}, "margin has no 'slop'"),
         ({"margin": -1.0}, "margin is -1.0: give a finite number of at least 0"),
-        ({"rounds": 0}, "rounds=0 has to be 1 at least"),
+        ({"rounds": 0}, "rounds=0 has to be an integer, 1 at least"),
         ({"solver": "lbfgs", "l1": 1.0}, "lbfgs needs a smooth objective"),
         ({"solver": "lbfgs", "path": 3}, "lbfgs needs a smooth objective"),
         ({"group": "pooled", "per_topic": True}, "choose one"),

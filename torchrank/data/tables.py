@@ -81,7 +81,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # a damaged file makes its reader raise almost anything
-        raise ValueError(f"{path} cannot be read as an {kind} file ({error}). {advice}") from error
+        raise ValueError(f"{path} cannot be read as {kind} ({error}). {advice}") from error
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -113,7 +113,7 @@ def _read_csv(path: Path, label: str, header: bool | None) -> Points:
     name = table.columns[column + 1]
     for row in np.flatnonzero(table[name].is_null().to_numpy()).tolist():
         if row or header is False:
-            raise ValueError(f"{path}, line {table['line'][row]}: the class is missing")
+            raise ValueError(f"{path}, line {table['line'][row]}: the class, column {column + 1} of {len(first)}, is missing")
     if header is None:
         header = label not in ("first", "last") or _is_header(path, first, column, table[name][1:].to_list())
     table = table.slice(int(header))
@@ -121,10 +121,11 @@ def _read_csv(path: Path, label: str, header: bool | None) -> Points:
         raise ValueError(f"{path}: no point below the header")
     line, classes, values = table["line"], table[name], table.drop("line", name)
     numbers = values.select(polars.all().cast(polars.Float64, strict=False))
-    for row, place in np.argwhere(numbers.select(polars.all().is_null()).to_numpy())[:1].tolist():
+    for row, place in np.argwhere(~np.isfinite(numbers.to_numpy()))[:1].tolist():
         advice = "" if row or header else "; data.header=true if this line names the columns"
+        found = "missing" if values[row, place] is None else repr(values[row, place])
         raise ValueError(
-            f"{path}, line {line[row]}: feature {place + 1} is {values[row, place]!r}, a number was expected{advice}"
+            f"{path}, line {line[row]}: feature {place + 1} is {found}, a finite number was expected{advice}"
         )
     return numbers.to_numpy(), classes.to_numpy().astype(str)
 

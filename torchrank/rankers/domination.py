@@ -86,7 +86,7 @@ class DominationRank(RoundRanker):
         seed: int = 0,
         transform: str | dict | list | None = "standard",
     ):
-        super().__init__(num_features, transform, rounds if path is None else path)
+        super().__init__(num_features, transform, path or rounds)
         self.l1, self.l2, self.relative = l1, l2, relative
         self.bound, self.grades, self.feedback = bound, grades, Feedback(grades == "flat", margin)
         self.solver = solver if solver != "auto" else "fista" if l1 > 0 or path else "lbfgs"

@@ -28,7 +28,6 @@ def check_options(ranker: Any, solver: str) -> None:
         "induction": (ranker.induction, ranker.induction is None or ranker.induction >= 1, "1 at least"),
         "path": (ranker.path, ranker.path is None or ranker.path >= 1, "1 at least"),
         "block": (ranker.block, ranker.block >= 1, "1 at least"),
-        "rounds": (ranker.rounds, ranker.rounds >= 1, "1 at least"),
     }
     for name, (value, fine, what) in numbers.items():
         if not fine:
