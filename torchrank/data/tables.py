@@ -113,7 +113,8 @@ def _read_csv(path: Path, label: str, header: bool | None) -> Points:
     name = table.columns[column + 1]
     for row in np.flatnonzero(table[name].is_null().to_numpy()).tolist():
         if row or header is False:
-            raise ValueError(f"{path}, line {table['line'][row]}: the class, column {column + 1} of {len(first)}, is missing")
+            place = f"column {column + 1} of {len(first)}"
+            raise ValueError(f"{path}, line {table['line'][row]}: the class, {place}, is missing")
     if header is None:
         header = label not in ("first", "last") or _is_header(path, first, column, table[name][1:].to_list())
     table = table.slice(int(header))
