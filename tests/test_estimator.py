@@ -62,7 +62,7 @@ def test_in_pipelines_and_searches(wine):
     assert scores.shape == (3,) and scores.min() > 0.85
     middle = make_pipeline(StandardScaler(), MetricEstimator(**QUICK), KNeighborsClassifier(3))
     assert middle.fit(*wine).score(*wine) > 0.9
-    grid = {"metricestimator__n_neighbors": [1, 5], "metricestimator__C": [0.1, 1.0]}
+    grid = {"metricestimator__n_neighbors": np.array([1, 5]), "metricestimator__C": np.logspace(-1, 0, 2)}
     search = GridSearchCV(last, grid, cv=2).fit(*wine)
     assert search.best_score_ > 0.85 and len(search.cv_results_["params"]) == 4
 
@@ -111,6 +111,8 @@ def test_the_cut_off_of_a_measure_is_an_option_of_the_ranker(wine):
 def test_parameters_that_do_not_exist_are_named():
     with pytest.raises(ValueError, match="mlr has no parameter rank: it has C, anchor"):
         MetricEstimator().set_params(rank=2)
+    with pytest.raises(ValueError, match="metric_baseline has no parameter C"):
+        MetricEstimator("metric_baseline", C=1.0).fit([[0.0], [1.0]], [0, 1])
     assert MetricEstimator().set_params(model="lowrank_mlr", rank=2).get_params()["rank"] == 2
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,12 +48,7 @@ class MetricEstimator:
         return {"model": self.model, "n_neighbors": self.n_neighbors, "epochs": self.epochs, **self.options}
 
     def set_params(self, **params: Any) -> MetricEstimator:
-        model = params.get("model", self.model)
-        if model in MODELS:
-            signatures = inspect.signature(MetricEstimator), inspect.signature(_ranker_class(model))
-            known = {name for each in signatures for name in each.parameters} - {"options", "num_features"}
-            if unknown := [name for name in params if name not in known]:
-                raise ValueError(f"{model} has no parameter {', '.join(unknown)}: it has {', '.join(sorted(known))}")
+        _check_names(params.get("model", self.model), params)
         self.__init__(**{**self.get_params(), **params})  # type: ignore[misc]
         return self
 
@@ -77,6 +72,7 @@ class MetricEstimator:
             raise ValueError(f"unknown model={self.model!r}: choose one of {', '.join(MODELS)}")
         if isinstance(self.options.get("C"), list):
             raise ValueError("a path of C is chosen from by validation, which this fit has not: use GridSearchCV")
+        _check_names(self.model, self.options)
         self._check_neighbours()
         x, classes = _rows(X), np.asarray(y)
         if x.dim() != 2 or classes.shape != (len(x),):
@@ -96,7 +92,8 @@ class MetricEstimator:
             raise ValueError(f"n_neighbors={self.n_neighbors} has to be an integer, 1 at least: how many points vote")
 
     def _fitted(self, x: Tensor, codes: Tensor, names: np.ndarray) -> Any:
-        ranker = _ranker_class(self.model)(x.shape[1], **{"transform": None, **self.options})
+        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in self.options.items()}
+        ranker = _ranker_class(self.model)(x.shape[1], **{"transform": None, **plain})
         relevance = SameClass(codes, codes, tuple(str(name) for name in names))
         train = CorpusSet(x, x, relevance, own=torch.arange(len(x)), name="train")
         with quiet_lightning():
@@ -182,6 +179,14 @@ class MetricEstimator:
         if not self.__sklearn_is_fitted__():
             raise _not_fitted("this MetricEstimator is not fitted: call fit(X, y) first")
         return self.ranker_
+
+
+def _check_names(model: str, names: Iterable[str]) -> None:
+    if model in MODELS:
+        signatures = inspect.signature(MetricEstimator), inspect.signature(_ranker_class(model))
+        known = {name for each in signatures for name in each.parameters} - {"options", "num_features"}
+        if unknown := [name for name in names if name not in known]:
+            raise ValueError(f"{model} has no parameter {', '.join(unknown)}: it has {', '.join(sorted(known))}")
 
 
 def _ranker_class(model: str) -> Any:

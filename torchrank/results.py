@@ -27,8 +27,9 @@ def record(config: DictConfig, ranker: Any, data: Any, seconds: dict[str, float]
     convention, measure = monitored(config.monitor, data.conventions)
     return {
         "schema": SCHEMA,
-        "name": config.name,
+        "name": method_name(config, ranker),
         "ranker": type(ranker).__name__,
+        "options": dict(ranker.hparams),
         "data": data.title,
         "fold": data.fold,
         "seed": config.seed,
@@ -52,6 +53,14 @@ def record(config: DictConfig, ranker: Any, data: Any, seconds: dict[str, float]
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "peak_gpu_memory_mb": torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0.0,
     }
+
+
+def method_name(config: DictConfig, ranker: Any) -> str:
+    """The name in tables; where a checkpoint is tested, model= says nothing of what it holds."""
+    from hydra.core.hydra_config import HydraConfig
+
+    given = config.train or config.name != HydraConfig.get().runtime.choices["model"]
+    return config.name if given else type(ranker).__name__
 
 
 def write_results(folder: Path, results: dict[str, Any], ranker: Any, data: Any) -> None:

@@ -83,9 +83,6 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
         ranker = instantiate(config.model, num_features=data.num_features, _convert_="all")
     else:
         ranker = load(config.ckpt_path)  # with its own options, whatever model= says
-        config.model = {"_target_": f"torchrank.{type(ranker).__name__}", **ranker.hparams}
-        if not any(line.startswith("name=") for line in HydraConfig.get().overrides.task):
-            config.name = type(ranker).__name__
     if ranker.certified:
         callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
         callbacks[:] = [callback for callback in callbacks if not isinstance(callback, EarlyStopping)]
@@ -96,8 +93,9 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
         try:
             trainer.fit(ranker, datamodule=data, ckpt_path=state, weights_only=True)
         except (KeyboardInterrupt, SystemExit):  # the second is what Lightning makes of the first
-            kept = [callback.last_model_path for callback in trainer.checkpoint_callbacks]  # type: ignore[attr-defined]
-            go_on = "".join(f" Go on with ckpt_path={path}" for path in kept if path)
+            folders = {str(callback.dirpath) for callback in trainer.checkpoint_callbacks}  # type: ignore[attr-defined]
+            kept = [path for folder in folders if (path := Path(folder) / "last.ckpt").exists()]
+            go_on = "".join(f" Go on with 'ckpt_path=\"{path}\"'" for path in kept)
             print(f"interrupted after {trainer.current_epoch} epochs.{go_on}", file=sys.stderr)
             raise
         best: Any = trainer.checkpoint_callback

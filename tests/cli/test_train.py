@@ -3,8 +3,10 @@
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -104,7 +106,24 @@ def test_a_checkpoint_is_tested_without_training(run):
     assert done.returncode == 0, done.stderr
     again, out = (results(run[1] / name) for name in ("again", "out"))
     assert again["test"] == out["test"]
-    assert again["name"] == "LambdaRank" and again["config"]["model"]["_target_"] == "torchrank.LambdaRank"
+    assert again["name"] == "LambdaRank" and again["options"] == out["options"]
+    done = quick_train(*SMALL, "train=false", "ckpt_path=out/checkpoints/best.ckpt", "conventions=[default,letor]",
+                 "hydra.run.dir=again", cwd=run[1])  # fmt: skip
+    assert "nothing to do" in done.stdout
+
+
+def test_an_interrupted_fit_says_how_to_go_on(tmp_path):
+    command = [sys.executable, str(ROOT / "train.py"), *SMALL, "model=lambdarank", "trainer.max_epochs=100000",
+               "~callbacks.early_stopping", 'hydra.run.dir="out=1"']  # fmt: skip
+    last = tmp_path / "out=1/checkpoints/last.ckpt"
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for _ in range(600):
+        if last.exists():
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0 and f"Go on with 'ckpt_path=\"{last}\"'" in errors
 
 
 def test_a_fit_is_not_resumed_with_other_options(run):

@@ -61,7 +61,7 @@ def test_every_query_ranks_the_training_points():
             assert batch.num_pairs == batch.labels.sum() * (1 - batch.labels).sum()
     assert [len(part) for part in sets.values()] == [15, 6, 6]
     ids = [query for part in sets.values() for query in part.query_ids]
-    assert ids == [str(number) for number in range(27)]
+    assert ids == [f"1-{number}" for number in range(27)]
 
 
 def test_same_seed_same_bytes_and_every_fold_a_new_world():

@@ -231,10 +231,21 @@ def test_an_irrelevant_entry_far_below_costs_no_digits(measure, k):
     """Some people mask entries with scores of -1e30: never inverted, such an entry may be anywhere."""
     scores, labels, offsets = long_lists(9, [40, 31, 17])
     scores, labels, offsets = scores / 10, torch.cat([labels, labels.new_zeros(1)]), torch.tensor([0, 40, 71, 89])
-    near, far = (torch.cat([scores, scores.new_tensor([low])]) for low in (-1e4, -1e30))
+    labels[75:88] = 0  # most of the last list
+    near, far = (torch.cat([scores[:75], scores.new_full((14,), low)]) for low in (-1e4, -1e30))
     for function in (F.structured_hinge, lambda *lists, **options: F.most_violated(*lists, **options)[0]):
         expected, found = (function(these, labels, offsets, measure=measure, k=k) for these in (near, far))
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("measure", ["auc", "map", "mrr", "ndcg"])
+def test_a_long_list_with_a_score_that_is_no_number(measure, wrong):
+    scores, labels, offsets = long_lists(3, [3000, 40])
+    scores[5] = wrong
+    hinge = F.structured_hinge(scores, labels, offsets, measure=measure)
+    fine = F.structured_hinge(scores[3000:], labels[3000:], torch.tensor([0, 40]), measure=measure)
+    assert hinge[0].isnan() and hinge[1] == fine[0]
 
 
 def test_a_score_that_is_no_number_has_no_slopes():

@@ -44,7 +44,7 @@ def load_gaussian(
         name: world.draw(size, np.random.default_rng((seed, fold, stream)))
         for stream, (name, size) in enumerate(sizes.items(), start=1)
     }
-    return _sets(drawn, tuple(str(number) for number in range(centres)))
+    return _sets(drawn, tuple(str(number) for number in range(centres)), fold)
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,10 @@ def make_classes(count: int, informative: int, noise: int, random: np.random.Gen
     return GaussianClasses(centres, q * axes[:, None, :], noise)
 
 
-def _sets(drawn: dict[str, tuple[np.ndarray, np.ndarray]], class_names: tuple[str, ...]) -> dict[str, CorpusSet]:
-    """The training points as the one corpus of all sets; query ids number the points of all sets from 0."""
+def _sets(
+    drawn: dict[str, tuple[np.ndarray, np.ndarray]], class_names: tuple[str, ...], fold: int
+) -> dict[str, CorpusSet]:
+    """The training points as the one corpus of all sets; query ids number the points of all sets of a fold from 0."""
     corpus, corpus_classes = map(torch.from_numpy, drawn["train"])
     sets, first = {}, 0
     for name, (x, classes) in drawn.items():
@@ -91,7 +93,7 @@ def _sets(drawn: dict[str, tuple[np.ndarray, np.ndarray]], class_names: tuple[st
             corpus if name == "train" else torch.from_numpy(x),
             SameClass(torch.from_numpy(classes), corpus_classes, class_names),
             own=torch.arange(len(corpus)) if name == "train" else None,
-            query_ids=np.arange(first, first + len(x)).astype(str),
+            query_ids=[f"{fold}-{number}" for number in range(first, first + len(x))],
             name=name,
         )
         first += len(x)

@@ -40,7 +40,7 @@ def load_matchmaking(
     hidden = hidden_mixtures(informative, np.random.default_rng((seed, 0)))
     sizes = {"train": queries, "val": max(1, queries // 2), "test": queries}
     return {
-        name: _lists(size, candidates, hidden, noise, np.random.default_rng((seed, fold, stream)), name)
+        name: _lists(size, candidates, hidden, noise, np.random.default_rng((seed, fold, stream)), name, fold)
         for stream, (name, size) in enumerate(sizes.items(), start=1)
     }
 
@@ -56,7 +56,7 @@ def hidden_mixtures(informative: int, random: np.random.Generator) -> np.ndarray
 
 
 def _lists(
-    size: int, candidates: int, hidden: np.ndarray, noise: int, random: np.random.Generator, name: str
+    size: int, candidates: int, hidden: np.ndarray, noise: int, random: np.random.Generator, name: str, fold: int
 ) -> RankingSet:
     lengths = random.integers(max(2, candidates // 2), candidates + candidates // 2 + 1, size)
     lists, count = np.repeat(np.arange(size), lengths), int(lengths.sum())
@@ -73,7 +73,7 @@ def _lists(
         torch.from_numpy(labels),
         torch.from_numpy(np.concatenate(([0], np.cumsum(lengths)))),
         queries=torch.from_numpy(people[:size]),
-        query_ids=[f"{name}-{number}" for number in range(size)],
+        query_ids=[f"{fold}-{name}-{number}" for number in range(size)],
         name=name,
     )
 

@@ -27,11 +27,10 @@ class Merged(NamedTuple):
     below: Tensor  # (Q, L) irrelevant entries up to here: m_i, and j
 
     def scores(self, width: int | None = None) -> Tensor:
-        """`(Q, L)`, or the first `width` columns, less the one in the middle of the list, so that sums lose no digits
-        to a shift or to a few that are far below; 0 behind the end."""
+        """`(Q, L)`, or the first `width` columns, less the best one of the list, so that sums lose no digits to a shift
+        or to scores that are far below; 0 behind the end."""
         rows = fill_rows(self.unordered, self.place, self.order.shape, 0)
-        middle = self.order.gather(1, (self.lengths // 2).clamp(max=self.order.shape[1] - 1))
-        scores = rows.gather(1, self.order[:, :width]).sub_(rows.gather(1, middle))
+        scores = rows.gather(1, self.order[:, :width]).sub_(rows.gather(1, self.order[:, :1]))
         return scores if self.place is None else torch.where(self.inside[:, :width], scores, 0)
 
     @property

@@ -70,7 +70,7 @@ def ndcg_places(merged: Merged, discounts: Tensor, *, convex: bool) -> tuple[Ten
 
 def _separate(merged: Merged, factor: Tensor, even: Tensor, slope: Tensor | None) -> Places:
     """The two classes apart, scores times `factor`. Column 0 takes what belongs to the other class."""
-    scores = merged.scores() * factor
+    scores = torch.nan_to_num(merged.scores() * factor, 0, 0, 0)  # or no place would be the best of its range
     empty, irrelevant = scores.new_empty(len(scores), scores.shape[1] + 1), merged.irrelevant
     totals = torch.where(merged.relevant, scores, 0).cumsum(1)
     sums = empty.scatter(1, torch.where(merged.relevant, merged.above, 0), totals)

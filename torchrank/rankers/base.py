@@ -306,7 +306,8 @@ class Ranker(LightningModule):
 
     def _check_options(self, saved: dict) -> None:
         """A state goes on with the options that it was made with; only the limit of rounds may be raised."""
-        other = [name for name in saved.keys() & self.hparams.keys() - {"rounds"} if saved[name] != self.hparams[name]]
+        names = saved.keys() & self.hparams.keys() - {"rounds"}
+        other = [name for name in names if _listed(saved[name]) != _listed(self.hparams[name])]
         if other:
             theirs, ours = (", ".join(f"{name}={of[name]!r}" for name in sorted(other)) for of in (saved, self.hparams))
             raise ValueError(
@@ -389,6 +390,13 @@ def check_plain(value: Any, where: str) -> None:
     elif value is not None and type(value) not in (str, int, float, bool):
         kind = type(value).__name__
         raise ValueError(f"{where} is a {kind} ({value!r}): pass a plain str, int, float, bool, list or dict.")
+
+
+def _listed(value: Any) -> Any:
+    """Tuples as lists, which configs have in their place."""
+    if isinstance(value, dict):
+        return {key: _listed(item) for key, item in value.items()}
+    return [_listed(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def load(path: str | PathLike, map_location: Any = "cpu") -> Ranker:

@@ -100,9 +100,9 @@ def unfinished(folder: str | Path) -> list[Path]:
     return [path for path in started if not (path / "results.json").exists()]
 
 
-def _proved(certificate: list[float]) -> bool | None:
+def _proved(certificate: list[float | None]) -> bool | None:
     """A certificate says first what was found, then what that has to be at most."""
-    return certificate[0] <= certificate[1] if len(certificate) > 1 else None
+    return _number(certificate[0]) <= _number(certificate[1]) if len(certificate) > 1 else None
 
 
 def _convention(part: dict) -> dict:
