@@ -201,12 +201,12 @@ def test_low_precision(measure):
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("measure", "k"), [("auc", None), ("map", None), ("mrr", None), ("precision", 3), ("ndcg", 3)])
-@pytest.mark.parametrize("lengths", [[3, 0, 1600, 1, 7] + [4, 9] * 40, [0, *range(300, 600)]], ids=["one long", "many"])
+@pytest.mark.parametrize("lengths", [[3, 0, 3200, 1, 7] + [4, 9] * 40, [0, *range(400, 800)]], ids=["one long", "many"])
 def test_lists_that_go_in_parts(lengths, measure, k, threads):
     """Lists of similar length go together, and not too many at once: nothing changes."""
     scores, labels, offsets = long_lists(8, lengths)
     assert len(lengths) * max(lengths) > HOST_NUMBERS
-    assert (len(lengths) * max(lengths) > 4 * len(scores)) == (1600 in lengths)
+    assert (len(lengths) * max(lengths) > 4 * len(scores)) == (3200 in lengths)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -215,7 +215,7 @@ def test_lists_that_go_in_parts(lengths, measure, k, threads):
     finally:
         torch.set_num_threads(before)
     for number, (first, last) in enumerate(itertools.pairwise(offsets.tolist())):
-        if number % 7 == 1 or last - first == 1600:
+        if number % 7 == 1 or last - first == 3200:
             alone = scores[first:last], labels[first:last], torch.tensor([0, last - first])
             own, own_loss = F.most_violated(*alone, measure=measure, k=k)
             torch.testing.assert_close(coefficients[first:last], own, rtol=0, atol=1e-12)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchrank.functional.sorting import sort_keys, sort_rows
+from torchrank.functional.sorting import sort_keys, sort_marked
 
 
 @pytest.mark.parametrize("lists", [1, 2, 1000])
@@ -17,8 +17,14 @@ def test_scores_that_differ_in_their_last_bits(lists, descending):
     np.testing.assert_array_equal(found, expected)
 
 
-def expected_rows(rows):
-    return np.argsort(-rows, axis=1, kind="stable")  # -0.0 and 0.0 are equal
+def check_rows(rows):
+    marks, before = torch.rand(rows.shape) < 0.4, rows.clone()
+    order, marked = sort_marked(rows, marks)
+    expected = np.argsort(-rows.numpy(), axis=1, kind="stable")  # -0.0 and 0.0 are equal
+    np.testing.assert_array_equal(order, expected)
+    np.testing.assert_array_equal(marked, np.take_along_axis(marks.numpy(), expected, 1))
+    assert order.dtype == marked.dtype == torch.int64
+    assert torch.equal(rows, before)
 
 
 ROWS = {
@@ -39,18 +45,16 @@ ROWS = {
 def test_rows_are_sorted_stably(kind, shape, dtype):
     with np.errstate(over="ignore", under="ignore"):
         rows = torch.tensor(ROWS[kind](np.random.default_rng(1), shape)).to(dtype)
-    before = rows.clone()
-    np.testing.assert_array_equal(sort_rows(rows), expected_rows(rows.numpy()))
-    assert torch.equal(rows, before)
+    check_rows(rows)
 
 
 def test_one_row_that_needs_its_last_bits_among_others():
     rows = np.random.default_rng(2).normal(size=(50, 64))
     rows[31, 40] = np.nextafter(rows[31, 7], np.inf)
-    np.testing.assert_array_equal(sort_rows(torch.tensor(rows)), expected_rows(rows))
+    check_rows(torch.tensor(rows))
 
 
 def test_columns_of_a_wider_tensor():
     rows = torch.randn(6, 20, dtype=torch.float64)[:, 3:14]
-    np.testing.assert_array_equal(sort_rows(rows), expected_rows(rows.numpy()))
-    np.testing.assert_array_equal(sort_rows(rows.T), expected_rows(rows.T.numpy()))
+    check_rows(rows)
+    check_rows(rows.T)

@@ -16,6 +16,7 @@ from torchrank.functional.ragged import read, wide
 
 CHUNK_NUMBERS = 2**18  # numbers of a chunk on the host: 2 MB in float64 stay in the cache
 DEVICE_NUMBERS = 2**25  # and elsewhere: 256 MB
+torch.empty(31 * 2**20, dtype=torch.uint8)  # freed at once: from then on glibc keeps what smaller blocks leave behind
 FILLED = 0.8  # shortest list of a chunk as a share of the longest: at most 1.25 times the rows
 
 Piece = TypeVar("Piece")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchrank.functional.ragged import list_ids, longest_list, positions_within, read, wide
-from torchrank.functional.sorting import sort_rows
+from torchrank.functional.sorting import sort_marked
 
 
 class Merged(NamedTuple):
@@ -25,6 +25,7 @@ class Merged(NamedTuple):
     relevant: Tensor  # (Q, L)
     above: Tensor  # (Q, L) relevant entries up to here: i of the i-th relevant one, t(j) of the j-th irrelevant one
     below: Tensor  # (Q, L) irrelevant entries up to here: m_i, and j
+    scale: Tensor  # (Q, 1) 2 / (P N); 0 for a list with one class
 
     def scores(self, width: int | None = None) -> Tensor:
         """`(Q, L)`, or the first `width` columns, less the best one of the list, so that sums lose no digits to a shift
@@ -46,20 +47,19 @@ class Merged(NamedTuple):
         """P and N, `(Q, 1)` each."""
         return self.above[:, -1:], self.below[:, -1:]
 
-    @property
-    def scale(self) -> Tensor:
-        """2 / (P N), `(Q, 1)`; 0 for a list with one class."""
-        pairs = wide(self.above[:, -1:] * self.below[:, -1:])
-        return torch.where(pairs > 0, 2 / pairs.clamp(min=1), 0)
-
     def inversions(self, before_relevant: Tensor, before_irrelevant: Tensor) -> Tensor:
         """`(Q, L)`: pairs in the wrong order, b_i at relevant entries and a_j - P at irrelevant ones."""
-        return torch.where(self.relevant, before_relevant, before_irrelevant - self.above[:, -1:])
+        after = before_irrelevant - self.above[:, -1:]
+        return torch.where(self.relevant, before_relevant, after, out=after)
 
-    def flat(self, rows: Tensor) -> Tensor:
-        """`(Q, L)` as `(N,)` in the order of the entries."""
-        values = torch.empty_like(rows).scatter_(1, self.order, rows).flatten()
-        return values if self.place is None else values.index_select(0, self.place)
+    def write_coefficients(self, inversions: Tensor, out: Tensor) -> None:
+        """Those of psi(y*) - psi(y) for inversions `(Q, L)`, to `out (N,)` in the order of the entries."""
+        values = inversions * self.scale
+        if self.place is None:
+            out.view(values.shape).scatter_(1, self.order, values)
+        else:
+            rows = torch.empty_like(values).scatter_(1, self.order, values)
+            torch.index_select(rows.view(-1), 0, self.place, out=out)
 
     def nth(self, counts: Tensor, numbers: int) -> Tensor:
         """Place of the n-th entry that is counted, n = 0..numbers, `(Q, numbers + 1)`; any place if there is none."""
@@ -76,19 +76,19 @@ def merge(
     >>> merged.relevant.tolist(), merged.below.tolist()
     ([[False, True, False]], [[1, 1, 2]])
     """
-    if max_length is None and len(offsets) > 1:
-        max_length = read(offsets.diff().max())
-    size, num_lists, longest = len(scores), len(offsets) - 1, longest_list(offsets, len(scores), max_length)
-    place = None
+    size, num_lists, lengths = len(scores), len(offsets) - 1, offsets.diff()[:, None]
+    longest = read(lengths.max()) if max_length is None and num_lists > 0 else longest_list(offsets, size, max_length)
+    place, shape = None, (num_lists, longest)
     if num_lists * longest > size:  # else every list is as long as the longest
         place = list_ids(offsets, size) * longest + positions_within(offsets, size)
-    scores, lengths, shape = wide(scores), offsets.diff()[:, None], (num_lists, longest)
-    lowered = scores.sub(relevant.to(scores), alpha=lower) if lower else scores
-    order = sort_rows(fill_rows(lowered, place, shape, -torch.inf))
-    relevant = fill_rows(relevant, place, shape, False).gather(1, order)
-    ranks, above = torch.arange(1, longest + 1, device=offsets.device), relevant.cumsum(1)
+    scores = wide(scores)
+    lowered = scores.sub(relevant.view(torch.uint8), alpha=lower) if lower else scores
+    rows, marks = fill_rows(lowered, place, shape, -torch.inf), fill_rows(relevant, place, shape, False)
+    order, ones = sort_marked(rows, marks)
+    relevant, above, ranks = ones.bool(), ones.cumsum_(1), torch.arange(1, longest + 1, device=offsets.device)
     below = (ranks if place is None else torch.minimum(ranks, lengths)) - above
-    return Merged(scores, order, place, lengths, relevant, above, below)
+    pairs = wide(above[:, -1:] * below[:, -1:])
+    return Merged(scores, order, place, lengths, relevant, above, below, torch.where(pairs > 0, 2 / pairs, 0))
 
 
 def fill_rows(values: Tensor, place: Tensor | None, shape: tuple[int, ...], end: float) -> Tensor:

@@ -22,7 +22,7 @@ from torchrank.functional.placement import average_precision_places, ndcg_places
 from torchrank.functional.ragged import list_ids, longest_list, positions_within, read, segment_sum, wide
 from torchrank.functional.ranking import check, check_cutoff, check_lists, result_dtype
 
-HOST_NUMBERS = 2**17  # of the rows made at once on the host: what is made of them stays in the cache
+HOST_NUMBERS = 2**18  # of the rows made at once on the host: what is made of them stays in the cache
 
 
 def most_violated(
@@ -104,37 +104,40 @@ def _violate(
     if measure == "precision" and k is None:
         raise ValueError("measure='precision' needs its cut-off k, the number of places that count")
     relevant, oracle = labels >= threshold, partial(_oracle, measure=measure, k=k, discount=discount)
+    coefficients = scores.new_empty(len(scores), dtype=wide(scores[:0]).dtype)
     if offsets.device.type != "cpu":
-        return oracle(scores, relevant, offsets, max_length=max_length)
-    return _in_parts(oracle, scores, relevant, offsets, longest_list(offsets, len(scores), max_length))
+        return coefficients, oracle(scores, relevant, offsets, out=coefficients, max_length=max_length)
+    longest = longest_list(offsets, len(scores), max_length)
+    return coefficients, _in_parts(oracle, scores, relevant, offsets, coefficients, longest)
 
 
 def _in_parts(
-    oracle: Callable, scores: Tensor, relevant: Tensor, offsets: Tensor, longest: int
-) -> tuple[Tensor, Tensor]:
+    oracle: Callable, scores: Tensor, relevant: Tensor, offsets: Tensor, out: Tensor, longest: int
+) -> Tensor:
     """On the host, where looking at lengths is free: some lists at a time, and if rows of one length would be mostly
     empty, those of similar length together."""
     num_lists = len(offsets) - 1
     if num_lists * longest <= HOST_NUMBERS:
-        return oracle(scores, relevant, offsets, max_length=longest)
-    coefficients, loss = (scores.new_empty(size, dtype=torch.float64) for size in (len(scores), num_lists))
+        return oracle(scores, relevant, offsets, out=out, max_length=longest)
+    loss = out.new_empty(num_lists)
     if num_lists * longest > 4 * len(scores):
         for lists, entries, bounds in _by_length(offsets, longest):
-            most = longest_list(bounds, len(entries), None)
-            found = _in_parts(oracle, scores[entries], relevant[entries], bounds, most)
-            coefficients[entries], loss[lists] = found
-        return coefficients, loss
+            found, most = out.new_empty(len(entries)), longest_list(bounds, len(entries), None)
+            loss[lists] = _in_parts(oracle, scores[entries], relevant[entries], bounds, found, most)
+            out[entries] = found
+        return loss
 
     def fill(lists: slice) -> None:
         bounds = offsets[lists.start : lists.stop + 1]
-        entries = slice(*read(bounds[[0, -1]]))
-        found = oracle(scores[entries], relevant[entries], bounds - bounds[0], max_length=None)
-        coefficients[entries], loss[lists] = found
+        entries = slice(starts[lists.start], starts[lists.stop])
+        some = scores[entries], relevant[entries], bounds - entries.start
+        loss[lists] = oracle(*some, out=out[entries], max_length=None)
 
-    step = max(1, HOST_NUMBERS // longest)
+    room = min(HOST_NUMBERS, num_lists * longest // torch.get_num_threads())
+    starts, step = read(offsets), max(1, room // longest)
     parts = [slice(first, min(first + step, num_lists)) for first in range(0, num_lists, step)]
     side_by_side(fill, parts, scores.device)
-    return coefficients, loss
+    return loss
 
 
 def _by_length(offsets: Tensor, longest: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -155,14 +158,17 @@ def _oracle(
     measure: str,
     k: int | None,
     discount: str,
+    out: Tensor,
     max_length: int | None,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
+    """Loss `(Q,)`, and the coefficients written to `out (N,)`."""
     merged = merge(scores, relevant, offsets, max_length=max_length, lower=0.5 if measure == "auc" else 0.0)
     longest = merged.relevant.shape[1]
     if longest == 0:
-        return merged.unordered, merged.unordered.new_zeros(len(offsets) - 1)
+        return out.new_zeros(len(offsets) - 1)
     inversions, loss = ORACLES[measure](merged, min(k or longest, longest), discount)
-    return merged.flat(inversions * merged.scale), torch.where(merged.scale[:, 0] > 0, loss, 0)
+    merged.write_coefficients(inversions, out)
+    return torch.where(merged.scale[:, 0] > 0, loss, 0)
 
 
 def _auc(merged: Merged, k: int, discount: str) -> tuple[Tensor, Tensor]:

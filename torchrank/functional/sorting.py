@@ -13,69 +13,75 @@ def sort_keys(scores: Tensor, ids: Tensor, *, lists: int, descending: bool = Tru
     leave no room beside the list (float64, int64) the scores are first replaced by their rank among all scores, which
     takes a second sort of the same kind; where the host can look, float64 is first tried with its last bits cut off.
     """
-    keys, levels = _ordered_integers(scores.detach())
+    keys, levels = _ordered_integers(scores.detach(), descending=descending)
     if max(lists, 1) * levels > 2**63:
         if scores.is_floating_point() and scores.device.type == "cpu":
-            order = _sort_cut(keys, ids, lists=lists, descending=descending)
+            order = _sort_cut(keys, ids, lists=lists)
             if order is not None:
                 return order
         values, order = torch.sort(keys)
         keys.scatter_(0, order, _count_changes(values))
         levels = len(scores)
-    if descending:
-        keys.bitwise_not_()
     return torch.sort(keys.add_(ids, alpha=levels), stable=True).indices
 
 
-def _sort_cut(keys: Tensor, ids: Tensor, *, lists: int, descending: bool) -> Tensor | None:
+def _sort_cut(keys: Tensor, ids: Tensor, *, lists: int) -> Tensor | None:
     """One sort by (list, first bits of a 64-bit key); None if entries that differ in the other bits came out wrong."""
     cut = max(lists - 1, 1).bit_length() + 1
-    short = keys >> cut
-    if descending:
-        short.bitwise_not_()
-    short, order = torch.sort(short.add_(ids, alpha=2 ** (64 - cut)), stable=True)
+    short, order = torch.sort((keys >> cut).add_(ids, alpha=2 ** (64 - cut)), stable=True)
     ordered = keys.index_select(0, order)
-    falls = ordered[1:] > ordered[:-1] if descending else ordered[1:] < ordered[:-1]
+    falls = ordered[1:] < ordered[:-1]
     return None if (falls & (short[1:] == short[:-1])).any().tolist() else order
 
 
-def sort_rows(scores: Tensor) -> Tensor:
-    """Stable order of every row of `scores (Q, L)`, best first: `(Q, L)` columns.
+def sort_marked(scores: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
+    """Stable order of every row of `scores (Q, L)`, best first: `(Q, L)` columns, and `marks (Q, L)`, yes or no, in
+    that order as 0 and 1.
 
-    On CPU float64 is sorted as integers, column numbers in the place of the last bits, by numpy: a sixth of the time of
-    torch.sort, which it is left to where entries differ in those bits alone.
+    On CPU float64 is sorted as integers, columns and marks in the place of the last bits, by numpy: a sixth of the time
+    of torch.sort, which it is left to where entries differ in those bits alone.
 
-    >>> sort_rows(torch.tensor([[1.0, 3.0, 3.0], [2.0, 0.0, 4.0]], dtype=torch.float64)).tolist()
-    [[1, 2, 0], [2, 0, 1]]
+    >>> order, marks = sort_marked(torch.tensor([[1.0, 3.0, 3.0]]), torch.tensor([[True, False, False]]))
+    >>> order.tolist(), marks.tolist()
+    ([[1, 2, 0]], [[0, 0, 1]])
     """
     if scores.device.type == "cpu" and scores.dtype == torch.float64 and scores.numel() > 0:
-        keys, bits = _ordered_integers(-scores.detach())[0], (scores.shape[1] - 1).bit_length()
-        packed = (keys & -(2**bits)).bitwise_or_(torch.arange(scores.shape[1]))
+        columns, cut = scores.shape[1], 2 ** ((scores.shape[1] - 1).bit_length() + 1)
+        packed, _ = _ordered_integers(scores.detach(), descending=True)
+        packed.bitwise_and_(-cut).bitwise_or_(torch.arange(0, 2 * columns, 2)).bitwise_or_(marks)
         packed.numpy().sort(axis=1)
-        near = packed[:, 1:] - packed[:, :-1] < 2**bits  # all that differ in the last bits only, and few others
-        order = packed.bitwise_and_(2**bits - 1)
-        if not near.numpy().any():  # torch's takes several times as long
-            return order
-        ordered = keys.gather(1, order)
-        if not (ordered[:, 1:] < ordered[:, :-1]).numpy().any():
-            return order
-    return torch.sort(scores, dim=1, descending=True, stable=True).indices
+        order = (packed >> 1).bitwise_and_(cut // 2 - 1)
+        if not _has_near(packed, cut) or not _has_rises(scores.gather(1, order)):
+            return order, packed.bitwise_and_(1)
+    order = torch.sort(scores, dim=1, descending=True, stable=True).indices
+    return order, marks.long().gather(1, order)
 
 
-def _ordered_integers(values: Tensor) -> tuple[Tensor, int]:
-    """int64 numbers in the same order as `values` (a new tensor), and how many different ones there may be.
+def _has_near(packed: Tensor, cut: int) -> bool:
+    """Whether two neighbours differ in the last bits only."""
+    numbers = packed.reshape(-1).numpy()
+    return bool((numbers[1:] ^ numbers[:-1]).view("uint64").min(initial=cut) < cut)
+
+
+def _has_rises(rows: Tensor) -> bool:
+    return bool((rows[:, 1:] > rows[:, :-1]).numpy().any())
+
+
+def _ordered_integers(values: Tensor, *, descending: bool) -> tuple[Tensor, int]:
+    """int64 numbers in the order of `values` or in reverse (a new tensor), and how many different ones there may be.
 
     The bits of an IEEE float read as an integer are in order for positive numbers and in reverse for negative ones.
     -0.0 becomes 0.0 first, because the two are equal as scores.
     """
     if not values.is_floating_point():
-        return values.to(torch.int64, copy=True), 2 ** (8 * values.dtype.itemsize)
-    if values.dtype == torch.float64:
-        bits, sign, magnitude = (values + 0.0).view(torch.int64), 63, 0x7FFF_FFFF_FFFF_FFFF
+        keys, levels = values.to(torch.int64, copy=True), 2 ** (8 * values.dtype.itemsize)
     else:
-        bits, sign, magnitude = (values.float() + 0.0).view(torch.int32), 31, 0x7FFF_FFFF
-    bits ^= (bits >> sign).bitwise_and_(magnitude)
-    return bits.long(), 2 ** (sign + 1)
+        values = values + 0.0 if values.dtype == torch.float64 else values.float() + 0.0
+        sign = 8 * values.dtype.itemsize - 1
+        bits = values.view(torch.int64 if sign == 63 else torch.int32)
+        bits ^= (bits >> sign).bitwise_and_(2**sign - 1)
+        keys, levels = bits.long(), 2 ** (sign + 1)
+    return keys.bitwise_not_() if descending else keys, levels
 
 
 def _count_changes(ordered: Tensor) -> Tensor:
