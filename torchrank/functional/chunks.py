@@ -18,8 +18,8 @@ CHUNK_NUMBERS = 2**18  # numbers of a chunk on the host: 2 MB in float64 stay in
 DEVICE_NUMBERS = 2**25  # and elsewhere: 256 MB
 FILLED = 0.8  # shortest list of a chunk as a share of the longest: at most 1.25 times the rows
 
-# glibc returns the free end of its heap to the system once it is twice as long as the longest block freed so far. To get
-# those pages back takes up to a third of the time of an oracle. This block is never touched, and sets that to 62 MB.
+# glibc returns the free end of its heap to the system once it is twice as long as the longest block freed so far, and
+# getting the pages back takes up to a third of an oracle's time. This block, never touched, sets the limit to 62 MB.
 torch.empty(31 * 2**20, dtype=torch.uint8)
 
 Piece = TypeVar("Piece")
