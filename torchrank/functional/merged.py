@@ -6,6 +6,8 @@ j-th best irrelevant one. In the sorted ranking these are m_i = `below` and t(j)
 """
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -15,17 +17,51 @@ from torchrank.functional.ragged import list_ids, longest_list, positions_within
 from torchrank.functional.sorting import sort_marked
 
 
-class Merged(NamedTuple):
+@dataclass(eq=False, frozen=True)
+class Merged:
     """Behind the end of a list nothing is relevant and the counts stay as they are."""
 
     unordered: Tensor  # (N,) scores in float64
     order: Tensor  # (Q, L) which entry of its list stands at each place
+    ones: Tensor  # (Q, L) 1 at relevant entries, 0 at others
     place: Tensor | None  # (N,) where each entry is in unordered rows; None: the rows have no end to fill
     lengths: Tensor  # (Q, 1)
-    relevant: Tensor  # (Q, L)
-    above: Tensor  # (Q, L) relevant entries up to here: i of the i-th relevant one, t(j) of the j-th irrelevant one
-    below: Tensor  # (Q, L) irrelevant entries up to here: m_i, and j
-    scale: Tensor  # (Q, 1) 2 / (P N); 0 for a list with one class
+
+    @cached_property
+    def relevant(self) -> Tensor:  # (Q, L)
+        return self.ones.bool()
+
+    @cached_property
+    def irrelevant(self) -> Tensor:  # (Q, L)
+        return ~self.relevant if self.place is None else self.inside & ~self.relevant
+
+    @cached_property
+    def inside(self) -> Tensor:  # (Q, L)
+        return torch.arange(self.order.shape[1], device=self.lengths.device) < self.lengths
+
+    @cached_property
+    def above(self) -> Tensor:
+        """Relevant entries up to here, `(Q, L)`: i of the i-th relevant one, t(j) of the j-th irrelevant one."""
+        return self.ones.cumsum(1)
+
+    @cached_property
+    def below(self) -> Tensor:
+        """Irrelevant entries up to here, `(Q, L)`: m_i, and j."""
+        ranks = torch.arange(1, self.order.shape[1] + 1, device=self.lengths.device)
+        return (ranks if self.place is None else torch.minimum(ranks, self.lengths)) - self.above
+
+    @property
+    def counts(self) -> tuple[Tensor, Tensor]:
+        """P and N, `(Q, 1)` each."""
+        relevant = self.above[:, -1:]
+        return relevant, self.lengths - relevant
+
+    @cached_property
+    def scale(self) -> Tensor:
+        """2 / (P N), `(Q, 1)`; 0 for a list with one class."""
+        relevant, irrelevant = self.counts
+        pairs = wide(relevant * irrelevant)
+        return torch.where(pairs > 0, 2 / pairs, 0)
 
     def scores(self, width: int | None = None) -> Tensor:
         """`(Q, L)`, or the first `width` columns, less the best one of the list, so that sums lose no digits to a shift
@@ -33,19 +69,6 @@ class Merged(NamedTuple):
         rows = fill_rows(self.unordered, self.place, self.order.shape, 0)
         scores = rows.gather(1, self.order[:, :width]).sub_(rows.gather(1, self.order[:, :1]))
         return scores if self.place is None else torch.where(self.inside[:, :width], scores, 0)
-
-    @property
-    def inside(self) -> Tensor:  # (Q, L)
-        return torch.arange(self.relevant.shape[1], device=self.lengths.device) < self.lengths
-
-    @property
-    def irrelevant(self) -> Tensor:  # (Q, L)
-        return ~self.relevant if self.place is None else self.inside & ~self.relevant
-
-    @property
-    def counts(self) -> tuple[Tensor, Tensor]:
-        """P and N, `(Q, 1)` each."""
-        return self.above[:, -1:], self.below[:, -1:]
 
     def inversions(self, before_relevant: Tensor, before_irrelevant: Tensor) -> Tensor:
         """`(Q, L)`: pairs in the wrong order, b_i at relevant entries and a_j - P at irrelevant ones."""
@@ -85,10 +108,7 @@ def merge(
     lowered = scores.sub(relevant.view(torch.uint8), alpha=lower) if lower else scores
     rows, marks = fill_rows(lowered, place, shape, -torch.inf), fill_rows(relevant, place, shape, False)
     order, ones = sort_marked(rows, marks)
-    relevant, above, ranks = ones.bool(), ones.cumsum_(1), torch.arange(1, longest + 1, device=offsets.device)
-    below = (ranks if place is None else torch.minimum(ranks, lengths)) - above
-    pairs = wide(above[:, -1:] * below[:, -1:])
-    return Merged(scores, order, place, lengths, relevant, above, below, torch.where(pairs > 0, 2 / pairs, 0))
+    return Merged(scores, order, ones, place, lengths)
 
 
 def fill_rows(values: Tensor, place: Tensor | None, shape: tuple[int, ...], end: float) -> Tensor:

@@ -163,7 +163,7 @@ def _oracle(
 ) -> Tensor:
     """Loss `(Q,)`, and the coefficients written to `out (N,)`."""
     merged = merge(scores, relevant, offsets, max_length=max_length, lower=0.5 if measure == "auc" else 0.0)
-    longest = merged.relevant.shape[1]
+    longest = merged.order.shape[1]
     if longest == 0:
         return out.new_zeros(len(offsets) - 1)
     inversions, loss = ORACLES[measure](merged, min(k or longest, longest), discount)
@@ -175,10 +175,13 @@ def _auc(merged: Merged, k: int, discount: str) -> tuple[Tensor, Tensor]:
     """Pair (i, j) is inverted if and only if s_i - s_j < 1/2: the ranking in which relevant entries have 1/2 less.
 
     P - t(j) pairs are inverted at the j-th irrelevant entry, and the sum of P - i over the relevant ones is known.
+    In floats this takes half the time that it takes in integers.
     """
-    relevant, places = merged.counts[0][:, 0], merged.above.shape[1]
-    lost = relevant * places - merged.above.sum(1) - relevant * (relevant - 1) // 2
-    return merged.inversions(merged.below, merged.above), lost * merged.scale[:, 0] / 2
+    ones, above = wide(merged.ones), wide(merged.above)
+    relevant, places = above[:, -1:], above.shape[1]
+    ranks = torch.arange(1, places + 1, dtype=above.dtype, device=above.device)
+    lost = relevant * (places - (relevant - 1) / 2) - above.sum(1, keepdim=True)
+    return torch.lerp(above - relevant, ranks - above, ones), (lost * merged.scale)[:, 0] / 2
 
 
 def _mrr(merged: Merged, k: int, discount: str) -> tuple[Tensor, Tensor]:
