@@ -6,6 +6,7 @@ There is a loop over chunks and none over lists. On the host the chunks run side
 from bisect import bisect_left
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -17,10 +18,6 @@ from torchrank.functional.ragged import read, wide
 CHUNK_NUMBERS = 2**18  # numbers of a chunk on the host: 2 MB in float64 stay in the cache
 DEVICE_NUMBERS = 2**25  # and elsewhere: 256 MB
 FILLED = 0.8  # shortest list of a chunk as a share of the longest: at most 1.25 times the rows
-
-# glibc returns the free end of its heap to the system once it is twice as long as the longest block freed so far, and
-# getting the pages back takes up to a third of an oracle's time. This block, never touched, sets the limit to 62 MB.
-torch.empty(31 * 2**20, dtype=torch.uint8)
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
@@ -74,6 +71,14 @@ def centred(x: Tensor, offsets: Tensor, chunk: Chunk) -> Cloud:
     mean = torch.bmm((inside / weight[:, None]).unsqueeze(1), values.sub_(pivot))
     values.sub_(mean)[:, chunk.shortest :].mul_(inside[:, chunk.shortest :, None])
     return Cloud(values, (pivot + mean).squeeze(1), weight, size)
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Once, before work on the host that frees many blocks: the block freed here, never touched, teaches glibc to take
+    blocks of up to 16 MB from its heap, and to return the end of the heap to the system from 32 MB on. Without it an
+    oracle may spend half of its time on getting the same pages back. It holds for all that the process allocates."""
+    torch.empty(2**24, dtype=torch.uint8, device="cpu")
 
 
 def side_by_side(function: Callable[[Piece], Result], pieces: list[Piece], device: torch.device) -> list[Result]:

@@ -82,7 +82,7 @@ class Merged:
             out.view(values.shape).scatter_(1, self.order, values)
         else:
             rows = torch.empty_like(values).scatter_(1, self.order, values)
-            torch.index_select(rows.view(-1), 0, self.place, out=out)
+            torch.index_select(rows.flatten(), 0, self.place, out=out)
 
     def nth(self, counts: Tensor, numbers: int) -> Tensor:
         """Place of the n-th entry that is counted, n = 0..numbers, `(Q, numbers + 1)`; any place if there is none."""
@@ -100,7 +100,9 @@ def merge(
     ([[False, True, False]], [[1, 1, 2]])
     """
     size, num_lists, lengths = len(scores), len(offsets) - 1, offsets.diff()[:, None]
-    longest = read(lengths.max()) if max_length is None and num_lists > 0 else longest_list(offsets, size, max_length)
+    if max_length is None and num_lists > 0:  # elsewhere than on the host this waits for the device
+        max_length = read(lengths.max())
+    longest = longest_list(offsets, size, max_length)
     place, shape = None, (num_lists, longest)
     if num_lists * longest > size:  # else every list is as long as the longest
         place = list_ids(offsets, size) * longest + positions_within(offsets, size)

@@ -13,7 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from torchrank.functional.chunks import side_by_side
+from torchrank.functional.chunks import keep_freed_memory, side_by_side
 from torchrank.functional.cut_oracles import cut_ndcg, cut_precision
 from torchrank.functional.gains import DISCOUNTS, discount_of
 from torchrank.functional.gradient import KnownGradient
@@ -95,7 +95,7 @@ def _violate(
     discount: str,
     max_length: int | None,
 ) -> tuple[Tensor, Tensor]:
-    """Coefficients `(N,)` and loss `(Q,)` in float64."""
+    """Coefficients `(N,)` and loss `(Q,)`, wide."""
     if measure not in ORACLES:
         raise ValueError(f"unknown measure {measure!r}: choose one of {sorted(ORACLES)}")
     if discount not in DISCOUNTS:  # the whole NDCG needs one that is convex, or almost
@@ -104,9 +104,10 @@ def _violate(
     if measure == "precision" and k is None:
         raise ValueError("measure='precision' needs its cut-off k, the number of places that count")
     relevant, oracle = labels >= threshold, partial(_oracle, measure=measure, k=k, discount=discount)
-    coefficients = scores.new_empty(len(scores), dtype=wide(scores[:0]).dtype)
+    coefficients = wide(scores[:0]).new_empty(len(scores))
     if offsets.device.type != "cpu":
         return coefficients, oracle(scores, relevant, offsets, out=coefficients, max_length=max_length)
+    keep_freed_memory()
     longest = longest_list(offsets, len(scores), max_length)
     return coefficients, _in_parts(oracle, scores, relevant, offsets, coefficients, longest)
 
@@ -114,8 +115,8 @@ def _violate(
 def _in_parts(
     oracle: Callable, scores: Tensor, relevant: Tensor, offsets: Tensor, out: Tensor, longest: int
 ) -> Tensor:
-    """On the host, where looking at lengths is free: some lists at a time, and if rows of one length would be mostly
-    empty, those of similar length together."""
+    """`_oracle` on the host, where looking at lengths is free: some lists at a time, and if rows of one length would be
+    mostly empty, those of similar length together."""
     num_lists = len(offsets) - 1
     if num_lists * longest <= HOST_NUMBERS:
         return oracle(scores, relevant, offsets, out=out, max_length=longest)
@@ -127,14 +128,15 @@ def _in_parts(
             out[entries] = found
         return loss
 
+    room = min(HOST_NUMBERS, num_lists * longest // torch.get_num_threads())
+    starts, step = read(offsets), max(1, room // longest)
+
     def fill(lists: slice) -> None:
         bounds = offsets[lists.start : lists.stop + 1]
         entries = slice(starts[lists.start], starts[lists.stop])
         some = scores[entries], relevant[entries], bounds - entries.start
         loss[lists] = oracle(*some, out=out[entries], max_length=None)
 
-    room = min(HOST_NUMBERS, num_lists * longest // torch.get_num_threads())
-    starts, step = read(offsets), max(1, room // longest)
     parts = [slice(first, min(first + step, num_lists)) for first in range(0, num_lists, step)]
     side_by_side(fill, parts, scores.device)
     return loss
@@ -175,13 +177,12 @@ def _auc(merged: Merged, k: int, discount: str) -> tuple[Tensor, Tensor]:
     """Pair (i, j) is inverted if and only if s_i - s_j < 1/2: the ranking in which relevant entries have 1/2 less.
 
     P - t(j) pairs are inverted at the j-th irrelevant entry, and the sum of P - i over the relevant ones is known.
-    In floats this takes half the time that it takes in integers.
+    In floats this takes half the time that it takes in integers; behind the end of a list nothing is relevant.
     """
-    ones, above = wide(merged.ones), wide(merged.above)
-    relevant, places = above[:, -1:], above.shape[1]
-    ranks = torch.arange(1, places + 1, dtype=above.dtype, device=above.device)
-    lost = relevant * (places - (relevant - 1) / 2) - above.sum(1, keepdim=True)
-    return torch.lerp(above - relevant, ranks - above, ones), (lost * merged.scale)[:, 0] / 2
+    relevant, places = merged.counts[0], merged.order.shape[1]
+    lost = relevant * places - merged.above.sum(1, keepdim=True) - relevant * (relevant - 1) // 2
+    ones, above, ranks = wide(merged.ones), wide(merged.above), torch.arange(1, places + 1, device=relevant.device)
+    return torch.lerp(above - wide(relevant), wide(ranks) - above, ones), (lost * merged.scale)[:, 0] / 2
 
 
 def _mrr(merged: Merged, k: int, discount: str) -> tuple[Tensor, Tensor]:
