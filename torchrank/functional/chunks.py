@@ -76,9 +76,9 @@ def centred(x: Tensor, offsets: Tensor, chunk: Chunk) -> Cloud:
 @cache
 def keep_freed_memory() -> None:
     """Once, before work on the host that frees many blocks: the block freed here, never touched, teaches glibc to take
-    blocks of up to 16 MB from its heap, and to return the end of the heap to the system from 32 MB on. Without it an
+    blocks of up to 31 MB from its heap, and to return the end of the heap to the system from 62 MB on. Without it an
     oracle may spend half of its time on getting the same pages back. It holds for all that the process allocates."""
-    torch.empty(2**24, dtype=torch.uint8, device="cpu")
+    torch.empty(31 * 2**20, dtype=torch.uint8, device="cpu")
 
 
 def side_by_side(function: Callable[[Piece], Result], pieces: list[Piece], device: torch.device) -> list[Result]:
