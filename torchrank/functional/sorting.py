@@ -58,7 +58,7 @@ def sort_marked(scores: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _has_near(packed: Tensor, cut: int) -> bool:
-    """Whether two neighbours differ in the last bits only; the first of a row counts as one of the last before it."""
+    """Whether two neighbours differ in the last bits only, the end of a row and the start of the next one included."""
     numbers = packed.reshape(-1).numpy()
     return bool((numbers[1:] ^ numbers[:-1]).view("uint64").min(initial=cut) < cut)
 
