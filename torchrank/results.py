@@ -1,10 +1,12 @@
 """What a run leaves behind: `results.json` and, for paired tests, the per-query values in `per_query.npz`."""
 
+import fcntl
 import json
 import os
 import resource
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
@@ -99,6 +101,26 @@ def finished(folder: Path, config: DictConfig) -> dict | None:
     except (OSError, ValueError, KeyError, TypeError):  # none, or one that was damaged
         return None
     return results if whole and same else None
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Refuses a folder in which another run is under way. The lock ends with the process, however it ends; on a file
+    system without locks all are let in."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise FileExistsError(
+            f"another run is under way in {folder}: wait for its end, or choose another hydra.run.dir (hydra.sweep.dir)"
+        ) from None
+    except OSError:
+        pass
+    try:
+        yield
+    finally:
+        os.close(handle)
 
 
 def forget_results(folder: Path) -> None:

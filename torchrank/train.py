@@ -14,13 +14,13 @@ from hydra.errors import InstantiationException
 from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig, MissingMandatoryValue
-from pytorch_lightning import Trainer, seed_everything
+from pytorch_lightning import LightningDataModule, Trainer, seed_everything
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from torchrank.rankers.base import load
+from torchrank.rankers.base import Ranker, load
 from torchrank.report.sheets import smaller_is_better
-from torchrank.results import finished, forget_results, print_results, record, write_results
+from torchrank.results import alone_in, finished, forget_results, print_results, record, write_results
 
 PACKAGE = Path(__file__).resolve().parent
 CONF = next(folder for folder in (PACKAGE / "conf", PACKAGE.parent / "conf") if folder.is_dir())
@@ -70,8 +70,18 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
         raise ValueError(f"monitor={config.monitor} is better when it is smaller: say mode=min.")
     seed_everything(config.seed, workers=True, verbose=False)
     trainer = make_trainer(config)
-    if trainer.is_global_zero:
+    if not trainer.is_global_zero:
+        return fit_and_test(config, trainer)[0]
+    with alone_in(folder):
         forget_results(folder)
+        results, ranker, data = fit_and_test(config, trainer)
+        write_results(folder, results, ranker, data)
+    print_results(results, folder)
+    return results
+
+
+def fit_and_test(config: DictConfig, trainer: Trainer) -> tuple[dict[str, Any], Ranker, LightningDataModule]:
+    """What `results.json` holds, and what the values per query are read off."""
     seconds, clock = {}, time.perf_counter()
     data = instantiate(config.data, _convert_="all")
     data.setup()
@@ -106,11 +116,7 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
     if config.test and "test" in data.sets:
         trainer.test(ranker, datamodule=data, ckpt_path=state, weights_only=True, verbose=False)
     seconds["test"] = time.perf_counter() - clock
-    results = record(config, ranker, data, seconds)
-    if trainer.is_global_zero:
-        write_results(folder, results, ranker, data)
-        print_results(results, folder)
-    return results
+    return record(config, ranker, data, seconds), ranker, data
 
 
 def keep_checkpoints_in(folder: Path, trainer: Trainer) -> None:

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import torchrank
+from torchrank.results import alone_in
 from torchrank.train import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,6 +45,7 @@ def quick_train(*arguments: str, cwd: Path) -> Done:
 
 
 def _train_here(arguments: Sequence[str], cwd: Path) -> None:
+    torch.set_num_threads(1)  # a copied process has none of the threads that torch has started
     os.chdir(cwd)
     os.environ["COLUMNS"] = "200"
     for place, name in ((1, "stdout"), (2, "stderr")):
@@ -167,6 +169,15 @@ def test_a_sweep_is_selected_and_not_repeated(tmp_path):
     assert (tmp_path / "sweep/table.md").exists() and (tmp_path / "sweep/table.json").exists()
     again = quick_train(*command, cwd=tmp_path)
     assert again.stdout.count("nothing to do") == 2
+
+
+def test_a_folder_has_one_run_at_a_time(tmp_path):
+    options = [*SMALL, "model=singlefeature", f"hydra.run.dir={tmp_path}/here"]
+    (tmp_path / "here").mkdir()
+    with alone_in(tmp_path / "here"):
+        refused = quick_train(*options, cwd=tmp_path)
+    assert refused.returncode != 0 and "another run is under way in" in refused.stderr
+    assert quick_train(*options, cwd=tmp_path).returncode == 0
 
 
 @pytest.mark.parametrize(
