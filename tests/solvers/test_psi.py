@@ -161,16 +161,23 @@ def test_sums_add_over_lists_and_batches_may_be_empty():
         torch.testing.assert_close(parts, whole, rtol=1e-12, atol=1e-12)
 
 
-def test_float32_scores_of_points_far_from_the_origin():
-    """A corpus far away loses no digits: its mean is subtracted first."""
-    batch = make("whole corpus")
-    near = batch._replace(x=batch.x.float(), queries=batch.queries.float())
-    far = near._replace(x=near.x + 1000, queries=near.queries + 1000)
-    exact = far._replace(x=far.x.double(), queries=far.queries.double())
-    components = torch.eye(D)
-    found, expected = component_scores(far, components), component_scores(exact, components)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+@pytest.mark.parametrize(("lists", "rows", "width"), [(1, 7, 1), (3, 101, 4), (17, 60, 13), (40, 300, 34)])
+def test_float32_scores_are_exact_but_for_their_rounding(lists, rows, width):
+    """Far from the origin, with equal rows, near ones, and rows equal to the query."""
+    draw = np.random.default_rng(0)
+    x, queries = (torch.tensor(draw.normal(size=(n, width)) + 100, dtype=torch.float32) for n in (rows, lists))
+    x[rows // 2], x[1], queries[0] = x[-1], x[-2], x[-2]
+    x[2] = x[3] + 1e-4
+    components = torch.tensor(draw.normal(size=(width, width)))
+    offsets, index = torch.arange(lists + 1) * rows, torch.arange(rows).repeat(lists)
+    whole = make_batch(x, torch.zeros(len(index)), offsets, index=index, queries=queries)
+    scores = component_scores(whole, components).view(lists, rows)
+    gaps = queries[:, None].double().numpy() - x.double().numpy()
+    np.testing.assert_allclose(scores, -np.square(gaps @ components.numpy().T).sum(2), rtol=1e-7, atol=0)
+    assert torch.equal(scores[:, rows // 2], scores[:, -1]) and torch.equal(scores[:, 1], scores[:, -2])
+    one = make_batch(x, torch.zeros(rows), offsets[:2], index=index[:rows], queries=queries[-1:])
+    assert torch.equal(component_scores(one, components), scores[-1])
+    torch.testing.assert_close(component_scores(whole.flat(), components).view(lists, rows), scores, rtol=2e-7, atol=0)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
-from torchrank.functional.ragged import segment_sum
+from torchrank.functional.ragged import segment_sum, wide
 from torchrank.rankers.base import GradientRanker
 from torchrank.rankers.cuts import Oracle, is_positive
 from torchrank.rankers.mlr import check_queries
@@ -74,7 +74,7 @@ class LowRankMLR(GradientRanker):
 
     def score(self, batch: Batch) -> Tensor:
         check_queries(self, batch.queries is not None)
-        return component_scores(batch, self.components)
+        return component_scores(batch, self.components if self.training else wide(self.components))
 
     def loss(self, batch: Batch) -> Tensor:
         """Hinge and penalty of the lists that have both classes, 0 of the others (Q,)."""

@@ -43,15 +43,19 @@ def metric_scores(batch: Batch, metric: Tensor) -> Tensor:
 def component_scores(batch: Batch, components: Tensor) -> Tensor:
     """Scores (N,) = -|L (q - x)|^2 in the type of the rows, for L (r, D). Differentiable.
 
-    Rows of a shared corpus and queries are moved so that the corpus has mean 0: in float32 |a|^2 + |b|^2 - 2 a.b of far
-    vectors would lose what tells near ones apart.
+    They are computed in the wider type of the two and rounded at the end: with L in float64 equal rows have equal
+    scores and near rows are told apart, whatever else is in the batch.
     """
     x: Any = batch.x
-    turn = components.to(x.dtype).T
+    dtype = torch.promote_types(x.dtype, components.dtype)
+    turn, lists = components.to(dtype).T, list_ids(batch.offsets, len(batch.labels))
     if batch.index is None:
-        return -((x - _given(batch)[list_ids(batch.offsets, len(x))]) @ turn).square().sum(1)
-    right, left = (rows @ turn for rows in _centred(batch, x.dtype))
-    return _minus_squares(batch, left.square().sum(1), right.square().sum(1), left, right)
+        return -((x.to(dtype) - _given(batch).to(dtype)[lists]) @ turn).square().sum(1).to(x.dtype)
+    right, left = (rows @ turn for rows in _centred(batch, dtype))
+    own, theirs = left.square().sum(1), right.square().sum(1)
+    scores = _minus_squares(batch, own, theirs, left, right)
+    unsure = 8 * torch.finfo(dtype).eps * (own[lists] + theirs[batch.index])  # what the difference of squares loses
+    return torch.where(scores.abs() <= unsure, 0, scores).to(x.dtype)
 
 
 def linear_scores(batch: Batch, weight: Tensor) -> Tensor:
