@@ -98,7 +98,13 @@ def test_wrong_use_is_refused(wine):
         MetricEstimator().fit(wine[0], [0, 1, 2])
     with pytest.raises(ValueError, match="n_neighbors=0 has to be an integer, 1 at least"):
         MetricEstimator(n_neighbors=0).fit(*wine)
+    for epochs in (-1, 2.5, "a"):
+        with pytest.raises(ValueError, match=f"epochs={epochs!r} has to be an integer, 1 at least"):
+            MetricEstimator("lowrank_mlr", epochs=epochs).fit(*wine)
     metric = MetricEstimator(**QUICK).fit(wine[0][:20], wine[1][:20])
+    for wrong in (wine[1][:20, None], wine[1][:1]):
+        with pytest.raises(ValueError, match="20 points need as many classes"):
+            metric.score(wine[0][:20], wrong)
     with pytest.raises(ValueError, match=r"learned from 13 features, got rows \(90, 2\)"):
         metric.predict(wine[0][:, :2])
 
@@ -106,6 +112,16 @@ def test_wrong_use_is_refused(wine):
 def test_the_cut_off_of_a_measure_is_an_option_of_the_ranker(wine):
     metric = MetricEstimator(n_neighbors=1, measure="ndcg", k=5, C=100.0, eps=0.1).fit(wine[0][:30], wine[1][:30])
     assert metric.ranker_.cuts.oracle.k == 5 and metric.get_params()["k"] == 5
+
+
+def test_options_of_other_libraries_and_numpy_integers(wine):
+    options = {"max_iter": 1, "n_components": 2}
+    metric = MetricEstimator("metric_baseline", method="nca", options=options).fit(*wine)
+    assert metric.transform(wine[0]).shape == (90, 2) and clone(metric).get_params()["options"] == options
+    assert metric.get_feature_names_out().tolist() == ["metric0", "metric1"]
+    with pytest.raises(ValueError, match=r"options of method=nca: .*unexpected keyword argument 'foo'"):
+        MetricEstimator("metric_baseline", method="nca", options={"foo": 1}).fit(*wine)
+    MetricEstimator("lowrank_mlr", epochs=np.int64(1), n_neighbors=np.int64(1)).fit(*wine).predict(wine[0])
 
 
 def test_parameters_that_do_not_exist_are_named():
@@ -180,6 +196,10 @@ def test_points_far_from_0_are_ranked_as_near_ones():
         ([[0.0, float("nan")], [1.0, 2.0]], [0, 1], "1 values of X are not finite"),
         ([[0.0, 1.0], [1.0, 2.0]], [[0], [1]], r"classes \(n,\), got \(2, 2\) and \(2, 1\)"),
         ([[0.0, 1.0], [1.0, 2.0]], [0.0, float("nan")], "1 of the classes are NaN"),
+        ([[0.0, 1.0], [1.0, 2.0]], [0.5, 1.0], "Unknown label type: class 0.5"),
+        ([[0.0, 1.0], [1.0, 2.0]], [0.0, float("inf")], "Unknown label type: class inf"),
+        ([[1j, 1.0], [1.0, 2.0]], [0, 1], "X is complex"),
+        (np.zeros((2, 0)), [0, 1], r"expected points \(n, D\)"),
         (csr_matrix([[0.0, 1.0], [1.0, 2.0]]), [0, 1], r"X is sparse, .* give X.toarray\(\)"),
     ],
 )

@@ -32,7 +32,7 @@ RANKERS = {
     "TransductivePCA": "torchrank.rankers.transductive",
 }
 EXPORTS = RANKERS | {
-    "load": "torchrank.rankers.base",
+    "load": "torchrank.rankers.checkpoints",
     "MetricEstimator": "torchrank.estimator",
     "RankingDataModule": "torchrank.data.datamodule",
     "RankingSet": "torchrank.data.lists",

@@ -73,12 +73,15 @@ class MetricEstimator:
         if isinstance(self.options.get("C"), list):
             raise ValueError("a path of C is chosen from by validation, which this fit has not: use GridSearchCV")
         _check_names(self.model, self.options)
-        self._check_neighbours()
+        _check_count("n_neighbors", self.n_neighbors)
+        _check_count("epochs", self.epochs)
         x, classes = _rows(X), np.asarray(y)
-        if x.dim() != 2 or classes.shape != (len(x),):
+        if x.dim() != 2 or x.shape[1] == 0 or classes.shape != (len(x),):
             raise ValueError(f"expected points (n, D) and classes (n,), got {tuple(x.shape)} and {classes.shape}")
         if classes.dtype.kind == "f" and np.isnan(classes).any():
             raise ValueError(f"{np.isnan(classes).sum()} of the classes are NaN: leave these points out")
+        if classes.dtype.kind == "f" and not (classes % 1 == 0).all():
+            raise ValueError(f"Unknown label type: class {classes[classes % 1 != 0][0]} is no whole number and no name")
         names, codes = np.unique(classes, return_inverse=True)
         # far from 0 the rows would lose their digits; a transform may mean where they lie
         centre = x.mean(0) * (self.options.get("transform") is None)
@@ -86,10 +89,6 @@ class MetricEstimator:
         self.classes_, self.n_features_in_, self._centre = names, x.shape[1], centre
         self._codes, self._images = torch.from_numpy(codes), self._embed(x, centred=True)
         return self
-
-    def _check_neighbours(self) -> None:
-        if not isinstance(self.n_neighbors, int | np.integer) or self.n_neighbors < 1:
-            raise ValueError(f"n_neighbors={self.n_neighbors} has to be an integer, 1 at least: how many points vote")
 
     def _fitted(self, x: Tensor, codes: Tensor, names: np.ndarray) -> Any:
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in self.options.items()}
@@ -100,7 +99,7 @@ class MetricEstimator:
             trainer = Trainer(
                 accelerator="cpu",
                 devices=1,
-                max_epochs=ranker.rounds or self.epochs,
+                max_epochs=ranker.rounds or int(self.epochs),
                 limit_val_batches=0,
                 num_sanity_val_steps=0,
                 logger=False,
@@ -150,12 +149,16 @@ class MetricEstimator:
         """Points (n, D) as their images (n, r)."""
         return self._embed(_rows(X)).numpy()
 
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """The names of the columns of `transform`, as scikit-learn's pipelines ask for them."""
+        return np.array([f"metric{column}" for column in range(len(self._ranker().components))], dtype=object)
+
     def fit_transform(self, X: Any, y: Any) -> np.ndarray:
         return self.fit(X, y).transform(X)
 
     def predict(self, X: Any) -> np.ndarray:
         """The classes for which the nearest training points vote."""
-        self._check_neighbours()
+        _check_count("n_neighbors", self.n_neighbors)
         images, found = self._embed(_rows(X), centred=True), []
         for part in images.split(max(1, CHUNK_NUMBERS // len(self._images))):
             distances = torch.cdist(part, self._images, compute_mode="donot_use_mm_for_euclid_dist")
@@ -165,7 +168,10 @@ class MetricEstimator:
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of right predictions."""
-        return float(np.average(self.predict(X) == np.asarray(y), weights=sample_weight))
+        found, classes = self.predict(X), np.asarray(y)
+        if classes.shape != found.shape:
+            raise ValueError(f"{len(found)} points need as many classes, got {classes.shape}")
+        return float(np.average(found == classes, weights=sample_weight))
 
     def _embed(self, x: Tensor, *, centred: bool = False) -> Tensor:
         ranker = self._ranker()
@@ -181,10 +187,15 @@ class MetricEstimator:
         return self.ranker_
 
 
+def _check_count(name: str, value: Any) -> None:
+    if not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name}={value!r} has to be an integer, 1 at least")
+
+
 def _check_names(model: str, names: Iterable[str]) -> None:
     if model in MODELS:
-        signatures = inspect.signature(MetricEstimator), inspect.signature(_ranker_class(model))
-        known = {name for each in signatures for name in each.parameters} - {"options", "num_features"}
+        own = set(inspect.signature(MetricEstimator).parameters) - {"options"}
+        known = own | set(inspect.signature(_ranker_class(model)).parameters) - {"num_features"}
         if unknown := [name for name in names if name not in known]:
             raise ValueError(f"{model} has no parameter {', '.join(unknown)}: it has {', '.join(sorted(known))}")
 
@@ -205,6 +216,8 @@ def _not_fitted(message: str) -> Exception:
 def _rows(X: Any) -> Tensor:
     if hasattr(X, "toarray"):
         raise ValueError("X is sparse, and a metric has a weight for every pair of features: give X.toarray()")
+    if np.iscomplexobj(X):
+        raise ValueError("X is complex, and distances are those of real numbers: give real and imaginary parts")
     rows = torch.from_numpy(np.array(X, dtype=np.float64))
     if not rows.isfinite().all():
         raise ValueError(f"{int((~rows.isfinite()).sum())} values of X are not finite: clean or impute them first")

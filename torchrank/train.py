@@ -18,7 +18,8 @@ from pytorch_lightning import LightningDataModule, Trainer, seed_everything
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from torchrank.rankers.base import Ranker, load
+from torchrank.rankers.base import Ranker
+from torchrank.rankers.checkpoints import load, read_checkpoint
 from torchrank.report.sheets import smaller_is_better
 from torchrank.results import alone_in, finished, forget_results, print_results, record, write_results
 
@@ -99,6 +100,7 @@ def fit_and_test(config: DictConfig, trainer: Trainer) -> tuple[dict[str, Any], 
     state = config.ckpt_path
     if config.train:
         if state:
+            read_checkpoint(state)  # refused here if it is none: Lightning would not say why
             keep_checkpoints_in(Path(state).parent, trainer)
         try:
             trainer.fit(ranker, datamodule=data, ckpt_path=state, weights_only=True)

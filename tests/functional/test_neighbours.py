@@ -85,6 +85,10 @@ def test_bad_input_is_refused():
     scores, classes, offsets, own = batch(9)
     with pytest.raises(ValueError, match="positive integer"):
         F.knn_error(scores, classes, offsets, own, k=0)
+    with pytest.raises(ValueError, match="positive integer"):
+        F.knn_error(scores, classes, offsets, own, k=1.0)
+    expected = F.knn_error(scores, classes, offsets, own, k=3)
+    torch.testing.assert_close(F.knn_error(scores, classes, offsets, own, k=np.int64(3)), expected, equal_nan=True)
     with pytest.raises(ValueError, match="60 lists need as many query classes"):
         F.knn_error(scores, classes, offsets, own[:5], k=3)
     with pytest.raises(ValueError, match=r"knn_error@3 is an error of classes: give classes"):

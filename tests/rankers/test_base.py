@@ -7,7 +7,16 @@ from omegaconf import OmegaConf
 
 import torchrank
 from tests.rankers.small import FEATURES, data, lists, trainer
-from torchrank import GBDTRanker, LambdaRank, ListNet, NeuralRanker, RankingDataModule, RankingSet, SingleFeature
+from torchrank import (
+    GBDTRanker,
+    LambdaRank,
+    ListNet,
+    LowRankMLR,
+    NeuralRanker,
+    RankingDataModule,
+    RankingSet,
+    SingleFeature,
+)
 from torchrank.data import SparseRows
 from torchrank.functional import ndcg
 
@@ -107,6 +116,30 @@ def test_other_numbers_of_features_are_refused(fitted):
         fitted[0](torch.zeros(2, 4), torch.tensor([0, 2]))
 
 
+def test_integer_rows_are_scored_as_the_same_numbers(fitted):
+    x = torch.randint(-3, 4, (9, FEATURES), generator=torch.Generator().manual_seed(0))
+    offsets = torch.tensor([0, 4, 9])
+    with torch.no_grad():
+        expected = fitted[0](x.float(), offsets)
+        assert torch.equal(fitted[0](x, offsets), expected) and expected.any()
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"offsets": torch.tensor([0, 4, 2, 6])}, "never fall"),
+        ({"offsets": torch.tensor([0, 4])}, "offsets end at 4"),
+        ({"index": torch.tensor([0, 1, 2, 3, 4, -1])}, "index runs over -1..4"),
+        ({"index": torch.tensor([0, 1, 2, 3, 4, 6])}, "the corpus has 6 rows"),
+        ({"queries": torch.zeros(2, FEATURES)}, r"query vectors \(2, 6\) for lists"),
+    ],
+)
+def test_lists_that_do_not_fit_together_are_refused(parts, message):
+    given = {"offsets": torch.tensor([0, 4, 6, 6]), "queries": torch.zeros(3, FEATURES)} | parts
+    with pytest.raises(ValueError, match=message):
+        LowRankMLR(FEATURES, transform=None)(torch.zeros(6, FEATURES), given.pop("offsets"), **given)
+
+
 def test_a_shared_corpus_is_scored_as_its_flat_copy():
     corpus, index, offsets = torch.randn(7, FEATURES), torch.tensor([3, 1, 1, 6, 0]), torch.tensor([0, 2, 5])
     ranker = NeuralRanker(FEATURES, transform=None).eval()
@@ -141,6 +174,10 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     torch.save({"ranker": "os.system"}, tmp_path / "x.ckpt")
     with pytest.raises(ValueError, match=r"is not a checkpoint of torchrank"):
         torchrank.load(tmp_path / "x.ckpt")
+    for name, save in (("text", lambda path: path.write_text("# text")), ("npz", lambda path: np.savez(path, x=1))):
+        save(tmp_path / f"{name}.npz")
+        with pytest.raises(ValueError, match=rf"{name}.npz is not a checkpoint of torchrank"):
+            torchrank.load(tmp_path / f"{name}.npz")
 
 
 def test_rounds_refuse_settings_that_would_spoil_them(tmp_path):

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import torchrank
-from tests.rankers.metric_fits import KINDS, QUICK, D, data, fit, module_of
+from tests.rankers.metric_fits import KINDS, QUICK, D, data, fit, graded, module_of
 from tests.rankers.small import trainer
-from torchrank import MLR
+from torchrank import MLR, MetricBaseline
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +95,33 @@ def test_other_options_are_refused_but_for_more_rounds(tmp_path):
     more = MLR(D, **(QUICK | {"rounds": 500}))
     trainer(tmp_path, 500, monitor=None).fit(more, datamodule=data(), ckpt_path=last, weights_only=True)
     assert more.converged
+
+
+def test_other_data_and_another_ranker_are_refused(tmp_path):
+    """Cuts of other lists bound another problem, and its test points may be among them."""
+    last, module, moved = tmp_path / "last.ckpt", data(form="corpus"), data(form="corpus")
+    fit(tmp_path, module, rounds=2).trainer.save_checkpoint(last)
+    moved.sets["train"] = graded(seed=9)
+    for ranker, lists, message in (
+        (MLR(D, **QUICK), moved, "made with other training lists"),
+        (MetricBaseline(D, transform=None), module, "holds a MLR, not a MetricBaseline"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            trainer(tmp_path, 9, monitor=None).fit(ranker, datamodule=lists, ckpt_path=last, weights_only=True)
+
+
+def test_every_fit_of_a_path_is_validated(tmp_path):
+    seen = []
+
+    class Watched(MLR):
+        def on_validation_epoch_end(self):
+            super().on_validation_epoch_end()
+            seen.append(self.findings["C"])
+
+    trainer(tmp_path, 9, monitor="val/map", check_val_every_n_epoch=1000).fit(
+        Watched(D, **(QUICK | {"C": [1.0, 3.0, 10.0]})), datamodule=data()
+    )
+    assert seen == [1.0, 3.0, 10.0]
 
 
 def test_tuples_and_lists_are_the_same_options(tmp_path):

@@ -107,6 +107,18 @@ def test_the_interior_point_method_alone_finds_the_minimum(name):
         assert weights.min() > 0 and weights.sum() < C and complement > 0
 
 
+def test_a_diagonal_has_zeros_whichever_method_solves_it():
+    """At the minimum a weight or what is left of its bound is 0: as many weights as cuts that bind, at most."""
+    for seed, C in ((1, 0.5), (2, 40.0), (3, 1e4)):
+        psi, loss = pieces(seed, "diagonal", count=8)
+        psi = np.tile(psi, (1, 4)) * np.random.default_rng(seed).uniform(0.5, 1.5, (8, 16))
+        true = solved(psi, loss, C, "diagonal")
+        omega, found = reduced(psi, loss, C, "diagonal", 1e-7 * max(true, 1.0))
+        assert found.upper == pytest.approx(true, rel=1e-5, abs=1e-6)
+        assert found.upper == pytest.approx(objective(omega, psi, loss, C, found.point), rel=1e-12)
+        assert 0 < np.count_nonzero(found.point) <= 8
+
+
 @pytest.mark.parametrize("steps", [1, 3, 20])
 @pytest.mark.parametrize("name", ["trace", "fro", "l21", "diagonal", "anchor"])
 def test_with_few_steps_the_bounds_still_hold(name, steps):

@@ -106,6 +106,11 @@ def make_batch(
     return Batch(x, labels, offsets, query, index, queries, int(np.diff(bounds).max(initial=0)), pairs, num_grades)
 
 
+def as_floats(x: Any) -> Any:
+    """Rows of integers or of yes and no as numbers with a fraction, dense or sparse; others as they are."""
+    return x if x.dtype.is_floating_point else x.to(dtype=torch.get_default_dtype())
+
+
 def check_lists(
     x: Tensor | SparseRows, labels: Tensor, offsets: Tensor, *, index: Tensor | None, queries: Tensor | None
 ) -> None:

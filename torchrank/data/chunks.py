@@ -85,7 +85,7 @@ class Chunks:
         return torch.cat(parts)
 
 
-def check_finite(rows: Rows, start: int) -> None:
+def check_finite(rows: Rows, start: int, what: str = "row") -> None:
     """Refuse NaN and infinite features with their place; `start` is the number of the first row."""
     values = rows.values if isinstance(rows, SparseRows) else rows
     if values.isfinite().all():
@@ -95,7 +95,8 @@ def check_finite(rows: Rows, start: int) -> None:
         place = torch.stack((rows.row_ids()[place[0]], rows.columns[place[0]].long()))
     row, feature = place.tolist()
     value = (rows.dense() if isinstance(rows, SparseRows) else rows)[row, feature]
-    raise ValueError(f"feature {feature} (counted from 0) of row {start + row} is {value.item()}: clean the data first")
+    where = f"feature {feature} (counted from 0) of {what} {start + row}"
+    raise ValueError(f"{where} is {value.item()}: clean the data first")
 
 
 def refuse_sentinels(rows: Rows) -> None:

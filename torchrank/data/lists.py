@@ -16,6 +16,7 @@ from torchrank.data.sparse import SparseRows
 from torchrank.data.transforms import Identity, Transform
 
 Ids = Sequence[str] | np.ndarray
+PART = 2**22  # numbers that are added up at once
 
 
 class RankingSet(Dataset):
@@ -217,6 +218,12 @@ class RankingSet(Dataset):
             start += len(part)
         return rows, queries
 
+    def outline(self) -> dict[str, float]:
+        """What tells this set from others: its sizes, and the sums of |x| over rows and over query vectors."""
+        rows = self.x.values if isinstance(self.x, SparseRows) else self.x
+        found = {"lists": len(self), "entries": int(self.lengths.sum()), "pairs": int(self.pairs.sum())}
+        return found | {"sum of |x|": _size(rows), "sum of |q|": 0.0 if self.queries is None else _size(self.queries)}
+
     def tiebreak(self) -> Tensor:
         """Place of each entry in its list by document id, descending (N,): trec_eval's order among equal scores.
 
@@ -246,6 +253,10 @@ def _change_values(x: SparseRows, transform: Transform) -> SparseRows:
         values[start : start + len(block.values)] = transform(block, rows).values
         start += len(block.values)
     return x.with_values(values)
+
+
+def _size(values: Tensor) -> float:
+    return sum(float(part.double().abs().sum()) for part in values.reshape(-1).split(PART))
 
 
 def _one(position: int, count: int) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,8 +99,8 @@ def load_points(
             raise ValueError(f"{option}={share} must be at least 0 and below 1")
     if validate not in ("held_out", "leave_one_out"):
         raise ValueError(f"unknown data.validate={validate!r}: choose held_out or leave_one_out")
-    if fold < 1:
-        raise ValueError(f"data.fold={fold}: the random splits are numbered from 1")
+    if not isinstance(fold, Integral) or fold < 1:
+        raise ValueError(f"data.fold={fold}: the random splits are numbered 1, 2, ...")
     training, testing = _read_source(source, root, test, download, label=label, header=header)
     x, classes = (np.concatenate(parts) for parts in zip(*training, *testing, strict=True))
     class_names, codes = np.unique(classes, return_inverse=True)

@@ -1,6 +1,6 @@
 """Classification by nearest neighbours: a ranking whose top k entries vote on the class of the query."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -28,12 +28,12 @@ def knn_error(
     >>> knn_error(scores, classes, torch.tensor([0, 4]), torch.tensor([5]), k=[1, 3, 4]).tolist()
     [[0.0, 1.0, 0.0]]
     """
-    cuts = [k] if isinstance(k, int) else list(k)
+    cuts = list(k) if isinstance(k, Iterable) else [k]
     if not cuts:
         raise ValueError("k is empty: give the number of neighbours that vote, or several")
     ranking = rank(scores, classes, offsets, max_length=max_length, num_grades=0)
     errors = finish(vote_errors(ranking.labels, offsets, query_classes, cuts, longest=ranking.longest), scores)
-    return errors[:, 0] if isinstance(k, int) else errors
+    return errors if isinstance(k, Iterable) else errors[:, 0]
 
 
 def vote_errors(

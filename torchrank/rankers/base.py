@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from os import PathLike
 from typing import Any
 
 import torch
@@ -12,12 +11,13 @@ from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 from tqdm import tqdm
 
-import torchrank
-from torchrank.data.batch import Batch
+from torchrank.data.batch import Batch, as_floats, check_lists
+from torchrank.data.chunks import check_finite
 from torchrank.data.datamodule import RankingDataModule, transform_batch
 from torchrank.data.sparse import SparseRows
 from torchrank.data.transforms import make_transform
 from torchrank.functional.ragged import sort_within
+from torchrank.rankers.checkpoints import check_plain, check_same_data, check_same_ranker
 from torchrank.rankers.measured import MeasuredSplit
 from torchrank.rankers.rounds import RoundOptimizer, round_step, start_rounds
 
@@ -33,11 +33,13 @@ class Ranker(LightningModule):
     """Scores whole lists; owns its feature transform; is measured, saved and loaded the same way whatever it learns.
 
     `takes` names the kinds of data beyond dense rows of its own that a ranker accepts (the keys of `KINDS`).
-    `certified` fits end by their own certificate: no early stopping, the last state is tested.
+    `certified` fits end by their own certificate: no early stopping, the last state is tested. Rounds of `is_path` are
+    whole fits with other settings: each of them is validated, and the best is tested.
     """
 
     takes: frozenset[str] = frozenset()
     certified = False
+    is_path = False
     by_rounds = False
     rounds: int | None = None
     converged: Tensor
@@ -54,6 +56,7 @@ class Ranker(LightningModule):
         self.certificate: dict[str, float] = {}  # what a certified fit found, then what it has to be at most, then more
         self.findings: dict[str, Any] = {}  # what else a fit has to say, plain values, for results.json
         self._sizes: dict[str, list[int]] = {}
+        self._outline: dict[str, float] = {}  # of the training lists
         self._whole: tuple[Ranker, RankingDataModule] | None = None  # what it is a part of, and its lists: `join`
 
     # ---- what a ranker implements -------------------------------------------------------------------------------
@@ -97,14 +100,16 @@ class Ranker(LightningModule):
     ) -> Batch:
         """Raw lists without labels as the batch that `score` takes: checked and transformed."""
         self._check_rows(x, index is not None, queries is not None)
+        x, labels = as_floats(x), torch.zeros(len(x) if index is None else len(index), device=offsets.device)
+        check_lists(x, labels, offsets, index=index, queries=queries)
         lengths = offsets.diff()
         batch = Batch(
             x=x,
-            labels=torch.zeros(len(x) if index is None else len(index), device=offsets.device),
+            labels=labels,
             offsets=offsets,
             query=torch.arange(len(lengths), device=offsets.device) if query is None else query,
             index=index,
-            queries=queries,
+            queries=None if queries is None else queries.to(x.dtype),
             max_length=int(lengths.max()) if len(lengths) else 0,
             num_pairs=0,
             num_grades=1,
@@ -214,6 +219,9 @@ class Ranker(LightningModule):
             raise ValueError(f"to {stage} needs {STAGE_SETS[stage]} lists, and this data has {there} only.")
         lists = data.sets[STAGE_SETS[stage]]
         self._check_rows(lists.x, lists.is_shared, lists.has_queries)
+        for given in data.sets.values():
+            if given.queries is not None:
+                check_finite(given.queries, 0, f"{given.name} query")
         if stage == "fit":
             self._check_trainer()
             if self.trainer.ckpt_path is None:
@@ -235,6 +243,11 @@ class Ranker(LightningModule):
 
     def on_fit_start(self) -> None:
         self._interval = self.trainer.check_val_every_n_epoch
+        if self._whole is None:
+            outline = self.data.sets["train"].outline()
+            if self.trainer.ckpt_path is not None:
+                check_same_data(self._outline or outline, outline)
+            self._outline = outline
         if self.trainer.ckpt_path is None:
             self.converged.fill_(False)
             with torch.no_grad():
@@ -301,23 +314,13 @@ class Ranker(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         checkpoint["ranker"] = type(self).__name__
         checkpoint["certificate"], checkpoint["findings"] = self.certificate, self.findings
-        checkpoint["sizes"] = self._sizes
+        checkpoint["sizes"], checkpoint["outline"] = self._sizes, self._outline
         checkpoint["transform_sizes"] = self.transform.resized()
 
-    def _check_options(self, saved: dict) -> None:
-        """A state goes on with the options that it was made with; only the limit of rounds may be raised."""
-        names = saved.keys() & self.hparams.keys() - {"rounds"}
-        other = [name for name in names if _listed(saved[name]) != _listed(self.hparams[name])]
-        if other:
-            theirs, ours = (", ".join(f"{name}={of[name]!r}" for name in sorted(other)) for of in (saved, self.hparams))
-            raise ValueError(
-                f"the checkpoint was made with {theirs}, and this {type(self).__name__} has {ours}: go on with the "
-                "options of the checkpoint (only rounds may differ), or start anew without ckpt_path."
-            )
-
     def on_load_checkpoint(self, checkpoint: dict) -> None:
-        self._check_options(checkpoint.get("hyper_parameters", {}))
+        check_same_ranker(self, checkpoint)
         self.certificate, self.findings = checkpoint.get("certificate", {}), checkpoint.get("findings", {})
+        self._outline = checkpoint.get("outline", {})
         self.transform.allocate(checkpoint["transform_sizes"])
         for name, shape in checkpoint["sizes"].items():
             self.resize(name, tuple(shape))
@@ -377,34 +380,3 @@ def density_of(weight: Tensor) -> float:
 
 def without_labels(batch: Batch) -> Batch:
     return batch._replace(labels=torch.zeros_like(batch.labels), num_pairs=0)
-
-
-def check_plain(value: Any, where: str) -> None:
-    """Hyper-parameters are plain Python values, or the checkpoint could not be loaded without executing code."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            check_plain(item, f"{where}.{key}")
-    elif type(value) in (list, tuple):
-        for item in value:
-            check_plain(item, where)
-    elif value is not None and type(value) not in (str, int, float, bool):
-        kind = type(value).__name__
-        raise ValueError(f"{where} is a {kind} ({value!r}): pass a plain str, int, float, bool, list or dict.")
-
-
-def _listed(value: Any) -> Any:
-    """Tuples as lists, which configs have in their place."""
-    if isinstance(value, dict):
-        return {key: _listed(item) for key, item in value.items()}
-    return [_listed(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def load(path: str | PathLike, map_location: Any = "cpu") -> Ranker:
-    """The fitted ranker in a checkpoint, ready to score; nothing in the file is executed and no config is needed."""
-    checkpoint = torch.load(path, map_location=map_location, weights_only=True)
-    name = checkpoint.get("ranker") if isinstance(checkpoint, dict) else None
-    if name not in torchrank.RANKERS:
-        known = ", ".join(torchrank.RANKERS)
-        raise ValueError(f"{path} is not a checkpoint of torchrank: its ranker is {name!r}, not one of {known}.")
-    cls = torchrank.__getattr__(name)
-    return cls.load_from_checkpoint(path, map_location=map_location, weights_only=True).eval()

@@ -33,9 +33,9 @@ class Oracle(NamedTuple):
             raise ValueError(f"unknown measure={measure!r}: choose one of {', '.join(MEASURES)}")
         if discount not in ("letor", "log2p1"):
             raise ValueError(f"unknown discount={discount!r}: choose letor or log2p1")
-        if isinstance(threshold, str) and threshold != "sweep":
+        if not isinstance(threshold, int | float) and threshold != "sweep":
             raise ValueError(f"threshold={threshold!r} is the lowest grade of a relevant document, or sweep")
-        if not isinstance(threshold, str) and math.isnan(threshold):
+        if threshold != threshold:
             raise ValueError(f"threshold={threshold}: no grade is that high, and none is lower")
         check_cutoff(k)
         cuts_off = measure in ("precision", "ndcg")
@@ -112,7 +112,7 @@ class CutRounds(nn.Module):
         lam: float = 0.0,
     ):
         super().__init__()
-        self.oracle, self.limit, self.is_path = oracle, cuts, isinstance(C, list)
+        self.oracle, self.limit = oracle, cuts
         self.C: list[float] = C if isinstance(C, list) else [C]
         self.options: dict[str, Any] = {"regulariser": regulariser, "lam": lam, "eps": eps, "stabilise": stabilise}
         if not self.C or not all(map(is_positive, self.C)):
@@ -157,7 +157,7 @@ class CutRounds(nn.Module):
         `scores(batch, W)` are those of the entries, `add(batch, coefficients, into)` sums delta psi.
         """
         options = self.options | {"anchor": anchor}
-        if not self.is_path:
+        if not ranker.is_path:
             plane = self._cut(ranker, self.plane, scores, add, options | {"C": self.C[0]})
             return plane, self._report(ranker, plane, self.C[0])
         step = ranker.trainer.current_epoch
@@ -192,7 +192,7 @@ class CutRounds(nn.Module):
         """Log the bounds; whether they prove the fit."""
         upper, lower, left = (float(value) for value in (plane.upper, plane.lower, gap(plane)))
         ranker.certificate = {"gap": left, "eps*C": self.options["eps"] * C, "upper": upper, "lower": lower}
-        if self.is_path:
+        if ranker.is_path:
             ranker.findings = {"C": C}
         if left < -self.options["eps"] * C:
             raise ValueError(

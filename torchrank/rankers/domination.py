@@ -94,7 +94,7 @@ class DominationRank(RoundRanker):
         self.group, self.negatives, self.per_topic = group, negatives, per_topic
         self.induction, self.gain_tolerance = induction, gain_tolerance
         self.path, self.path_ratio, self.tolerance, self.seed = path, path_ratio, tolerance, seed
-        self.certified = path is None
+        self.is_path, self.certified = path is not None, path is None
         self.topics: list[str] | None = None
         check_options(self, solver)
         self.weight = nn.Parameter(torch.zeros(1, self.transform.num_outputs, dtype=torch.float64), requires_grad=False)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchrank.data.batch import Batch
+from torchrank.data.batch import Batch, as_floats
 from torchrank.functional.ragged import segment_sum, wide
 from torchrank.rankers.base import GradientRanker
 from torchrank.rankers.cuts import Oracle, is_positive
@@ -90,5 +90,5 @@ class LowRankMLR(GradientRanker):
 
     def embed(self, x: Tensor) -> Tensor:
         """Rows (n, D) in the space whose squared Euclidean distances are those of the metric: transformed, times L'."""
-        rows: Any = self.transform(x, torch.tensor([0, len(x)]))
+        rows: Any = self.transform(as_floats(x), torch.tensor([0, len(x)]))
         return rows @ self.components.detach().to(rows.dtype).T

@@ -68,7 +68,10 @@ class MetricBaseline(RoundRanker):
 
 def learn(method: str, x: Tensor, classes: Tensor, options: dict) -> np.ndarray:
     """The components (r, D) that the library finds for rows (n, D) and their classes (n,)."""
-    learner = library(method)(**options)
+    try:
+        learner = library(method)(**options)
+    except TypeError as error:
+        raise ValueError(f"options of method={method}: {error}") from error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # metric-learn's, about scikit-learn
         learner.fit(x.double().cpu().numpy(), classes.cpu().numpy())

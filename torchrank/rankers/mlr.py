@@ -9,7 +9,7 @@ import torch
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 
-from torchrank.data.batch import Batch
+from torchrank.data.batch import Batch, as_floats
 from torchrank.rankers.base import RoundRanker
 from torchrank.rankers.cuts import CutRounds, Oracle, is_positive
 from torchrank.solvers.nearest import keep_nearest
@@ -63,7 +63,8 @@ class MLR(RoundRanker):
         transform: str | dict | list | None = "standard",
     ):
         super().__init__(num_features, transform, max(1, len(C)) if isinstance(C, list) else rounds)
-        self.certified = not isinstance(C, list)
+        self.is_path = isinstance(C, list)
+        self.certified = not self.is_path
         self.regulariser, self.neighbours, self.anchor = regulariser, neighbours, anchor
         self._check(lam, threshold)
         oracle = Oracle.make(measure, k, threshold, discount)
@@ -114,7 +115,7 @@ class MLR(RoundRanker):
 
     def embed(self, x: Tensor) -> Tensor:
         """Rows (n, D) in the space whose squared Euclidean distances are those of the metric: transformed, times L'."""
-        rows: Any = self.transform(x, torch.tensor([0, len(x)]))
+        rows: Any = self.transform(as_floats(x), torch.tensor([0, len(x)]))
         return rows @ self.components.to(rows.dtype).T
 
     # ---- learning -----------------------------------------------------------------------------------------------

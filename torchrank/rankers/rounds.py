@@ -14,14 +14,15 @@ def start_rounds(ranker: Any) -> None:
 
 
 def round_step(ranker: Any) -> None:
-    """Run one round through the optimizer and stop the trainer after the last one, which is always validated."""
+    """Run one round through the optimizer and stop the trainer after the last one. That one is always validated, and
+    all are on a path."""
     trainer, rounds = ranker.trainer, ranker.rounds or 0
     if not ranker.converged and trainer.current_epoch < rounds:
         ranker.optimizers().step()
     if ranker.converged or trainer.current_epoch + 1 >= rounds:
         trainer.should_stop = True
     limits = (trainer.current_epoch + 1 == trainer.max_epochs, trainer.global_step == trainer.max_steps)
-    if trainer.should_stop or any(limits):
+    if ranker.is_path or trainer.should_stop or any(limits):
         trainer.check_val_every_n_epoch = 1
 
 

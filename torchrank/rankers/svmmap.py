@@ -38,7 +38,8 @@ class SVMMap(RoundRanker):
         transform: str | dict | list | None = "query_minmax",
     ):
         super().__init__(num_features, transform, max(1, len(C)) if isinstance(C, list) else rounds)
-        self.certified = not isinstance(C, list)
+        self.is_path = isinstance(C, list)
+        self.certified = not self.is_path
         oracle, width = Oracle.make(measure, k, threshold, discount), self.transform.num_outputs
         self.cuts = CutRounds((width,), oracle, regulariser="linear", C=C, eps=eps, stabilise=stabilise, cuts=rounds)
         self.weight = nn.Parameter(torch.zeros(width, dtype=torch.float64), requires_grad=False)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from torchrank.solvers.admm import Cuts, Reduced, hinge
 from torchrank.solvers.reduced import solve_reduced
-from torchrank.solvers.regularisers import GroupSparse, Regulariser, make_regulariser
+from torchrank.solvers.regularisers import Diagonal, GroupSparse, Regulariser, make_regulariser
 
 PATIENCE = 50  # rounds without weight after which a cut is dropped
 LOOSE = 0.4  # share of the gap to which the reduced problem is solved; exact minima make worse probes than inner points
@@ -175,13 +175,13 @@ def _solved(plane: Plane, omega: Regulariser, C: float, stabilise: float) -> Pla
 def _next_probe(plane: Plane, cuts: Cuts, point: Tensor, omega: Regulariser, C: float, stabilise: float) -> Tensor:
     """Between the best point and the minimum of the cuts.
 
-    With l21 the rows that are 0 at the minimum are 0 in the probe, or else they would never become 0 in the best point,
-    unless the cuts say already that the best point is no good without these rows.
+    Features that are 0 at the minimum, with l21 or a diagonal, are 0 in the probe, or else they would never become 0 in
+    the best point, unless the cuts say already that the best point is no good without them.
     """
     inner = plane.best
-    if isinstance(omega, GroupSparse):
-        kept = point.diagonal() > 0
-        rest = inner * (kept[:, None] & kept)
+    if isinstance(omega, GroupSparse | Diagonal):
+        kept = point > 0 if point.dim() == 1 else point.diagonal() > 0
+        rest = inner * (kept if point.dim() == 1 else kept[:, None] & kept)
         if omega.value(rest.numpy()) + C * hinge(cuts, rest.numpy()) <= plane.upper:
             inner = rest
     return stabilise * point + (1 - stabilise) * inner

@@ -56,4 +56,15 @@ def _interior(cuts: Cuts, start: Reduced, regulariser: Regulariser, C: float, to
     alpha = np.zeros_like(cuts.loss)
     alpha[used] = np.where(weights > math.sqrt(complement * C), weights, 0.0)
     found = start._replace(alpha=alpha, lower=max(lower, start.lower))
-    return found._replace(point=w, upper=upper) if upper < start.upper else found
+    found = found._replace(point=w, upper=upper) if upper < start.upper else found
+    return _with_zeros(cuts, found, w, slope, C, tolerance) if isinstance(regulariser, Diagonal) else found
+
+
+def _with_zeros(cuts: Cuts, found: Reduced, w: Array, slope: Array, C: float, tolerance: float) -> Reduced:
+    """A diagonal with exact zeros, where that is as good: of each weight and what its bound has left one is 0 at the
+    minimum. The others grow by what the cuts that bind lose, next to nothing."""
+    rest, binding = w * (w / w.sum() > 1 - slope), found.alpha > 0
+    had, has = cuts.psi[binding] @ w, cuts.psi[binding] @ rest
+    rest = rest * np.max(had[has > 0] / has[has > 0], initial=1.0)
+    upper = float(rest.sum()) + C * hinge(cuts, rest)
+    return found._replace(point=rest, upper=upper) if upper - found.lower <= tolerance else found

@@ -1,0 +1,78 @@
+"""What a checkpoint has to be: plain values, a ranker of torchrank, and for a fit that goes on the same beginning."""
+
+from __future__ import annotations
+
+import math
+from os import PathLike
+from pickle import UnpicklingError
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import torchrank
+
+if TYPE_CHECKING:
+    from torchrank.rankers.base import Ranker
+
+
+def load(path: str | PathLike, map_location: Any = "cpu") -> Ranker:
+    """The fitted ranker in a checkpoint, ready to score; nothing in the file is executed and no config is needed."""
+    cls = torchrank.__getattr__(read_checkpoint(path, map_location)["ranker"])
+    return cls.load_from_checkpoint(path, map_location=map_location, weights_only=True).eval()
+
+
+def read_checkpoint(path: str | PathLike, map_location: Any = "cpu") -> dict[str, Any]:
+    try:
+        checkpoint = torch.load(path, map_location=map_location, weights_only=True)
+    except (RuntimeError, UnpicklingError, EOFError) as error:
+        raise ValueError(f"{path} is not a checkpoint of torchrank: {str(error).splitlines()[0]}") from error
+    name = checkpoint.get("ranker") if isinstance(checkpoint, dict) else None
+    if name not in torchrank.RANKERS:
+        known = ", ".join(torchrank.RANKERS)
+        raise ValueError(f"{path} is not a checkpoint of torchrank: its ranker is {name!r}, not one of {known}.")
+    return checkpoint
+
+
+def check_same_ranker(ranker: Any, checkpoint: dict[str, Any]) -> None:
+    """A state goes on in a ranker of its kind and with its options; only the limit of rounds may be raised."""
+    name, saved, given = type(ranker).__name__, checkpoint.get("hyper_parameters", {}), ranker.hparams
+    if checkpoint.get("ranker", name) != name:
+        raise ValueError(f"the checkpoint holds a {checkpoint['ranker']}, not a {name}: choose its model")
+    other = [key for key in saved.keys() & given.keys() - {"rounds"} if _listed(saved[key]) != _listed(given[key])]
+    if other:
+        theirs, ours = (", ".join(f"{key}={of[key]!r}" for key in sorted(other)) for of in (saved, given))
+        raise ValueError(
+            f"the checkpoint was made with {theirs}, and this {name} has {ours}: go on with the options of the "
+            "checkpoint (only rounds may differ), or start anew without ckpt_path."
+        )
+
+
+def check_same_data(saved: dict[str, float], given: dict[str, float]) -> None:
+    """A fit goes on with the training lists that it began with, told by their outlines."""
+    alike = saved.keys() == given.keys() and all(math.isclose(saved[name], given[name]) for name in saved)
+    if not alike:
+        theirs, ours = (", ".join(f"{name} {value:.10g}" for name, value in of.items()) for of in (saved, given))
+        raise ValueError(
+            f"the checkpoint was made with other training lists ({theirs}) than these ({ours}): go on with the data "
+            "that the fit began with, or start anew without ckpt_path."
+        )
+
+
+def check_plain(value: Any, where: str) -> None:
+    """Hyper-parameters are plain Python values, or the checkpoint could not be loaded without executing code."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            check_plain(item, f"{where}.{key}")
+    elif type(value) in (list, tuple):
+        for item in value:
+            check_plain(item, where)
+    elif value is not None and type(value) not in (str, int, float, bool):
+        kind = type(value).__name__
+        raise ValueError(f"{where} is a {kind} ({value!r}): pass a plain str, int, float, bool, list or dict.")
+
+
+def _listed(value: Any) -> Any:
+    """Tuples as lists, which configs have in their place."""
+    if isinstance(value, dict):
+        return {key: _listed(item) for key, item in value.items()}
+    return [_listed(item) for item in value] if isinstance(value, list | tuple) else value
