@@ -80,8 +80,8 @@ class MetricEstimator:
             raise ValueError(f"expected points (n, D) and classes (n,), got {tuple(x.shape)} and {classes.shape}")
         if classes.dtype.kind == "f" and np.isnan(classes).any():
             raise ValueError(f"{np.isnan(classes).sum()} of the classes are NaN: leave these points out")
-        if classes.dtype.kind == "f" and not (classes % 1 == 0).all():
-            raise ValueError(f"Unknown label type: class {classes[classes % 1 != 0][0]} is no whole number and no name")
+        if classes.dtype.kind == "f" and not (named := np.isfinite(classes) & (classes == np.floor(classes))).all():
+            raise ValueError(f"Unknown label type: class {classes[~named][0]} is no whole number and no name")
         names, codes = np.unique(classes, return_inverse=True)
         # far from 0 the rows would lose their digits; a transform may mean where they lie
         centre = x.mean(0) * (self.options.get("transform") is None)
