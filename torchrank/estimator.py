@@ -74,7 +74,8 @@ class MetricEstimator:
             raise ValueError("a path of C is chosen from by validation, which this fit has not: use GridSearchCV")
         _check_names(self.model, self.options)
         _check_count("n_neighbors", self.n_neighbors)
-        _check_count("epochs", self.epochs)
+        if self.model == "lowrank_mlr":
+            _check_count("epochs", self.epochs)
         x, classes = _rows(X), np.asarray(y)
         if x.dim() != 2 or x.shape[1] == 0 or classes.shape != (len(x),):
             raise ValueError(f"expected points (n, D) and classes (n,), got {tuple(x.shape)} and {classes.shape}")

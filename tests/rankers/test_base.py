@@ -16,6 +16,7 @@ from torchrank import (
     RankingDataModule,
     RankingSet,
     SingleFeature,
+    SVMMap,
 )
 from torchrank.data import SparseRows
 from torchrank.functional import ndcg
@@ -121,7 +122,16 @@ def test_integer_rows_are_scored_as_the_same_numbers(fitted):
     offsets = torch.tensor([0, 4, 9])
     with torch.no_grad():
         expected = fitted[0](x.float(), offsets)
-        assert torch.equal(fitted[0](x, offsets), expected) and expected.any()
+        assert torch.equal(fitted[0](x, offsets.int()), expected) and expected.any()
+
+
+def test_large_integers_keep_their_differences():
+    x, offsets = 1_700_000_000 + 3 * torch.arange(6)[:, None], torch.tensor([0, 6])
+    ranker = SVMMap(1, transform="standard")
+    ranker.transform.fit(x, offsets)
+    ranker.weight.data.fill_(1.0)
+    assert torch.equal(ranker(x, offsets), ranker(x.double(), offsets).float())
+    assert len(ranker(x, offsets).unique()) == 6
 
 
 @pytest.mark.parametrize(
@@ -174,10 +184,13 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     torch.save({"ranker": "os.system"}, tmp_path / "x.ckpt")
     with pytest.raises(ValueError, match=r"is not a checkpoint of torchrank"):
         torchrank.load(tmp_path / "x.ckpt")
-    for name, save in (("text", lambda path: path.write_text("# text")), ("npz", lambda path: np.savez(path, x=1))):
-        save(tmp_path / f"{name}.npz")
-        with pytest.raises(ValueError, match=rf"{name}.npz is not a checkpoint of torchrank"):
-            torchrank.load(tmp_path / f"{name}.npz")
+    np.savez(tmp_path / "x.npz", x=1)
+    for content in ((tmp_path / "x.npz").read_bytes(), b"", b"# text", b"hello world", bytes(range(256))):
+        (tmp_path / "y.ckpt").write_bytes(content)
+        with pytest.raises(ValueError, match=r"y.ckpt is not a checkpoint of torchrank"):
+            torchrank.load(tmp_path / "y.ckpt")
+    with pytest.raises(FileNotFoundError):
+        torchrank.load(tmp_path / "none.ckpt")
 
 
 def test_rounds_refuse_settings_that_would_spoil_them(tmp_path):

@@ -1,14 +1,18 @@
 """MLR cut or interrupted anywhere and taken up again ends at the same state, bit by bit."""
 
 import signal
+from contextlib import nullcontext
 
 import pytest
 import torch
+from pytorch_lightning import Callback
 
 import torchrank
-from tests.rankers.metric_fits import KINDS, QUICK, D, data, fit, graded, module_of
+from tests.rankers import small
+from tests.rankers.metric_fits import KINDS, QUICK, D, data, fit, graded, module_of, rows
 from tests.rankers.small import trainer
-from torchrank import MLR, MetricBaseline
+from torchrank import MLR, RMLR, LocalRank, MetricBaseline
+from torchrank.data.corpus import CorpusSet, SameClass
 
 
 @pytest.fixture(autouse=True)
@@ -99,29 +103,55 @@ def test_other_options_are_refused_but_for_more_rounds(tmp_path):
 
 def test_other_data_and_another_ranker_are_refused(tmp_path):
     """Cuts of other lists bound another problem, and its test points may be among them."""
-    last, module, moved = tmp_path / "last.ckpt", data(form="corpus"), data(form="corpus")
-    fit(tmp_path, module, rounds=2).trainer.save_checkpoint(last)
-    moved.sets["train"] = graded(seed=9)
-    for ranker, lists, message in (
-        (MLR(D, **QUICK), moved, "made with other training lists"),
-        (MetricBaseline(D, transform=None), module, "holds a MLR, not a MetricBaseline"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            trainer(tmp_path, 9, monitor=None).fit(ranker, datamodule=lists, ckpt_path=last, weights_only=True)
+    class Mine(MLR):
+        pass
+
+    def go_on(ranker, train, message):
+        module = data(form="corpus")
+        module.sets["train"] = train
+        with pytest.raises(ValueError, match=message) if message else nullcontext():
+            trainer(tmp_path, 9, monitor=None).fit(ranker, datamodule=module, ckpt_path=last, weights_only=True)
+
+    last, train = tmp_path / "last.ckpt", graded()
+    fit(tmp_path, data(form="corpus"), rounds=2).trainer.save_checkpoint(last)
+    other = "made with other training lists"
+    go_on(MLR(D, **QUICK), graded(seed=9), other)
+    go_on(MLR(D, **QUICK), train.subset(torch.arange(len(train)).flip(0)), other)
+    train.labels = 3 - train.labels
+    go_on(MLR(D, **QUICK), train, other)
+    go_on(MetricBaseline(D, transform=None), graded(), "holds a MLR, not a MetricBaseline")
+    go_on(RMLR(D), graded(), "holds a MLR, not a RMLR")
+    go_on(Mine(D, **QUICK), graded(), None)
+
+
+def test_outlines_tell_classes_and_their_order():
+    x, classes = rows(0, 12)
+    outlines = []
+    for codes in (classes, classes.flip(0), classes[torch.randperm(12, generator=torch.Generator().manual_seed(1))]):
+        relevance = SameClass(codes, codes, ("a", "b", "c"))
+        outlines.append(CorpusSet(x, x, relevance, own=torch.arange(12)).outline())
+    assert outlines[0] != outlines[1] != outlines[2] != outlines[0]
+    assert all(one["x"] == outlines[0]["x"] and one["pairs"] == outlines[0]["pairs"] for one in outlines)
+
+
+class Seen(Callback):
+    def __init__(self):
+        self.epochs = []
+
+    def on_validation_epoch_end(self, trainer, ranker):
+        self.epochs.append(trainer.current_epoch)
 
 
 def test_every_fit_of_a_path_is_validated(tmp_path):
-    seen = []
-
-    class Watched(MLR):
-        def on_validation_epoch_end(self):
-            super().on_validation_epoch_end()
-            seen.append(self.findings["C"])
-
-    trainer(tmp_path, 9, monitor="val/map", check_val_every_n_epoch=1000).fit(
-        Watched(D, **(QUICK | {"C": [1.0, 3.0, 10.0]})), datamodule=data()
-    )
-    assert seen == [1.0, 3.0, 10.0]
+    path, base = {"C": [1.0, 3.0, 10.0]}, {"C": [1.0, 10.0], "eps": 0.1}
+    for ranker, module, rounds in (
+        (MLR(D, **QUICK | path), data(), [0, 1, 2]),
+        (LocalRank(small.FEATURES, base="svmmap", base_options=base, clusters=2), small.data(), [0, 1]),
+    ):
+        seen = Seen()
+        limits = {"monitor": None, "check_val_every_n_epoch": 1000, "callbacks": [seen]}
+        trainer(tmp_path, 9, **limits).fit(ranker, datamodule=module)
+        assert seen.epochs == rounds
 
 
 def test_tuples_and_lists_are_the_same_options(tmp_path):

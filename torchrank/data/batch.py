@@ -107,8 +107,8 @@ def make_batch(
 
 
 def as_floats(x: Any) -> Any:
-    """Rows of integers or of yes and no as numbers with a fraction, dense or sparse; others as they are."""
-    return x if x.dtype.is_floating_point else x.to(dtype=torch.get_default_dtype())
+    """Rows of integers, dense or sparse, in float64, which holds large ones; others as they are."""
+    return x if x.dtype.is_floating_point else x.to(dtype=torch.float64)
 
 
 def check_lists(

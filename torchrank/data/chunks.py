@@ -85,6 +85,14 @@ class Chunks:
         return torch.cat(parts)
 
 
+def parts_of(rows: Tensor | None) -> Iterator[tuple[int, Tensor]]:
+    """The number of the first row, and some consecutive rows: views of about `ELEMENTS` numbers. None has none."""
+    if rows is not None and rows.numel():
+        step = max(1, ELEMENTS * len(rows) // rows.numel())
+        for start in range(0, len(rows), step):
+            yield start, rows[start : start + step]
+
+
 def check_finite(rows: Rows, start: int, what: str = "row") -> None:
     """Refuse NaN and infinite features with their place; `start` is the number of the first row."""
     values = rows.values if isinstance(rows, SparseRows) else rows

@@ -36,6 +36,9 @@ class SameClass:
     def labels(self, place: Tensor, entries: Entries) -> Tensor:
         return (self.corpus_classes[entries.index] == self.classes[place][entries.lists]).float()
 
+    def parts(self) -> dict[str, Tensor]:
+        return {"classes": self.classes, "classes of rows": self.corpus_classes}
+
     def take(self, host: np.ndarray) -> SameClass:
         return replace(self, classes=self.classes[torch.from_numpy(host).to(self.classes.device)])
 
@@ -78,6 +81,9 @@ class Judged:
         labels = self.grades.new_zeros(len(entries.index))  # whatever the default dtype is (precision=64-true)
         labels[entries.offsets[lists] + rows - (rows > entries.own[lists]).long()] = self.grades[judged]
         return labels
+
+    def parts(self) -> dict[str, Tensor]:
+        return {"judged rows": self.rows, "grades": self.grades}
 
     def take(self, host: np.ndarray) -> Judged:
         counts = self.counts[host]
@@ -151,6 +157,9 @@ class CorpusSet(RankingSet):
     def index(self) -> Tensor | None:  # type: ignore[override]
         """(N,) corpus rows of all entries, made anew at each call."""
         return self[:].index
+
+    def _judgements(self) -> dict[str, Tensor]:
+        return self.relevance.parts()
 
     @property
     def is_shared(self) -> bool:

@@ -11,12 +11,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from torchrank.data.batch import Batch, check_lists, count_grades, count_pairs
-from torchrank.data.chunks import Chunks
+from torchrank.data.chunks import Chunks, parts_of
 from torchrank.data.sparse import SparseRows
 from torchrank.data.transforms import Identity, Transform
 
 Ids = Sequence[str] | np.ndarray
-PART = 2**22  # numbers that are added up at once
 
 
 class RankingSet(Dataset):
@@ -219,10 +218,14 @@ class RankingSet(Dataset):
         return rows, queries
 
     def outline(self) -> dict[str, float]:
-        """What tells this set from others: its sizes, and the sums of |x| over rows and over query vectors."""
+        """What tells this set from others, and from itself in another order: its sizes, and a sum over each part."""
         rows = self.x.values if isinstance(self.x, SparseRows) else self.x
-        found = {"lists": len(self), "entries": int(self.lengths.sum()), "pairs": int(self.pairs.sum())}
-        return found | {"sum of |x|": _size(rows), "sum of |q|": 0.0 if self.queries is None else _size(self.queries)}
+        sizes = {"lists": len(self), "entries": int(self.lengths.sum()), "pairs": int(self.pairs.sum())}
+        parts = {"x": rows, "queries": self.queries, **self._judgements()}
+        return sizes | {name: _weighed_sum(values) for name, values in parts.items()}
+
+    def _judgements(self) -> dict[str, Tensor]:
+        return {"labels": self.labels}
 
     def tiebreak(self) -> Tensor:
         """Place of each entry in its list by document id, descending (N,): trec_eval's order among equal scores.
@@ -255,8 +258,13 @@ def _change_values(x: SparseRows, transform: Transform) -> SparseRows:
     return x.with_values(values)
 
 
-def _size(values: Tensor) -> float:
-    return sum(float(part.double().abs().sum()) for part in values.reshape(-1).split(PART))
+def _weighed_sum(values: Tensor | None) -> float:
+    """Of absolute values, those of each row with another weight between 1 and 2 than those of the rows near it."""
+    found = 0.0
+    for start, part in parts_of(values):
+        weights = 1 + torch.arange(start, start + len(part), device=part.device) % 1009 / 1009
+        found += float(part.double().abs().reshape(len(part), -1).sum(1) @ weights.double())
+    return found
 
 
 def _one(position: int, count: int) -> tuple[int, int]:

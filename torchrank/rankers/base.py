@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from torchrank.data.batch import Batch, as_floats, check_lists
-from torchrank.data.chunks import check_finite
+from torchrank.data.chunks import check_finite, parts_of
 from torchrank.data.datamodule import RankingDataModule, transform_batch
 from torchrank.data.sparse import SparseRows
 from torchrank.data.transforms import make_transform
@@ -100,7 +100,9 @@ class Ranker(LightningModule):
     ) -> Batch:
         """Raw lists without labels as the batch that `score` takes: checked and transformed."""
         self._check_rows(x, index is not None, queries is not None)
-        x, labels = as_floats(x), torch.zeros(len(x) if index is None else len(index), device=offsets.device)
+        dtype = x.dtype if x.dtype.is_floating_point else torch.get_default_dtype()
+        x, offsets = as_floats(x), offsets if offsets.is_floating_point() else offsets.long()
+        labels = torch.zeros(len(x) if index is None else len(index), device=offsets.device)
         check_lists(x, labels, offsets, index=index, queries=queries)
         lengths = offsets.diff()
         batch = Batch(
@@ -114,7 +116,9 @@ class Ranker(LightningModule):
             num_pairs=0,
             num_grades=1,
         )
-        return transform_batch(self.transform, batch)
+        batch = transform_batch(self.transform, batch)
+        vectors = None if batch.queries is None else batch.queries.to(dtype)
+        return batch._replace(x=batch.x.to(dtype=dtype), queries=vectors)
 
     def rank(self, x: Tensor | SparseRows, offsets: Tensor, *, index: Tensor | None = None, **given: Any) -> Tensor:
         """Row numbers (N,): each list's block holds its rows, best first (ties keep their order)."""
@@ -220,8 +224,8 @@ class Ranker(LightningModule):
         lists = data.sets[STAGE_SETS[stage]]
         self._check_rows(lists.x, lists.is_shared, lists.has_queries)
         for given in data.sets.values():
-            if given.queries is not None:
-                check_finite(given.queries, 0, f"{given.name} query")
+            for start, part in parts_of(given.queries):
+                check_finite(part, start, f"{given.name} query")
         if stage == "fit":
             self._check_trainer()
             if self.trainer.ckpt_path is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from os import PathLike
-from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,8 +23,11 @@ def load(path: str | PathLike, map_location: Any = "cpu") -> Ranker:
 def read_checkpoint(path: str | PathLike, map_location: Any = "cpu") -> dict[str, Any]:
     try:
         checkpoint = torch.load(path, map_location=map_location, weights_only=True)
-    except (RuntimeError, UnpicklingError, EOFError) as error:
-        raise ValueError(f"{path} is not a checkpoint of torchrank: {str(error).splitlines()[0]}") from error
+    except OSError:
+        raise
+    except Exception as error:  # of zip, of pickle, or of what torch makes of either
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{path} is not a checkpoint of torchrank: {reason}") from error
     name = checkpoint.get("ranker") if isinstance(checkpoint, dict) else None
     if name not in torchrank.RANKERS:
         known = ", ".join(torchrank.RANKERS)
@@ -36,7 +38,8 @@ def read_checkpoint(path: str | PathLike, map_location: Any = "cpu") -> dict[str
 def check_same_ranker(ranker: Any, checkpoint: dict[str, Any]) -> None:
     """A state goes on in a ranker of its kind and with its options; only the limit of rounds may be raised."""
     name, saved, given = type(ranker).__name__, checkpoint.get("hyper_parameters", {}), ranker.hparams
-    if checkpoint.get("ranker", name) != name:
+    kinds = [name, *(kind.__name__ for kind in type(ranker).__mro__ if kind.__name__ in torchrank.RANKERS)][:2]
+    if checkpoint.get("ranker", name) not in kinds:
         raise ValueError(f"the checkpoint holds a {checkpoint['ranker']}, not a {name}: choose its model")
     other = [key for key in saved.keys() & given.keys() - {"rounds"} if _listed(saved[key]) != _listed(given[key])]
     if other:

@@ -112,7 +112,8 @@ class LocalRank(GradientRanker):
 
     def _take_shape(self, base: Any) -> None:
         """That of the base: by rounds or by gradient."""
-        self.by_rounds, self.certified, self.takes = base.by_rounds, base.certified, base.takes & {"corpus"}
+        self.by_rounds, self.certified, self.is_path = base.by_rounds, base.certified, base.is_path
+        self.takes = base.takes & {"corpus"}
         if self.by_rounds:
             self.rounds = base.rounds
             start_rounds(self)

@@ -74,7 +74,7 @@ class LowRankMLR(GradientRanker):
 
     def score(self, batch: Batch) -> Tensor:
         check_queries(self, batch.queries is not None)
-        return component_scores(batch, self.components if self.training else wide(self.components))
+        return component_scores(batch, wide(self.components))
 
     def loss(self, batch: Batch) -> Tensor:
         """Hinge and penalty of the lists that have both classes, 0 of the others (Q,)."""

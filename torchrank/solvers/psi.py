@@ -43,8 +43,8 @@ def metric_scores(batch: Batch, metric: Tensor) -> Tensor:
 def component_scores(batch: Batch, components: Tensor) -> Tensor:
     """Scores (N,) = -|L (q - x)|^2 in the type of the rows, for L (r, D). Differentiable.
 
-    They are computed in the wider type of the two and rounded at the end: with L in float64 equal rows have equal
-    scores and near rows are told apart, whatever else is in the batch.
+    They are computed in the wider type of the two and rounded at the end. With L in float64 near rows are told apart
+    and equal rows tie, whatever else is in the batch; a row that is the query has 0.
     """
     x: Any = batch.x
     dtype = torch.promote_types(x.dtype, components.dtype)
