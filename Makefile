@@ -6,7 +6,7 @@ train: .venv/installed
 	$(BIN)/python train.py $(ARGS)
 
 test: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 lint: .venv/installed
 	$(BIN)/ruff check .
