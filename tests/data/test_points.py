@@ -290,6 +290,7 @@ def test_bad_arrays_and_options(tmp_path, points):
         ({"source": "points.npz", "test_fraction": 1.0}, "data.test_fraction=1.0"),
         ({"source": "points.npz", "val_fraction": 0.99}, "1 of 60 points"),
         ({"source": "points.npz", "fold": 0}, "numbered 1, 2"),
+        ({"source": "points.npz", "fold": 1.5}, "data.fold=1.5: the random splits are numbered"),
         ({"source": "wine", "test": "points.npz"}, "its own test part"),
         ({"source": "isolet", "download": True}, "no stable link"),
     ):

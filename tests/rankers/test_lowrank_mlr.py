@@ -39,6 +39,17 @@ def test_the_loss_is_hinge_and_penalty(form, measure, k):
     np.testing.assert_allclose(ranker.loss(train[:]).detach().numpy(), expected, atol=1e-10)
 
 
+def test_near_rows_are_told_apart_in_training_as_after_it():
+    """Two groups 2,000 times as far apart as their rows are."""
+    draw = np.random.default_rng(0)
+    x = torch.tensor(draw.normal(size=(20, D)) + 2000 * (np.arange(20) % 2)[:, None], dtype=torch.float32)
+    ranker, offsets, index = started(), torch.arange(0, 401, 20), torch.arange(20).repeat(20)
+    trained = ranker.train()(x, offsets, index=index, queries=x).detach()
+    assert torch.equal(ranker.eval()(x, offsets, index=index, queries=x), trained)
+    gaps = (x[:, None] - x).double() @ ranker.components.detach().double().T
+    torch.testing.assert_close(trained.view(20, 20).double(), -gaps.square().sum(2), rtol=1e-6, atol=0)
+
+
 def test_the_gradient_is_that_of_the_loss():
     """By central differences along random directions; the loss is smooth away from ties."""
     for threshold in (1, "sweep"):

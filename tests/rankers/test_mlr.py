@@ -323,6 +323,7 @@ def test_relevance_need_not_be_mutual(tmp_path):
         ({"k": 0}, "k must be a positive integer or None .*, got 0"),
         ({"measure": "precision", "k": 2.0}, "k must be a positive integer or None .*, got 2.0"),
         ({"threshold": float("nan")}, "threshold=nan: no grade is that high"),
+        ({"threshold": None}, "threshold=None is the lowest grade"),
         ({"rounds": 0}, "rounds=0 has to be an integer, 1 at least"),
         ({"rounds": 2.5}, "rounds=2.5 has to be an integer"),
         ({"rounds": 2.5, "C": [1.0]}, "rounds=2.5 has to be an integer"),
@@ -370,3 +371,13 @@ def test_data_that_do_not_fit_are_refused(tmp_path):
     for anchor in (torch.eye(3).tolist(), torch.ones(D, D).triu().tolist()):
         with pytest.raises(ValueError, match="give a number, or a symmetric matrix"):
             fit(tmp_path, anchor=anchor, regulariser="fro")
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_query_vectors_that_are_not_finite_are_refused(tmp_path, split):
+    module = data(form="corpus")
+    module.sets[split].queries = module.sets[split].queries.clone()
+    module.sets[split].queries[2, 1] = torch.inf
+    name = module.sets[split].name
+    with pytest.raises(ValueError, match=rf"feature 1 \(counted from 0\) of {name} query 2 is inf"):
+        fit(tmp_path, module)

@@ -43,8 +43,9 @@ def metric_scores(batch: Batch, metric: Tensor) -> Tensor:
 def component_scores(batch: Batch, components: Tensor) -> Tensor:
     """Scores (N,) = -|L (q - x)|^2 in the type of the rows, for L (r, D). Differentiable.
 
-    They are computed in the wider type of the two and rounded at the end. With L in float64 near rows are told apart
-    and equal rows tie, whatever else is in the batch; a row that is the query has 0.
+    They are computed in the wider type of the two and rounded at the end. With L in float64 near rows are told apart, a
+    row that is the query has 0, and equal rows tie whatever else is in the batch, but for some that are 1e-4 of their
+    length or less from the query and share a corpus.
     """
     x: Any = batch.x
     dtype = torch.promote_types(x.dtype, components.dtype)
