@@ -15,6 +15,7 @@ from torchrank import MLR, RMLR, RankingDataModule, RankingSet
 from torchrank.data.batch import make_batch
 from torchrank.data.corpus import CorpusSet, Judged, SameClass
 from torchrank.data.points import load_points
+from torchrank.functional import average_precision
 from torchrank.rankers.cuts import Oracle
 from torchrank.rankers.mlr import metric_components
 
@@ -280,11 +281,27 @@ def test_it_learns(tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_and_copies_of_rows_change_nothing(tmp_path, kind, monkeypatch):
     one = fit(tmp_path / "one", data(10_000, "corpus"), **KINDS[kind])
-    monkeypatch.setattr("torchrank.rankers.mlr.ENTRIES", 0)
+    monkeypatch.setattr("torchrank.MLR.corpus_entries", 0)
     monkeypatch.setattr("torchrank.rankers.mlr.KEPT", 0)
     other = fit(tmp_path / "flat", data(12, "flat" if kind != "map" else "corpus"), **KINDS[kind])
     torch.testing.assert_close(other.metric, one.metric, rtol=1e-7, atol=1e-7)
     assert other.trainer.current_epoch == one.trainer.current_epoch
+
+
+@pytest.mark.parametrize(("entries", "batches"), [(0, 9), (60, 3), (2**20, 1)])
+def test_lists_over_a_corpus_are_measured_many_at_a_time(tmp_path, entries, batches, monkeypatch):
+    monkeypatch.setattr("torchrank.MLR.corpus_entries", entries)
+    runner, module, ranker = trainer(tmp_path, 1), data(batch_documents=15), MLR(D, transform=None)
+    ranker.metric.data = torch.tensor(np.diag([2.0, 0.0, 1.0, 0.0, 0.5]))
+    runner.test(ranker, datamodule=module, verbose=False)
+    assert runner.num_test_batches == [batches]
+    test = points()["test"]
+    scores = -((test.queries[:, None] - test.x) ** 2 @ ranker.metric.data.diag()).flatten()
+    value = float(average_precision(scores, test[:].labels, test[:].offsets).mean())
+    assert ranker.measured["test"]["default"]["measures"]["map"] == pytest.approx(value, abs=1e-7)
+    own = RankingDataModule.from_sets(test=graded("flat"), batch_documents=15)
+    runner.test(ranker, datamodule=own, verbose=False)
+    assert runner.num_test_batches[0] > 1  # rows of their own are as long as batch_documents says
 
 
 def test_moving_all_points_and_turning_the_corpus_change_nothing(tmp_path):

@@ -103,6 +103,7 @@ def test_other_options_are_refused_but_for_more_rounds(tmp_path):
 
 def test_other_data_and_another_ranker_are_refused(tmp_path):
     """Cuts of other lists bound another problem, and its test points may be among them."""
+
     class Mine(MLR):
         pass
 
@@ -158,9 +159,7 @@ def test_tuples_and_lists_are_the_same_options(tmp_path):
     one, other = (MLR(D, **(QUICK | {"transform": kind(["standard", "l2"])})) for kind in (list, tuple))
     trainer(tmp_path, 1, monitor=None).fit(one, datamodule=data())
     one.trainer.save_checkpoint(tmp_path / "one.ckpt")
-    trainer(tmp_path, 2, monitor=None).fit(
-        other, datamodule=data(), ckpt_path=tmp_path / "one.ckpt", weights_only=True
-    )
+    trainer(tmp_path, 2, monitor=None).fit(other, datamodule=data(), ckpt_path=tmp_path / "one.ckpt", weights_only=True)
 
 
 def test_a_checkpoint_brings_its_certificate_and_the_C_of_a_path(tmp_path):

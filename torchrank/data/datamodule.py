@@ -173,13 +173,16 @@ class RankingDataModule(LightningDataModule):
         free, _ = torch.cuda.mem_get_info(self._device)
         return 4 * len(lists.x) * self._transform.num_outputs < free / 2
 
-    def training_shard(self, least: int = 0) -> Iterator[Batch]:
-        """This process's share of the training lists, in order; the shares of all processes are the whole set. A
-        fit by rounds may ask for batches of more entries than `batch_documents`."""
+    def training_shard(self, corpus_entries: int = 0) -> Iterator[Batch]:
+        """This process's share of the training lists, in order; the shares of all processes are the whole set."""
         lists = self.ready("train")
         first, last = shard(self.sets["train"].lengths, *self._place())
-        for a, b in ranges(self.sets["train"].lengths, max(least, self.batch_documents), first, last):
+        for a, b in ranges(self.sets["train"].lengths, self._budget("train", corpus_entries), first, last):
             yield lists[a:b]
+
+    def _budget(self, split: str, corpus_entries: int) -> int:
+        """Entries of a batch: at least so many where the lists share a corpus."""
+        return max(self.batch_documents, corpus_entries if self.sets[split].is_shared else 0)
 
     def tiebreak(self, split: str, batch: Batch) -> Tensor:
         """Order of the document ids, descending inside each list, for the entries of a batch of `split` (trec)."""
@@ -205,10 +208,10 @@ class RankingDataModule(LightningDataModule):
 
     def _loader(self, split: str, *, shuffle: bool) -> BatchLoader:
         rank, world = self._place()
+        ranker: Any = None if shuffle or self.trainer is None else self.trainer.lightning_module
+        budget = self._budget(split, 0 if ranker is None else ranker.corpus_entries)
         lengths = self.sets[split].lengths
-        sampler = BudgetSampler(
-            lengths, budget=self.batch_documents, shuffle=shuffle, seed=self.order_seed, rank=rank, world=world
-        )
+        sampler = BudgetSampler(lengths, budget=budget, shuffle=shuffle, seed=self.order_seed, rank=rank, world=world)
         return BatchLoader(self.ready(split), sampler)
 
     def _place(self) -> tuple[int, int]:

@@ -112,9 +112,7 @@ def _violate(
     return coefficients, _in_parts(oracle, scores, relevant, offsets, coefficients, longest)
 
 
-def _in_parts(
-    oracle: Callable, scores: Tensor, relevant: Tensor, offsets: Tensor, out: Tensor, longest: int
-) -> Tensor:
+def _in_parts(oracle: Callable, scores: Tensor, relevant: Tensor, offsets: Tensor, out: Tensor, longest: int) -> Tensor:
     """`_oracle` on the host, where looking at lengths is free: some lists at a time, and if rows of one length would be
     mostly empty, those of similar length together."""
     num_lists = len(offsets) - 1

@@ -34,12 +34,15 @@ class Ranker(LightningModule):
 
     `takes` names the kinds of data beyond dense rows of its own that a ranker accepts (the keys of `KINDS`).
     `certified` fits end by their own certificate: no early stopping, the last state is tested. Rounds of `is_path` are
-    whole fits with other settings: each of them is validated, and the best is tested.
+    whole fits with other settings: each of them is validated, and the best is tested. `corpus_entries` is how many
+    entries of lists over a shared corpus it takes at least when it scores or sums: more than `batch_documents` where
+    every batch costs a pass over the corpus, and only scores are that long.
     """
 
     takes: frozenset[str] = frozenset()
     certified = False
     is_path = False
+    corpus_entries = 0
     by_rounds = False
     rounds: int | None = None
     converged: Tensor
@@ -150,7 +153,7 @@ class Ranker(LightningModule):
 
     def batches(self) -> Iterator[Batch]:
         """This process's training lists on `self.device`, transform applied; at least one batch, perhaps empty."""
-        return self.data.training_shard()
+        return self.data.training_shard(self.corpus_entries)
 
     def total(self, fn: Callable, into: tuple[Tensor, ...] | None = None) -> Any:
         """Sum of `fn(batch)` (a tensor or a tuple) over the training lists of all processes.

@@ -9,7 +9,7 @@ from torchrank.data.batch import Batch, as_floats
 from torchrank.functional.ragged import segment_sum, wide
 from torchrank.rankers.base import GradientRanker
 from torchrank.rankers.cuts import Oracle, is_positive
-from torchrank.rankers.mlr import check_queries
+from torchrank.rankers.mlr import CORPUS_ENTRIES, check_queries
 from torchrank.solvers.psi import component_scores
 
 SAMPLE = 10_000  # rows that the start looks at
@@ -25,6 +25,7 @@ class LowRankMLR(GradientRanker):
     """
 
     takes = frozenset({"corpus", "queries"})
+    corpus_entries = CORPUS_ENTRIES
     components: nn.Parameter  # (rank, D)
 
     def __init__(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
 from torchrank.rankers.base import RoundRanker
-from torchrank.rankers.mlr import check_queries
+from torchrank.rankers.mlr import CORPUS_ENTRIES, check_queries
 from torchrank.solvers.psi import component_scores
 
 METHODS = ("euclidean", "nca", "lmnn", "itml")
@@ -23,6 +23,7 @@ class MetricBaseline(RoundRanker):
     """
 
     takes = frozenset({"corpus", "queries"})
+    corpus_entries = CORPUS_ENTRIES
     components: nn.Parameter  # (r, D) of the transformed features: distances are |L (q - x)|
 
     def __init__(

@@ -17,7 +17,7 @@ from torchrank.solvers.psi import add_diagonal_psi, add_metric_psi, component_sc
 
 FORMS = ("trace", "fro", "l21", "diagonal")
 KEPT = 2**23  # entries of lists that are made once, not in every round
-ENTRIES = 2**20  # of a batch over a shared corpus, where only scores are that long
+CORPUS_ENTRIES = 2**20
 
 
 class MLR(RoundRanker):
@@ -43,6 +43,7 @@ class MLR(RoundRanker):
 
     certified = True
     takes = frozenset({"corpus", "queries"})
+    corpus_entries = CORPUS_ENTRIES
     metric: nn.Parameter  # (D, D), or (D,) with regulariser="diagonal", of the transformed features
 
     def __init__(
@@ -142,7 +143,7 @@ class MLR(RoundRanker):
     def batches(self) -> Iterator[Batch]:
         """The training lists, or of each the neighbourhood of its query; kept, where they are not too many."""
         train, threshold = self.data.sets["train"], self.cuts.oracle.threshold
-        lists = self.data.training_shard(ENTRIES if train.is_shared else 0)
+        lists = super().batches()
         if self.neighbours is not None:
             lists = (keep_nearest(batch, self.neighbours, float(threshold)) for batch in lists)
         few = train.is_shared and train.lengths.sum() <= KEPT

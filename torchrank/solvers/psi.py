@@ -31,10 +31,10 @@ def metric_scores(batch: Batch, metric: Tensor) -> Tensor:
     >>> metric_scores(batch, torch.eye(2).double()), metric_scores(batch, torch.tensor([1.0, 0.0]).double())
     (tensor([-10.], dtype=torch.float64), tensor([-9.], dtype=torch.float64))
     """
-    x, queries = _centred(batch)
-    if batch.index is None:
-        gaps = x - queries[list_ids(batch.offsets, len(x))]
+    if not _many(batch):
+        gaps = _differences(batch, torch.float64)
         return -(_times(gaps, metric) * gaps).sum(1)
+    x, queries = _centred(batch)
     weighed = _times(queries, metric)
     own, theirs = (weighed * queries).sum(1), (_times(x, metric) * x).sum(1)
     return _minus_squares(batch, own, theirs, weighed, x)
@@ -49,12 +49,12 @@ def component_scores(batch: Batch, components: Tensor) -> Tensor:
     """
     x: Any = batch.x
     dtype = torch.promote_types(x.dtype, components.dtype)
-    turn, lists = components.to(dtype).T, list_ids(batch.offsets, len(batch.labels))
-    if batch.index is None:
-        return -((x.to(dtype) - _given(batch).to(dtype)[lists]) @ turn).square().sum(1).to(x.dtype)
+    turn = components.to(dtype).T
+    if not _many(batch):
+        return -(_differences(batch, dtype) @ turn).square().sum(1).to(x.dtype)
     right, left = (rows @ turn for rows in _centred(batch, dtype))
     own, theirs = left.square().sum(1), right.square().sum(1)
-    scores = _minus_squares(batch, own, theirs, left, right)
+    scores, lists = _minus_squares(batch, own, theirs, left, right), list_ids(batch.offsets, len(batch.labels))
     unsure = 8 * torch.finfo(dtype).eps * (own[lists] + theirs[batch.index])  # what the difference of squares loses
     return torch.where(scores.abs() <= unsure, 0, scores).to(x.dtype)
 
@@ -108,6 +108,17 @@ def _minus_squares(batch: Batch, own: Tensor, theirs: Tensor, left: Tensor, righ
     return 2 * (left[lists] * right[index]).sum(1) - own[lists] - theirs[index]
 
 
+def _many(batch: Batch) -> bool:
+    """Whether the lists have more entries than the corpus they share has rows: its products serve several lists."""
+    return batch.index is not None and len(batch.index) > len(batch.x)
+
+
+def _differences(batch: Batch, dtype: torch.dtype) -> Tensor:
+    """x - q of every entry (N, D)."""
+    own = batch.flat()
+    return _rows(own, dtype) - _given(own).to(dtype)[list_ids(own.offsets, len(own.labels))]
+
+
 def _dense(batch: Batch) -> bool:
     """Whether the lists hold so much of their corpus that a table (Q, n) costs less than gathered rows."""
     return batch.index is not None and 4 * len(batch.index) >= batch.num_lists * len(batch.x)
@@ -149,4 +160,3 @@ def _given(batch: Batch) -> Tensor:
     if batch.queries is None:
         raise ValueError("distances are from query vectors, and these lists have none")
     return batch.queries
-
