@@ -14,6 +14,7 @@ from torchrank.data.batch import Batch, count_grades, count_pairs
 from torchrank.data.lists import Ids, RankingSet
 from torchrank.data.sparse import SparseRows
 from torchrank.data.transforms import Transform
+from torchrank.functional.ragged import list_ids, per_entry, positions_within
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,8 @@ class SameClass:
         return same * (lengths - same)
 
     def labels(self, place: Tensor, entries: Entries) -> Tensor:
-        return (self.corpus_classes[entries.index] == self.classes[place][entries.lists]).float()
+        wanted = per_entry(self.classes[place], entries.offsets, len(entries.index))
+        return (self.corpus_classes.index_select(0, entries.index) == wanted).float()
 
     def parts(self) -> dict[str, Tensor]:
         return {"classes": self.classes, "classes of rows": self.corpus_classes}
@@ -75,7 +77,7 @@ class Judged:
         counts = self.counts[entries.host]
         total = int(counts.sum())
         offsets = pad(self.offsets.diff()[place].cumsum(0), (1, 0))
-        lists = torch.repeat_interleave(offsets.diff(), output_size=total)
+        lists = list_ids(offsets, total)
         judged = self.offsets[place][lists] + torch.arange(total, device=place.device) - offsets[lists]
         rows = self.rows[judged]
         labels = self.grades.new_zeros(len(entries.index))  # whatever the default dtype is (precision=64-true)
@@ -103,7 +105,6 @@ class Entries:
 
     host: np.ndarray  # (Q,) positions on the host
     offsets: Tensor  # (Q + 1,)
-    lists: Tensor  # (N,) list of each entry
     index: Tensor  # (N,) corpus row of each entry
     own: Tensor  # (Q,) the query's own corpus row, n without one
 
@@ -195,10 +196,9 @@ class CorpusSet(RankingSet):
         return None if self.queries is None else self.queries[place]
 
     def _entries(self, host: np.ndarray, place: Tensor, offsets: Tensor, count: int) -> Entries:
-        lists = torch.repeat_interleave(offsets.diff(), output_size=count)
-        index, own = torch.arange(count, device=self.device) - offsets[lists], self.own[place]
-        index += index >= own[lists]  # step over the query's own row
-        return Entries(host, offsets, lists, index, own)
+        index, own = positions_within(offsets, count), self.own[place]
+        index += index >= per_entry(own, offsets, count)  # step over the query's own row
+        return Entries(host, offsets, index, own)
 
     def subset(self, positions: Tensor | np.ndarray) -> CorpusSet:
         """A new set of these queries on the same corpus."""

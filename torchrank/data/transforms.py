@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torchrank.data.chunks import Chunks, Rows, column_squares, present, word_counts
 from torchrank.data.sparse import SparseRows
-from torchrank.functional.ragged import list_ids
+from torchrank.functional.ragged import list_ids, per_entry
 
 SAMPLE = 10_000  # training rows from which quantiles are taken
 MOST_PRODUCTS = 100_000  # outputs of a quadratic transform, that of 445 features: a row of them takes 400 kB
@@ -141,7 +141,8 @@ class QueryMinMax(Transform):
         empty = wide.new_empty(len(offsets) - 1, x.shape[1])
         low = empty.scatter_reduce(0, places, wide, "amin", include_self=False)
         spread = empty.scatter_reduce(0, places, wide, "amax", include_self=False) - low
-        return (wide - low[lists]) / torch.where(spread > 0, spread, 1.0)[lists]
+        spread = torch.where(spread > 0, spread, 1.0)
+        return (wide - per_entry(low, offsets, len(x))) / per_entry(spread, offsets, len(x))
 
 
 class ColumnNorm(Transform):

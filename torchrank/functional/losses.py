@@ -14,6 +14,7 @@ from torchrank.functional.ragged import (
     list_ids,
     longest_list,
     partner_blocks,
+    per_entry,
     ranks,
     read,
     segment_cumsum,
@@ -47,7 +48,7 @@ def listnet_loss(
     check_lists(scores, labels, offsets)
     s, y = wide(scores), wide(labels)
     target = segment_softmax(y, offsets)
-    loss = segment_sum(target * (segment_logsumexp(s, offsets)[list_ids(offsets, len(s))] - s), offsets)
+    loss = segment_sum(target * (per_entry(segment_logsumexp(s, offsets), offsets, len(s)) - s), offsets)
     several = segment_max(y, offsets) > segment_min(y, offsets)
     return torch.where(several, loss, 0.0).to(result_dtype(scores))
 
@@ -99,7 +100,7 @@ def lambdarank_loss(
     (ideal,) = ideal_dcg(
         labels, offsets, cutoffs=[k], gain="exp2", discount="log2p1", longest=longest, num_grades=num_grades
     )
-    gains = gain_of(labels) * ratio(torch.ones_like(ideal), ideal, 0.0)[list_ids(offsets, len(labels))]
+    gains = gain_of(labels) * per_entry(ratio(torch.ones_like(ideal), ideal, 0.0), offsets, len(labels))
     loss = _pair_loss(wide(scores), labels, offsets, (gains, discounts), longest, num_pairs)
     return loss.to(result_dtype(scores))
 

@@ -19,7 +19,7 @@ from torchrank.functional.gains import DISCOUNTS, discount_of
 from torchrank.functional.gradient import KnownGradient
 from torchrank.functional.merged import Merged, merge, running_sums
 from torchrank.functional.placement import average_precision_places, ndcg_places
-from torchrank.functional.ragged import list_ids, longest_list, positions_within, read, segment_sum, wide
+from torchrank.functional.ragged import list_ids, longest_list, per_entry, positions_within, read, segment_sum, wide
 from torchrank.functional.ranking import check, check_cutoff, check_lists, result_dtype
 
 HOST_NUMBERS = 2**18  # of the rows made at once on the host: what is made of them stays in the cache
@@ -148,7 +148,7 @@ def _by_length(offsets: Tensor, longest: int) -> Iterator[tuple[Tensor, Tensor, 
         lists, bounds = order[first:last], torch.nn.functional.pad(ordered[first:last].cumsum(0), (1, 0))
         if last > first:
             count = read(bounds[-1])
-            yield lists, offsets[lists][list_ids(bounds, count)] + positions_within(bounds, count), bounds
+            yield lists, per_entry(offsets[lists], bounds, count) + positions_within(bounds, count), bounds
 
 
 def _oracle(

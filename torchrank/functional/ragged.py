@@ -29,14 +29,22 @@ def list_ids(offsets: Tensor, num_entries: int) -> Tensor:
     return torch.repeat_interleave(offsets.diff(), output_size=num_entries)
 
 
+def per_entry(values: Tensor, offsets: Tensor, num_entries: int) -> Tensor:
+    """The value of its list for every entry, `(N, ...)`. Differentiable; faster than indexing by `list_ids`.
+
+    >>> per_entry(torch.tensor([1.5, 2.5, 3.5]), torch.tensor([0, 2, 2, 3]), 3).tolist()
+    [1.5, 1.5, 3.5]
+    """
+    return values.repeat_interleave(offsets.diff(), dim=0, output_size=num_entries)
+
+
 def positions_within(offsets: Tensor, num_entries: int) -> Tensor:
     """Position of every entry in its list, counted from 0, `(N,)`.
 
     >>> positions_within(torch.tensor([0, 2, 2, 3]), 3).tolist()
     [0, 1, 0]
     """
-    starts = offsets[:-1].repeat_interleave(offsets.diff(), output_size=num_entries)
-    return torch.arange(num_entries, device=offsets.device).sub_(starts)
+    return torch.arange(num_entries, device=offsets.device).sub_(per_entry(offsets[:-1], offsets, num_entries))
 
 
 def wide(values: Tensor) -> Tensor:
@@ -144,7 +152,7 @@ def segment_logsumexp(values: Tensor, offsets: Tensor) -> Tensor:
     """
     peak = segment_max(values.detach(), offsets)
     peak = torch.where(peak.isinf(), 0.0, peak)  # keeps -inf - -inf = nan out
-    shifted = torch.exp(values - peak[list_ids(offsets, len(values))])
+    shifted = torch.exp(values - per_entry(peak, offsets, len(values)))
     return torch.log(segment_sum(shifted, offsets)) + peak
 
 
@@ -154,7 +162,7 @@ def segment_softmax(values: Tensor, offsets: Tensor) -> Tensor:
     >>> segment_softmax(torch.tensor([0.0, 0.0, 7.0]), torch.tensor([0, 2, 3])).tolist()
     [0.5, 0.5, 1.0]
     """
-    return torch.exp(values - segment_logsumexp(values, offsets)[list_ids(offsets, len(values))])
+    return torch.exp(values - per_entry(segment_logsumexp(values, offsets), offsets, len(values)))
 
 
 def longest_list(offsets: Tensor, num_entries: int, max_length: int | None) -> int:

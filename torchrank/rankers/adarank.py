@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 from torchrank.data.batch import Batch
 from torchrank.functional.conventions import parse_measure
 from torchrank.functional.metrics import average_precision, ndcg
-from torchrank.functional.ragged import list_ids, sort_within
+from torchrank.functional.ragged import per_entry, sort_within
 from torchrank.rankers.base import RoundRanker
 from torchrank.rankers.singlefeature import dense
 from torchrank.solvers.linear import entry_scores
@@ -173,7 +173,7 @@ class AdaRank(RoundRanker):
             found += [self._by_column(-some, batch) for some in x.split(max(1, BLOCK // max(1, len(x))), 1)]
         single = torch.cat(found, 1)
         kept = ~single[:, 0].isnan()
-        inside = kept[list_ids(batch.offsets, len(x))]
+        inside = per_entry(kept, batch.offsets, len(x))
         return x[inside], batch.labels[inside], batch.offsets.diff()[kept], single[kept]
 
     def _by_column(self, x: Tensor, batch: Batch) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
 from torchrank.functional.oracles import most_violated
-from torchrank.functional.ragged import list_ids, segment_max, segment_min
+from torchrank.functional.ragged import per_entry, segment_max, segment_min
 from torchrank.functional.ranking import check_cutoff
 from torchrank.solvers.cutting_plane import Plane, add_cut, gap, restart, start
 
@@ -50,7 +50,7 @@ class Oracle(NamedTuple):
             some, more = self._at(scores, batch, threshold)
             coefficients, loss = coefficients + some, loss + more
         share = 1 / self._parted(batch).sum(0).clamp(min=1).to(loss.dtype)
-        return coefficients * share[list_ids(batch.offsets, len(scores))], loss * share
+        return coefficients * per_entry(share, batch.offsets, len(scores)), loss * share
 
     def usable(self, batch: Batch) -> Tensor:
         """Whether a list has relevant and other documents (Q,)."""

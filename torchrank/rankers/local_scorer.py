@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
 from torchrank.functional.kernels import KERNELS
-from torchrank.functional.ragged import list_ids, segment_forms
+from torchrank.functional.ragged import per_entry, segment_forms
 from torchrank.rankers.compiled import CompiledMetrics
 
 
@@ -44,7 +44,7 @@ class LocalScorer(nn.Module):
             return KERNELS[self.kernel](distances / self.tau, self.beta)
         if batch.queries is None:
             return distances / self.tau
-        return -self.nearness(batch.queries)[list_ids(batch.offsets, len(distances))] * distances.square()
+        return -per_entry(self.nearness(batch.queries), batch.offsets, len(distances)) * distances.square()
 
     def nearness(self, queries: Tensor, weights: Tensor | None = None) -> Tensor:
         """exp(-beta/2 ||x_q - a_r||_r / tau) of each query and metric, (Q, M), divided by the largest of a query (among
@@ -70,7 +70,7 @@ class LocalScorer(nn.Module):
 
     def terms(self, features: Tensor, weights: Tensor, batch: Batch) -> Tensor:
         """What each metric adds to the score of each entry, (N, M)."""
-        own = weights if weights.dim() == 1 else weights[list_ids(batch.offsets, len(features))]
+        own = weights if weights.dim() == 1 else per_entry(weights, batch.offsets, len(features))
         if self.is_linear(batch):
             return features * own
         near = own * self._near(features, own)
@@ -95,7 +95,7 @@ class LocalScorer(nn.Module):
 
     def _gaps(self, batch: Batch) -> Tensor:
         rows: Any = batch.flat().x
-        return rows - batch.queries[list_ids(batch.offsets, len(rows))]  # type: ignore[index]
+        return rows - per_entry(batch.queries, batch.offsets, len(rows))  # type: ignore[arg-type]
 
     def _bank(self, around: str) -> CompiledMetrics:
         """Distances from the anchors or from the origin."""

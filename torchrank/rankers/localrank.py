@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
 from torchrank.data.lists import RankingSet
-from torchrank.functional.ragged import list_ids
+from torchrank.functional.ragged import list_ids, per_entry
 from torchrank.rankers.base import GradientRanker, without_labels
 from torchrank.rankers.listnet import ListNet
 from torchrank.rankers.measured import MeasuredSplit
@@ -181,7 +181,7 @@ class LocalRank(GradientRanker):
         """Lists of these clusters (Q,) with the rows of a model that corrects itself for each cluster."""
         batch = batch.flat()
         rows: Any = batch.x
-        entries = cluster[list_ids(batch.offsets, len(batch.labels))]
+        entries = per_entry(cluster, batch.offsets, len(batch.labels))
         return batch._replace(x=spread(rows, entries, max(self.numbers), self.stiffness))
 
     def on_fit_end(self) -> None:
@@ -274,7 +274,7 @@ class LocalRank(GradientRanker):
             local, without = self._mixed(batch, row), cluster < 0
         else:
             local, without = self.parts[int(self.models[row].max())].score(self._spread(batch, cluster)), part == 0
-        return torch.where(without[list_ids(batch.offsets, len(batch.labels))], self.parts[0].score(batch), local)
+        return torch.where(per_entry(without, batch.offsets, len(batch.labels)), self.parts[0].score(batch), local)
 
     def _part_of(self, cluster: Tensor, row: int) -> Tensor:
         """That ranks lists of these clusters (Q,)."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, softplus
 
 from torchrank.data.batch import Batch
-from torchrank.functional.ragged import list_ids, segment_sum
+from torchrank.functional.ragged import per_entry, segment_sum
 from torchrank.rankers.base import Ranker
 
 NEIGHBOURS = 10  # training queries whose rows make the weights of another one (fallback="knn")
@@ -137,5 +137,5 @@ def profile(batch: Batch) -> Tensor:
     rows = rows.double()
     lengths = batch.offsets.diff().clamp(min=1)[:, None]
     mean = segment_sum(rows, batch.offsets) / lengths
-    centred = rows - mean[list_ids(batch.offsets, len(rows))]
+    centred = rows - per_entry(mean, batch.offsets, len(rows))
     return torch.cat((mean, (segment_sum(centred.square(), batch.offsets) / lengths).sqrt()), 1)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torchrank.data.batch import Batch
 from torchrank.functional.domination import domination_slopes
-from torchrank.functional.ragged import list_ids, positions_within
+from torchrank.functional.ragged import per_entry, positions_within
 from torchrank.solvers.linear import add_gradient, column_extremes, entry_scores
 from torchrank.solvers.margins import Feedback
 
@@ -89,4 +89,4 @@ class Pooled:
         """Places (N,) of the entries among all training documents."""
         starts = self.ranker.data.sets["train"].offsets.to(self.ranker.device)[batch.query]
         count = len(batch.labels)
-        return starts[list_ids(batch.offsets, count)] + positions_within(batch.offsets, count)
+        return per_entry(starts, batch.offsets, count) + positions_within(batch.offsets, count)

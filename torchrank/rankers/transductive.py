@@ -7,7 +7,7 @@ from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch, make_batch
 from torchrank.functional.clouds import choose_components, cloud_pca
-from torchrank.functional.ragged import list_ids, wide
+from torchrank.functional.ragged import per_entry, wide
 from torchrank.rankers.base import RoundRanker
 from torchrank.rankers.singlefeature import dense
 from torchrank.solvers.many_boosting import Rules, boost_many, project, rule_scores
@@ -148,7 +148,7 @@ class TransductivePCA(RoundRanker):
         return boost_many(lists.x, lists.labels, lists.offsets, basis, rounds=self.boosting_rounds)
 
     def _boosted_scores(self, x: Tensor, offsets: Tensor, basis: Tensor, shaped: Tensor, lists: Lists) -> Tensor:
-        rows, inside = wide(x), shaped[list_ids(offsets, len(x))]
+        rows, inside = wide(x), per_entry(shaped, offsets, len(x))
         scores = rule_scores(rows, offsets.new_tensor([0, len(x)]), Rules(self.feature, self.threshold, self.alpha))
         if shaped.any():
             ends = pad(offsets.diff()[shaped].cumsum(0), (1, 0))

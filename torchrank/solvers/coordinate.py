@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
 from torchrank.functional.domination import domination_slopes
-from torchrank.functional.ragged import list_ids, segment_sum
+from torchrank.functional.ragged import per_entry, segment_sum
 from torchrank.solvers.linear import entry_scores
 from torchrank.solvers.penalty import Penalty
 from torchrank.solvers.sparse_lists import Margins, SparseLists
@@ -138,7 +138,7 @@ class DenseLists:
         """Add the scores that weights (T, B) give to these columns."""
         for batch, column, scores in zip(self.batches, columns, self.scores, strict=True):
             if self.per_topic:
-                scores += (column * steps[batch.query][list_ids(batch.offsets, len(scores))]).sum(1)
+                scores += (column * per_entry(steps[batch.query], batch.offsets, len(scores))).sum(1)
             else:
                 scores += column @ steps[0]
         self._slopes = None

@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch
 from torchrank.functional.metrics import ndcg
-from torchrank.functional.ragged import list_ids, segment_gram, segment_max, segment_sum
+from torchrank.functional.ragged import list_ids, per_entry, segment_gram, segment_max, segment_sum
 from torchrank.functional.spd import gmml_factor
 from torchrank.solvers.sources import (
     ListTable,
@@ -148,7 +148,7 @@ def _variation(batch: Batch, reference: Tensor, within_lists: bool) -> Tensor:
         return unlike.expand(2, -1)
     rows = batch.flat().x
     first = rows[batch.offsets[:-1].clamp(max=len(rows) - 1)]
-    within = (rows != first[list_ids(batch.offsets, len(batch.labels))]).sum(0).double()
+    within = (rows != per_entry(first, batch.offsets, len(batch.labels))).sum(0).double()
     return torch.stack((unlike, within))
 
 
@@ -191,7 +191,7 @@ def _add_candidates(batch: Batch, rows: Tensor, places: Tensor, numbers: Tensor)
 
 def _top_entries(labels: Tensor, offsets: Tensor, lists: Tensor, numbers: Tensor) -> Tensor:
     """The entries with these numbers, from 0, among those of their list that have its largest label."""
-    at_top = labels == segment_max(labels, offsets)[list_ids(offsets, len(labels))]
+    at_top = labels == per_entry(segment_max(labels, offsets), offsets, len(labels))
     counts = segment_sum(at_top.long(), offsets)
     return at_top.nonzero().flatten()[(counts.cumsum(0) - counts)[lists] + numbers]
 

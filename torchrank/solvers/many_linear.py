@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch, entries_of
-from torchrank.functional.ragged import list_ids, positions_within, read, segment_max, segment_min, wide
+from torchrank.functional.ragged import per_entry, positions_within, read, segment_max, segment_min, wide
 from torchrank.solvers.many_lbfgs import many_lbfgs
 from torchrank.solvers.many_losses import LOSSES
 
@@ -60,7 +60,7 @@ def join_lists(batches: Iterable[Batch], reduce: Reduce | None = None) -> Lists:
     labels, lengths, query, count = [], [], [], 0
     for batch in batches:
         kept = segment_max(batch.labels, batch.offsets) > segment_min(batch.labels, batch.offsets)
-        inside = kept[list_ids(batch.offsets, len(batch.labels))]
+        inside = per_entry(kept, batch.offsets, len(batch.labels))
         rows.append(batch.x[inside])
         labels.append(batch.labels[inside])
         lengths.append(batch.offsets.diff()[kept])
@@ -190,7 +190,7 @@ class OwnLists:
         self.model = (here >= 0).nonzero()[:, 0]  # (B,) rising
         lists = self.lists.take(here[here >= 0])
         self.loss = LOSSES[self.loss_name].of(lists.labels, lists.offsets)
-        model = self.model[list_ids(lists.offsets, len(lists.labels))]  # of each entry
+        model = per_entry(self.model, lists.offsets, len(lists.labels))  # of each entry
         sizes = torch.bincount(model, minlength=len(members))
         longest = int(sizes.max()) if len(sizes) else 0
         self.place = model * longest + positions_within(pad(sizes.cumsum(0), (1, 0)), len(model))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchrank.data.batch import Batch
-from torchrank.functional.ragged import list_ids, segment_sum
+from torchrank.functional.ragged import list_ids, per_entry, segment_sum
 from torchrank.solvers.linear import add_gradient, entry_scores
 
 CHUNK_NUMBERS = 2**22  # differences |q - x| held at once
@@ -54,8 +54,8 @@ def component_scores(batch: Batch, components: Tensor) -> Tensor:
         return -(_differences(batch, dtype) @ turn).square().sum(1).to(x.dtype)
     right, left = (rows @ turn for rows in _centred(batch, dtype))
     own, theirs = left.square().sum(1), right.square().sum(1)
-    scores, lists = _minus_squares(batch, own, theirs, left, right), list_ids(batch.offsets, len(batch.labels))
-    unsure = 8 * torch.finfo(dtype).eps * (own[lists] + theirs[batch.index])  # what the difference of squares loses
+    scores, sizes = _minus_squares(batch, own, theirs, left, right), _sums(batch, own, theirs)
+    unsure = 8 * torch.finfo(dtype).eps * sizes  # what the difference of squares loses
     return torch.where(scores.abs() <= unsure, 0, scores).to(x.dtype)
 
 
@@ -103,9 +103,15 @@ def _minus_squares(batch: Batch, own: Tensor, theirs: Tensor, left: Tensor, righ
     index: Any = batch.index
     if _dense(batch):
         table = torch.addmm(-own[:, None] - theirs, left, right.T, alpha=2.0)
-        return table.flatten()[_places(batch)]
-    lists = list_ids(batch.offsets, len(index))
-    return 2 * (left[lists] * right[index]).sum(1) - own[lists] - theirs[index]
+        return table.flatten().index_select(0, _places(batch))
+    products = per_entry(left, batch.offsets, len(index)) * right.index_select(0, index)
+    return 2 * products.sum(1) - _sums(batch, own, theirs)
+
+
+def _sums(batch: Batch, own: Tensor, theirs: Tensor) -> Tensor:
+    """The part of its list plus that of its row for every entry (N,)."""
+    index: Any = batch.index
+    return per_entry(own, batch.offsets, len(index)) + theirs.index_select(0, index)
 
 
 def _many(batch: Batch) -> bool:
@@ -116,7 +122,7 @@ def _many(batch: Batch) -> bool:
 def _differences(batch: Batch, dtype: torch.dtype) -> Tensor:
     """x - q of every entry (N, D)."""
     own = batch.flat()
-    return _rows(own, dtype) - _given(own).to(dtype)[list_ids(own.offsets, len(own.labels))]
+    return _rows(own, dtype) - per_entry(_given(own).to(dtype), own.offsets, len(own.labels))
 
 
 def _dense(batch: Batch) -> bool:
@@ -127,7 +133,7 @@ def _dense(batch: Batch) -> bool:
 def _places(batch: Batch) -> Tensor:
     """Places (N,) of the entries in a table (Q, n)."""
     index: Any = batch.index
-    return list_ids(batch.offsets, len(index)) * len(batch.x) + index
+    return list_ids(batch.offsets, len(index)).mul_(len(batch.x)).add_(index)
 
 
 def _gaps(batch: Batch, dtype: torch.dtype) -> Any:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from torchrank.functional.ragged import list_ids, ranks, segment_sum, wide
+from torchrank.functional.ragged import per_entry, ranks, segment_sum, wide
 
 BLOCK = 2**22  # distances made at once: 32 MB in float64
 
@@ -49,4 +49,4 @@ def own_scores(x: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
     >>> own_scores(torch.eye(2), torch.tensor([0, 1, 2]), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     tensor([1., 4.])
     """
-    return (x.to(weight.dtype) * weight[list_ids(offsets, len(x))]).sum(1).to(x.dtype)
+    return (x.to(weight.dtype) * per_entry(weight, offsets, len(x))).sum(1).to(x.dtype)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch, entries_of
-from torchrank.functional.ragged import list_ids, positions_within, segment_max, segment_min, segment_sum
+from torchrank.functional.ragged import list_ids, per_entry, positions_within, segment_max, segment_min, segment_sum
 
 
 class ListTable(NamedTuple):
@@ -38,7 +38,7 @@ def add_table(batch: Batch, table: Tensor, high: str) -> None:
     """Write the rows (highs, top, tops) of these lists into `table (Q, 3)`."""
     if len(batch.labels):
         top = segment_max(batch.labels, batch.offsets)
-        at_top = batch.labels == top[list_ids(batch.offsets, len(batch.labels))]
+        at_top = batch.labels == per_entry(top, batch.offsets, len(batch.labels))
         highs, tops = (
             segment_sum(mask.double(), batch.offsets)
             for mask in (high_and_low(batch.labels, batch.offsets, high)[0], at_top)
