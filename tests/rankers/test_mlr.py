@@ -299,9 +299,11 @@ def test_lists_over_a_corpus_are_measured_many_at_a_time(tmp_path, entries, batc
     scores = -((test.queries[:, None] - test.x) ** 2 @ ranker.metric.data.diag()).flatten()
     value = float(average_precision(scores, test[:].labels, test[:].offsets).mean())
     assert ranker.measured["test"]["default"]["measures"]["map"] == pytest.approx(value, abs=1e-7)
-    own = RankingDataModule.from_sets(test=graded("flat"), batch_documents=15)
-    runner.test(ranker, datamodule=own, verbose=False)
-    assert runner.num_test_batches[0] > 1  # rows of their own are as long as batch_documents says
+    few = graded("corpus")
+    few = RankingSet(few.x.repeat(4, 1), few.labels, few.offsets, index=few.index, queries=few.queries)
+    for lists in (graded("flat"), few):  # a row is copied for every entry: batch_documents says how many
+        runner.test(ranker, datamodule=RankingDataModule.from_sets(test=lists, batch_documents=15), verbose=False)
+        assert runner.num_test_batches[0] > 1
 
 
 def test_moving_all_points_and_turning_the_corpus_change_nothing(tmp_path):

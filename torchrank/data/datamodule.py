@@ -181,8 +181,10 @@ class RankingDataModule(LightningDataModule):
             yield lists[a:b]
 
     def _budget(self, split: str, corpus_entries: int) -> int:
-        """Entries of a batch: at least so many where the lists share a corpus."""
-        return max(self.batch_documents, corpus_entries if self.sets[split].is_shared else 0)
+        """Entries of a batch: at least so many where the lists hold much of the corpus that they share."""
+        lists = self.sets[split]
+        whole = lists.is_shared and 4 * int(lists.lengths.sum()) >= len(lists) * len(lists.x)
+        return max(self.batch_documents, corpus_entries if whole else 0)
 
     def tiebreak(self, split: str, batch: Batch) -> Tensor:
         """Order of the document ids, descending inside each list, for the entries of a batch of `split` (trec)."""

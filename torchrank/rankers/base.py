@@ -35,8 +35,8 @@ class Ranker(LightningModule):
     `takes` names the kinds of data beyond dense rows of its own that a ranker accepts (the keys of `KINDS`).
     `certified` fits end by their own certificate: no early stopping, the last state is tested. Rounds of `is_path` are
     whole fits with other settings: each of them is validated, and the best is tested. `corpus_entries` is how many
-    entries of lists over a shared corpus it takes at least when it scores or sums: more than `batch_documents` where
-    every batch costs a pass over the corpus, and only scores are that long.
+    entries it takes at least when it scores or sums lists over a whole corpus: more than `batch_documents` where every
+    batch costs a pass over the corpus, and only scores are that long.
     """
 
     takes: frozenset[str] = frozenset()

@@ -31,10 +31,10 @@ def metric_scores(batch: Batch, metric: Tensor) -> Tensor:
     >>> metric_scores(batch, torch.eye(2).double()), metric_scores(batch, torch.tensor([1.0, 0.0]).double())
     (tensor([-10.], dtype=torch.float64), tensor([-9.], dtype=torch.float64))
     """
-    if not _many(batch):
-        gaps = _differences(batch, torch.float64)
-        return -(_times(gaps, metric) * gaps).sum(1)
     x, queries = _centred(batch)
+    if batch.index is None:
+        gaps = x - per_entry(queries, batch.offsets, len(x))
+        return -(_times(gaps, metric) * gaps).sum(1)
     weighed = _times(queries, metric)
     own, theirs = (weighed * queries).sum(1), (_times(x, metric) * x).sum(1)
     return _minus_squares(batch, own, theirs, weighed, x)
@@ -50,8 +50,9 @@ def component_scores(batch: Batch, components: Tensor) -> Tensor:
     x: Any = batch.x
     dtype = torch.promote_types(x.dtype, components.dtype)
     turn = components.to(dtype).T
-    if not _many(batch):
-        return -(_differences(batch, dtype) @ turn).square().sum(1).to(x.dtype)
+    if batch.index is None:
+        gaps = x.to(dtype) - per_entry(_given(batch).to(dtype), batch.offsets, len(x))
+        return -(gaps @ turn).square().sum(1).to(x.dtype)
     right, left = (rows @ turn for rows in _centred(batch, dtype))
     own, theirs = left.square().sum(1), right.square().sum(1)
     scores, sizes = _minus_squares(batch, own, theirs, left, right), _sums(batch, own, theirs)
@@ -112,17 +113,6 @@ def _sums(batch: Batch, own: Tensor, theirs: Tensor) -> Tensor:
     """The part of its list plus that of its row for every entry (N,)."""
     index: Any = batch.index
     return per_entry(own, batch.offsets, len(index)) + theirs.index_select(0, index)
-
-
-def _many(batch: Batch) -> bool:
-    """Whether the lists have more entries than the corpus they share has rows: its products serve several lists."""
-    return batch.index is not None and len(batch.index) > len(batch.x)
-
-
-def _differences(batch: Batch, dtype: torch.dtype) -> Tensor:
-    """x - q of every entry (N, D)."""
-    own = batch.flat()
-    return _rows(own, dtype) - per_entry(_given(own).to(dtype), own.offsets, len(own.labels))
 
 
 def _dense(batch: Batch) -> bool:
