@@ -136,11 +136,10 @@ class QueryMinMax(Transform):
     sparse_refusal = "subtracting minima would fill the zeros of columns with negative values. Use data.sparse=false"
 
     def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
-        lists, wide = list_ids(offsets, len(x)), x.double()
-        places = lists[:, None].expand_as(x)
-        empty = wide.new_empty(len(offsets) - 1, x.shape[1])
-        low = empty.scatter_reduce(0, places, wide, "amin", include_self=False)
-        spread = empty.scatter_reduce(0, places, wide, "amax", include_self=False) - low
+        wide, places = x.double(), list_ids(offsets, len(x))[:, None].expand_as(x)
+        start = wide.new_full((len(offsets) - 1, x.shape[1]), torch.inf)
+        low = start.scatter_reduce(0, places, wide, "amin")
+        spread = (-start).scatter_reduce(0, places, wide, "amax") - low
         spread = torch.where(spread > 0, spread, 1.0)
         return (wide - per_entry(low, offsets, len(x))) / per_entry(spread, offsets, len(x))
 
@@ -167,7 +166,8 @@ class SignedLog(Transform):
     """sign(x) log(1 + |x|)."""
 
     def change(self, values: Tensor, columns: Tensor | slice) -> Tensor:
-        return values.sign() * values.double().abs().log1p()
+        below, above = values.double().clamp(max=0), values.double().clamp(min=0)
+        return torch.where(values < 0, -(-below).log1p(), above.log1p())  # the slope at 0 is 1, that of |x| would be 0
 
 
 class Quantile(Transform):
@@ -201,7 +201,7 @@ class Quantile(Transform):
         above = torch.searchsorted(self.nodes, values, right=True)
         low, high = (above - 1).clamp(min=0), above.clamp(max=self.points - 1)
         start, gap = self.nodes.gather(1, low), self.nodes.gather(1, high) - self.nodes.gather(1, low)
-        share = torch.where(gap > 0, (values - start) / gap, 0.0)
+        share = torch.where(gap > 0, (values - start) / torch.where(gap > 0, gap, 1.0), 0.0)  # no slope is 0/0
         return torch.lerp(self.scores.gather(1, low), self.scores.gather(1, high), share).T
 
 
@@ -322,7 +322,8 @@ class Singhal(Transform):
         return scale * self.change(x.values, x.columns)
 
     def change(self, values: Tensor, columns: Tensor | slice) -> Tensor:
-        return self.idf[columns] * torch.where(values > 0, 1 + values.double().log(), 0.0)
+        counts = torch.where(values > 0, values.double(), 1.0)  # the logarithm of 0 would have no slope
+        return self.idf[columns] * torch.where(values > 0, 1 + counts.log(), 0.0)
 
 
 class Chain(Transform):
