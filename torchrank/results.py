@@ -107,6 +107,7 @@ def finished(folder: Path, config: DictConfig) -> dict | None:
 def alone_in(folder: Path) -> Iterator[None]:
     """Refuses a folder in which another run is under way. The lock ends with the process, however it ends; on a file
     system without locks all are let in."""
+    folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

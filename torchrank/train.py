@@ -5,6 +5,7 @@ import os
 import sys
 import time
 import warnings
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ NOISE = (  # of Lightning, about its own internals
     ".*Initializing zero-element tensors is a no-op.*",
     ".*recommended to use `self.log.*sync_dist=True.*",  # measures are those of all processes already
     ".*dirpath has changed.*",
+    ".*`broadcast_buffers` is deprecated.*",  # older versions of torch have no other name for it
 )
 
 
@@ -54,9 +56,9 @@ def with_short_errors(config: DictConfig, folder: Path) -> dict[str, Any]:
     """`run`; of bad input only what is wrong is printed, not the way through Hydra and Lightning to it."""
     try:
         return run(config, folder)
-    except (ValueError, OSError, InstantiationException, MissingMandatoryValue) as error:
+    except (ValueError, OSError, InstantiationException, MissingMandatoryValue, MisconfigurationException) as error:
         cause = error.__cause__ if isinstance(error, InstantiationException) else error
-        told = isinstance(cause, ValueError | OSError | ImportError | MissingMandatoryValue)
+        told = isinstance(cause, ValueError | OSError | ImportError | MissingMandatoryValue | MisconfigurationException)
         if not told or HydraConfig.get().mode == RunMode.MULTIRUN or "HYDRA_FULL_ERROR" in os.environ:
             raise
         raise SystemExit(f"{type(cause).__name__}: {cause}\n(HYDRA_FULL_ERROR=1 shows where)") from None
@@ -71,9 +73,14 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
         raise ValueError(f"monitor={config.monitor} is better when it is smaller: say mode=min.")
     seed_everything(config.seed, workers=True, verbose=False)
     trainer = make_trainer(config)
+    if config.train and config.ckpt_path is not None:
+        keep_checkpoints_in(Path(config.ckpt_path).parent, trainer)
     if not trainer.is_global_zero:
         return fit_and_test(config, trainer)[0]
-    with alone_in(folder):
+    checkpoints: Any = trainer.checkpoint_callbacks if config.train else []
+    with ExitStack() as alone:
+        for place in {str(folder), *(callback.dirpath for callback in checkpoints if callback.dirpath)}:
+            alone.enter_context(alone_in(Path(place)))
         forget_results(folder)
         results, ranker, data = fit_and_test(config, trainer)
         write_results(folder, results, ranker, data)
@@ -88,6 +95,7 @@ def fit_and_test(config: DictConfig, trainer: Trainer) -> tuple[dict[str, Any], 
     data.setup()
     if "val" not in data.sets:
         raise ValueError("a run chooses by validation, and this data has no val lists: hold some queries out for it.")
+    check_monitor(config.monitor, data)
     seconds["data"], clock = time.perf_counter() - clock, time.perf_counter()
 
     if config.train:
@@ -101,7 +109,6 @@ def fit_and_test(config: DictConfig, trainer: Trainer) -> tuple[dict[str, Any], 
     if config.train:
         if state:
             read_checkpoint(state)  # refused here if it is none: Lightning would not say why
-            keep_checkpoints_in(Path(state).parent, trainer)
         try:
             trainer.fit(ranker, datamodule=data, ckpt_path=state, weights_only=True)
         except (KeyboardInterrupt, SystemExit):  # the second is what Lightning makes of the first
@@ -119,6 +126,14 @@ def fit_and_test(config: DictConfig, trainer: Trainer) -> tuple[dict[str, Any], 
         trainer.test(ranker, datamodule=data, ckpt_path=state, weights_only=True, verbose=False)
     seconds["test"] = time.perf_counter() - clock
     return record(config, ranker, data, seconds), ranker, data
+
+
+def check_monitor(monitor: str, data: Any) -> None:
+    """Refuse what validation does not measure, before a fit that would end with it."""
+    choices = [f"val/{measure}" for measure in data.measures]
+    choices += [f"val/{name}/{measure}" for name in data.conventions[1:] for measure in data.measures]
+    if monitor not in choices:
+        raise ValueError(f"monitor={monitor} is not measured: choose one of {', '.join(choices)}, or add to measures")
 
 
 def keep_checkpoints_in(folder: Path, trainer: Trainer) -> None:
@@ -140,6 +155,11 @@ def make_trainer(config: DictConfig) -> Trainer:
             raise
         choice = HydraConfig.get().runtime.choices["trainer"]
         raise SystemExit(f"trainer={choice}: {error.__cause__}") from None
+    if any(name in str(config.trainer.get("strategy")) for name in ("spawn", "fork", "notebook")):
+        raise SystemExit(
+            f"trainer.strategy={config.trainer.strategy} fits in processes whose results do not come back: use "
+            "trainer=ddp, which starts this script once for each process."
+        )
     if trainer.world_size > 1 and HydraConfig.get().mode == RunMode.MULTIRUN:
         raise SystemExit(
             f"-m with {trainer.world_size} processes would start the whole sweep in each of them: sweep with "

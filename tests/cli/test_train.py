@@ -147,6 +147,21 @@ def test_a_fit_is_resumed(run):
     assert results(run[1] / "resumed")["test"]["default"] == results(run[1] / "whole")["test"]["default"]
 
 
+class Mine(torchrank.LambdaRank):
+    """A user's own ranker."""
+
+
+def test_a_ranker_of_ones_own_is_resumed(tmp_path):
+    options = [*SMALL, "model=lambdarank", "model._target_=tests.cli.test_train.Mine"]
+    first = quick_train(*options, "trainer.max_epochs=3", "hydra.run.dir=out", cwd=tmp_path)
+    last = "ckpt_path=out/checkpoints/last.ckpt"
+    again = quick_train(*options, "trainer.max_epochs=4", "hydra.run.dir=more", last, cwd=tmp_path)
+    assert first.returncode == again.returncode == 0, first.stderr + again.stderr
+    assert results(tmp_path / "more")["ranker"] == "Mine"
+    fewer = quick_train(*options, "trainer.max_epochs=1", "hydra.run.dir=fewer", last, cwd=tmp_path)
+    assert fewer.returncode != 0 and "Trainer(max_epochs=1)" in fewer.stderr and "Traceback" not in fewer.stderr
+
+
 def test_two_processes_give_the_results_of_one(run):
     options = [*SMALL, "model=listnet", "trainer=ddp_cpu", "hydra.run.dir=two"]
     done = train(*options, cwd=run[1], script=COMMAND)
@@ -178,6 +193,10 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
         refused = quick_train(*options, cwd=tmp_path)
     assert refused.returncode != 0 and "another run is under way in" in refused.stderr
     assert quick_train(*options, cwd=tmp_path).returncode == 0
+    again = [*options[:-1], "hydra.run.dir=more", "ckpt_path=here/checkpoints/last.ckpt"]
+    with alone_in(tmp_path / "here/checkpoints"):  # which a run that is resumed writes
+        refused = quick_train(*again, cwd=tmp_path)
+    assert refused.returncode != 0 and "under way in" in refused.stderr and "here/checkpoints" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -195,6 +214,8 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
         (["model=mlr", "model.C=-1"], "C=-1 has to be a positive number"),
         (["model=svmmap", "data=points"], "such as transform=standard"),
         (["data=retrieval"], "Missing mandatory value: data.file"),
+        (["monitor=val/foo"], "monitor=val/foo is not measured: choose one of val/ndcg@1"),
+        (["+trainer.strategy=ddp_spawn"], "results do not come back: use trainer=ddp"),
         (["data=points", "measures=[knn_error@3]", "monitor=val/knn_error@3"], "say mode=min"),
     ],
 )

@@ -211,3 +211,11 @@ def test_empty_sets_and_bad_positions():
 
 def test_repr_says_what_it_holds():
     assert repr(make_set("shared")) == "RankingSet('shared': 5 lists, 13 entries, 4 features, dense, shared corpus)"
+
+
+def test_offsets_that_move_to_shared_memory_leave_the_lists_as_they_are():
+    """torch.multiprocessing moves the tensors of a set that it sends to another process."""
+    lists = RankingSet(torch.arange(6.0)[:, None], torch.ones(6), torch.tensor([0, 2, 6]))
+    lists.offsets.share_memory_()
+    others = [torch.full((3,), 99) for _ in range(50)]
+    assert lists[1].x.flatten().tolist() == [2.0, 3.0, 4.0, 5.0] and len(others) == 50

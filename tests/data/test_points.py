@@ -258,7 +258,8 @@ def test_headers_that_contradict_the_cells(tmp_path):
         ("a,b,kind\n1,x,red\n", r"line 2: feature 2 is 'x'"),
         ("\n \n1,2,red\n3,x,red\n", "line 4: feature 2 is 'x'"),
         ("1,2,red\n3,4\n", "line 2: the class, column 3 of 3, is missing"),
-        ("1,2,red\n3,4,blue,5\n", "equally long"),
+        ("1,2,red\n3,4,blue,5\n", "equally long lines separated by ',': line 2 has 4 of 3"),
+        ("red,1,2\nred,1,1.5\nblue,2,2\n", "line 2: 1.5, column 3 of 3, is no class; .* data.label=first"),
         ("1,2,red\n2,nan,red\n", "line 2: feature 2 is 'nan', a finite number was expected"),
         ("1,2,red\n,3,red\n", "line 2: feature 1 is missing, a finite number was expected"),
         ("", "one point per line"),
@@ -377,6 +378,13 @@ def test_download_fetches_only_what_is_not_there(tmp_path):
     assert len(load_points("wine", download=True)) == 3
     if DATA is not None:
         assert len(load_points("balance", root=DATA, download=True)) == 3
+
+
+def test_classes_that_only_the_test_part_has_are_told(tmp_path):
+    (tmp_path / "a.csv").write_text("1,2,red\n3,4,blue\n5,6,red\n7,8,blue\n")
+    (tmp_path / "b.csv").write_text("1,2,red\n3,4,Blue\n5,6,green\n7,8,red\n")
+    with pytest.warns(UserWarning, match="2 of 4 test points are of classes without a training point.*: Blue, green"):
+        load_points("a.csv", root=tmp_path, test="b.csv", val_fraction=0)
 
 
 def test_several_files_and_a_fixed_test_part(tmp_path):

@@ -163,3 +163,9 @@ def test_pair_measures_refuse_unknown_ties():
     for function in (F.all_pairs_error, F.domination_error):
         with pytest.raises(ValueError, match="correct"):
             function(*one, ties="stable")
+
+
+def test_err_of_a_top_label_that_is_rounded_to_one():
+    scores, offsets = torch.tensor([2.0, 1.0, 3.0, 1.0]).double(), torch.tensor([0, 2, 4])
+    found = F.err(scores, torch.tensor([60, 3, 0, 60]), offsets, max_label=60)
+    torch.testing.assert_close(found, torch.tensor([1.0, 0.5]).double(), rtol=1e-15, atol=0)

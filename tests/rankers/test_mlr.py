@@ -9,7 +9,7 @@ import torch
 
 import torchrank
 from tests.golden.mlr_reference import brute_force
-from tests.rankers.metric_fits import KINDS, D, data, fit, graded, points, rows
+from tests.rankers.metric_fits import KINDS, QUICK, D, bare, data, fit, graded, points, rows
 from tests.rankers.small import trainer
 from torchrank import MLR, RMLR, RankingDataModule, RankingSet
 from torchrank.data.batch import make_batch
@@ -373,13 +373,24 @@ def test_wrong_options_are_refused(given, message):
         MLR(D, **given)
 
 
+def test_advice_names_what_ended_the_fit(tmp_path):
+    ranker = MLR(D, **QUICK)
+    with pytest.warns(UserWarning, match=r"stopped before its certificate .*: raise trainer.max_epochs, now 2."):
+        bare(tmp_path, 2).fit(ranker, datamodule=data())
+    with pytest.warns(UserWarning, match=r"stopped before its certificate .*: raise rounds, now 2."):
+        fit(tmp_path, rounds=2)
+    with pytest.warns(UserWarning, match=r"Raise C, now 3 or lower lam, now 1e\+06."):
+        ranker = fit(tmp_path, make=RMLR, lam=1e6)
+    assert ranker.findings["metric"] == "W = 0" and "metric" not in fit(tmp_path).findings
+
+
 def test_data_that_do_not_fit_are_refused(tmp_path):
     flat = graded("flat")
     plain = RankingSet(flat.x, flat.labels, flat.offsets)
     module = RankingDataModule.from_sets(train=plain, val=plain, measures=["map"])
-    with pytest.raises(ValueError, match="MLR learns distances from query vectors, and this data has none"):
+    with pytest.raises(ValueError, match="MLR learns distances from query vectors, and these lists have none"):
         fit(tmp_path, module)
-    with pytest.raises(ValueError, match="this data has none"):
+    with pytest.raises(ValueError, match="these lists have none"):
         MLR(D, transform=None)(flat.x, flat.offsets)
     real = graded("flat")
     real.labels += 0.5

@@ -11,7 +11,8 @@ import torchrank
 from tests.rankers import small
 from tests.rankers.metric_fits import KINDS, QUICK, D, data, fit, graded, module_of, rows
 from tests.rankers.small import trainer
-from torchrank import MLR, RMLR, LocalRank, MetricBaseline
+from torchrank import MLR, RMLR, LocalRank, MetricBaseline, RankingSet
+from torchrank.data import SparseRows
 from torchrank.data.corpus import CorpusSet, SameClass
 
 
@@ -132,7 +133,29 @@ def test_outlines_tell_classes_and_their_order():
         relevance = SameClass(codes, codes, ("a", "b", "c"))
         outlines.append(CorpusSet(x, x, relevance, own=torch.arange(12)).outline())
     assert outlines[0] != outlines[1] != outlines[2] != outlines[0]
-    assert all(one["x"] == outlines[0]["x"] and one["pairs"] == outlines[0]["pairs"] for one in outlines)
+    assert all(one["rows"] == outlines[0]["rows"] and one["lists"] == outlines[0]["lists"] for one in outlines)
+
+
+def test_outlines_tell_every_part_and_no_types():
+    lists = graded()
+    whole = {"x": lists.x, "labels": lists.labels, "offsets": lists.offsets, "index": lists.index}
+    whole["queries"] = lists.queries
+
+    def outline(**parts):
+        return tuple(RankingSet(**whole | parts).outline().values())
+
+    first, moved = outline(), lists.offsets.clone()
+    moved[1] += 1
+    assert outline(x=lists.x.float(), labels=lists.labels.long()) == first
+    others = [{"x": -lists.x}, {"x": lists.x.flip(1)}, {"x": lists.x.roll(1, 0)}, {"labels": lists.labels.flip(0)},
+              {"index": lists.index.flip(0)}, {"queries": -lists.queries}, {"offsets": moved}]  # fmt: skip
+    assert len({first, *(outline(**other) for other in others)}) == 8
+
+
+def test_outlines_of_sparse_rows_tell_their_columns():
+    rows = [SparseRows.from_dense(x) for x in (torch.eye(3), torch.eye(3), torch.eye(3).flip(1), torch.eye(3).roll(1))]
+    one, same, *others = (RankingSet(x, torch.ones(3), torch.tensor([0, 3])).outline() for x in rows)
+    assert one == same and one not in others
 
 
 class Seen(Callback):

@@ -74,7 +74,7 @@ def test_sheets_of_several_sets_and_missing_runs(tmp_path, capsys):
     percent = plain(errors[:2])[1][0]
     assert f"{percent[0]:.2f} ±{percent[1]:.2f} [1.0] |" in first and "[" not in second.split("\n\n")[1]
     assert "| nca | " in first and " [10.8] | – |" in first  # noqa: RUF001
-    assert "| 4 | 1 | 0 | 2.0 |" in wine and "k=" in isolet
+    assert "| 4 | 1 | 0 | 0 | 2.0 |" in wine and "k=" in isolet
     assert main(["neighbours", str(tmp_path)]) == 0
     assert "12 runs read; written table.md and table.json" in capsys.readouterr().out
     assert json.loads((tmp_path / "table.json").read_text())["runs"] == 12
@@ -88,11 +88,13 @@ def test_fewer_splits_and_fits_that_are_not_proved_are_counted(tmp_path):
     for number, folder in enumerate(sorted(tmp_path.glob("*mlr_map*"))):
         content = json.loads((folder / "results.json").read_text())
         content["certificate"] = {"gap": 0.2 if number < 5 else 0.1, "eps*C": 0.1, "upper": 3.0}
+        content["findings"] = {"metric": "W = 0"} if number > 9 else {}
         (folder / "results.json").write_text(json.dumps(content))
     first, _, chosen = map(markdown, pages(tabulate_neighbours(tmp_path)))
     rows = {line.split(" | ")[0]: line for line in (first + chosen).splitlines() if line.startswith("| mlr")}
     assert first.count("(3 splits)") == 1 and "(3 splits)" in first.splitlines()[4]
-    assert rows["| mlr_auc"].endswith("| 3 | 3 | 0 | 2.0 |") and rows["| mlr_map"].endswith("| 4 | 0 | 5 | 2.0 |")
+    assert rows["| mlr_auc"].endswith("| 3 | 3 | 0 | 0 | 2.0 |")
+    assert rows["| mlr_map"].endswith("| 4 | 0 | 5 | 2 | 2.0 |")
 
 
 def test_gains_are_those_of_the_splits_in_common(tmp_path):

@@ -93,7 +93,7 @@ def make_batch(
 
     >>> make_batch(torch.eye(2), torch.tensor([0., 1.]), torch.tensor([0, 3]))
     Traceback (most recent call last):
-    ValueError: offsets end at 3 but there are 2 labels
+    ValueError: offsets end at 3 but there are 2 entries
     """
     check_lists(x, labels, offsets, index=index, queries=queries)
     if query is None:
@@ -111,6 +111,12 @@ def as_floats(x: Any) -> Any:
     return x if x.dtype.is_floating_point else x.to(dtype=torch.float64)
 
 
+def as_places(numbers: Any) -> Any:
+    """Integers of any width in int64; None, and what is no row of whole numbers, as it is: a check will tell."""
+    wrong = numbers is None or numbers.dtype == torch.bool or numbers.dtype.is_floating_point
+    return numbers if wrong else numbers.long()
+
+
 def check_lists(
     x: Tensor | SparseRows, labels: Tensor, offsets: Tensor, *, index: Tensor | None, queries: Tensor | None
 ) -> None:
@@ -118,16 +124,20 @@ def check_lists(
     if len(x.shape) != 2 or labels.dim() != 1 or offsets.dim() != 1 or offsets.dtype != torch.int64:
         shapes = f"x {tuple(x.shape)}, labels {tuple(labels.shape)}, offsets {tuple(offsets.shape)} {offsets.dtype}"
         raise ValueError(f"expected x (n, D), labels (N,) and int64 offsets (Q + 1,), got {shapes}")
-    if len(offsets) == 0 or offsets[0] != 0 or (offsets.diff() < 0).any():
-        raise ValueError("offsets must start at 0 and never fall: [0] for no list, [0, 2, 5] for lists of 2 and 3")
-    if offsets[-1] != len(labels):
-        raise ValueError(f"offsets end at {int(offsets[-1])} but there are {len(labels)} labels")
     if index is None and len(x) != len(labels):
-        raise ValueError(f"{len(x)} rows for {len(labels)} labels: pass index=(N,) if the lists share a corpus")
-    if index is not None and len(index) != len(labels):
-        raise ValueError(f"index has {len(index)} rows for {len(labels)} labels")
-    if index is not None and len(index) and (index.min() < 0 or index.max() >= len(x)):
-        raise ValueError(f"index runs over {int(index.min())}..{int(index.max())} but the corpus has {len(x)} rows")
+        raise ValueError(f"{len(x)} rows for {len(labels)} entries: pass index=(N,) if the lists share a corpus")
+    if index is not None and (index.shape != labels.shape or index.dtype not in (torch.int64, torch.int32)):
+        found = f"{index.dtype} {tuple(index.shape)}"
+        raise ValueError(f"index has the row of each of {len(labels)} entries, whole numbers (N,), got {found}")
+    numbers = [offsets[:1], offsets[-1:], (offsets.diff() < 0).any()[None].long()]
+    numbers += [torch.stack(index.aminmax())] if index is not None and len(index) else []
+    first, last, falls, *rows = torch.cat(numbers).tolist() if len(offsets) else (-1, -1, 0)  # read once
+    if first != 0 or falls:
+        raise ValueError("offsets must start at 0 and never fall: [0] for no list, [0, 2, 5] for lists of 2 and 3")
+    if last != len(labels):
+        raise ValueError(f"offsets end at {last} but there are {len(labels)} entries")
+    if rows and (rows[0] < 0 or rows[1] >= len(x)):
+        raise ValueError(f"index runs over {rows[0]}..{rows[1]} but the corpus has {len(x)} rows")
     if queries is not None and queries.shape != (len(offsets) - 1, x.shape[1]):
         shape = (len(offsets) - 1, x.shape[1])
         raise ValueError(f"query vectors {tuple(queries.shape)} for lists and features {shape}")

@@ -38,8 +38,8 @@ class SameClass:
         wanted = per_entry(self.classes[place], entries.offsets, len(entries.index))
         return (self.corpus_classes.index_select(0, entries.index) == wanted).float()
 
-    def parts(self) -> dict[str, Tensor]:
-        return {"classes": self.classes, "classes of rows": self.corpus_classes}
+    def parts(self) -> list[Tensor]:
+        return [self.classes, self.corpus_classes]
 
     def take(self, host: np.ndarray) -> SameClass:
         return replace(self, classes=self.classes[torch.from_numpy(host).to(self.classes.device)])
@@ -84,8 +84,8 @@ class Judged:
         labels[entries.offsets[lists] + rows - (rows > entries.own[lists]).long()] = self.grades[judged]
         return labels
 
-    def parts(self) -> dict[str, Tensor]:
-        return {"judged rows": self.rows, "grades": self.grades}
+    def parts(self) -> list[Tensor]:
+        return [self.offsets, self.rows, self.grades]
 
     def take(self, host: np.ndarray) -> Judged:
         counts = self.counts[host]
@@ -159,8 +159,8 @@ class CorpusSet(RankingSet):
         """(N,) corpus rows of all entries, made anew at each call."""
         return self[:].index
 
-    def _judgements(self) -> dict[str, Tensor]:
-        return self.relevance.parts()
+    def _judgements(self) -> list[Tensor | None]:
+        return [self.own, *self.relevance.parts()]
 
     @property
     def is_shared(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -49,7 +50,7 @@ class RankingSet(Dataset):
                 raise ValueError(f"{len(ids)} ids for {count} {what} in the set '{name}'")
         self.x, self.labels, self.offsets, self.index, self.queries = x, labels, offsets, index, queries
         self.query_ids, self.document_ids, self.name = query_ids, document_ids, name
-        self._bounds = offsets.cpu().numpy()  # the offsets on the host
+        self._bounds = offsets.cpu().numpy().copy()  # on the host; a copy, since torch may move it to shared memory
         self.lengths = np.diff(self._bounds)
         if pairs is not None:
             self.pairs = pairs
@@ -217,15 +218,20 @@ class RankingSet(Dataset):
             start += len(part)
         return rows, queries
 
-    def outline(self) -> dict[str, float]:
-        """What tells this set from others, and from itself in another order: its sizes, and a sum over each part."""
-        rows = self.x.values if isinstance(self.x, SparseRows) else self.x
-        sizes = {"lists": len(self), "entries": int(self.lengths.sum()), "pairs": int(self.pairs.sum())}
-        parts = {"x": rows, "queries": self.queries, **self._judgements()}
-        return sizes | {name: _weighed_sum(values) for name, values in parts.items()}
+    def outline(self) -> dict[str, int]:
+        """What tells this set from others, and from itself in another order: its sizes, and a checksum of each part."""
+        sizes = {"lists": len(self), "entries": int(self.lengths.sum())}
+        x = [self.x.values, self.x.columns, self.x.row_offsets] if isinstance(self.x, SparseRows) else [self.x]
+        parts: dict[str, list] = {
+            "rows": x,
+            "query vectors": [self.queries],
+            "labels": [self.offsets, *self._judgements()],
+        }
+        return sizes | {name: _checksum(tensors) for name, tensors in parts.items()}
 
-    def _judgements(self) -> dict[str, Tensor]:
-        return {"labels": self.labels}
+    def _judgements(self) -> list[Tensor | None]:
+        """What the labels are made of."""
+        return [self.labels, self.index]
 
     def tiebreak(self) -> Tensor:
         """Place of each entry in its list by document id, descending (N,): trec_eval's order among equal scores.
@@ -258,12 +264,12 @@ def _change_values(x: SparseRows, transform: Transform) -> SparseRows:
     return x.with_values(values)
 
 
-def _weighed_sum(values: Tensor | None) -> float:
-    """Of absolute values, those of each row with another weight between 1 and 2 than those of the rows near it."""
-    found = 0.0
-    for start, part in parts_of(values):
-        weights = 1 + torch.arange(start, start + len(part), device=part.device) % 1009 / 1009
-        found += float(part.double().abs().reshape(len(part), -1).sum(1) @ weights.double())
+def _checksum(tensors: list[Tensor | None]) -> int:
+    """Of numbers one after another, whatever their type; -0 is 0."""
+    found = 0
+    for tensor in tensors:
+        for _, part in parts_of(tensor):
+            found = zlib.crc32((part.double() + 0.0).cpu().numpy().tobytes(), found)
     return found
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
 
 from torchrank.data.corpus import CorpusSet, SameClass
@@ -113,6 +114,11 @@ def load_points(
     if len(train) < 2:
         raise ValueError(f"{source}: {len(train)} of {len(x)} points are left for training; lower the fractions")
     names = tuple(str(name) for name in class_names)
+    for part, rows in parts.items():
+        if unknown := np.setdiff1d(codes[rows], codes[train]).tolist():
+            found = f"{np.isin(codes[rows], unknown).sum()} of {len(rows)} {part} points"
+            told = ", ".join(names[code] for code in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
+            rank_zero_warn(f"{source}: {found} are of classes without a training point, so no vote is right: {told}")
     sets = _sets(torch.from_numpy(x), torch.from_numpy(codes), names, train, parts)
     return sets if validate == "held_out" else {"train": sets["train"], "val": sets["train"], **sets}
 

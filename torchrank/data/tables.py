@@ -1,5 +1,6 @@
 """Tables of class-labelled points: csv, npz, mat files and scikit-learn's own sets."""
 
+import csv
 import math
 import re
 from pathlib import Path
@@ -121,6 +122,12 @@ def _read_csv(path: Path, label: str, header: bool | None) -> Points:
     if table.is_empty():
         raise ValueError(f"{path}: no point below the header")
     line, classes, values = table["line"], table[name], table.drop("line", name)
+    coded = classes.cast(polars.Float64, strict=False).fill_null(0.0).to_numpy()  # names count as 0
+    for row in np.flatnonzero(~np.isfinite(coded) | (coded != np.floor(coded)))[:1].tolist():
+        raise ValueError(
+            f"{path}, line {line[row]}: {classes[row]}, column {column + 1} of {len(first)}, is no class; expected "
+            "whole numbers or text. Say data.label=first, last or the name of the class column"
+        )
     numbers = values.select(polars.all().cast(polars.Float64, strict=False))
     for row, place in np.argwhere(~np.isfinite(numbers.to_numpy()))[:1].tolist():
         advice = "" if row or header else "; data.header=true if this line names the columns"
@@ -142,13 +149,21 @@ def _cells(path: Path) -> polars.DataFrame:
     try:
         table = polars.read_csv(text[start:].encode(), separator=separator, has_header=False, infer_schema=False)
     except polars.exceptions.PolarsError as error:
-        reason = str(error).partition("\n")[0]
+        reason = _uneven(text, separator) or str(error).partition("\n")[0]
         raise ValueError(f"{path} is not a table of equally long lines separated by {separator!r}: {reason}") from error
     table = table.select(polars.all().str.strip_chars()).with_row_index("line", offset=1 + text.count("\n", 0, start))
     table = table.filter(~polars.all_horizontal(polars.exclude("line").is_null()))
     if table.is_empty():
         raise ValueError(f"{path} is empty; expected one point per line")
     return table
+
+
+def _uneven(text: str, separator: str) -> str:
+    """The first line that has more cells than the lines before it, in words."""
+    lines = csv.reader(text.splitlines(), delimiter=separator)
+    lengths = ((lines.line_num, len(cells)) for cells in lines if cells)
+    _, width = next(lengths, (0, 0))
+    return next((f"line {line} has {length} of {width}" for line, length in lengths if length > width), "")
 
 
 def _read_text(path: Path) -> str:

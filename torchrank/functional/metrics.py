@@ -167,8 +167,8 @@ def err_of(ranking: Ranking, k: int | None, *, max_label: float, empty: float) -
     if labels.device.type == "cpu" and read((labels > max_label).any()):
         raise ValueError(f"label {read(labels.max())} is above max_label={max_label}: give the top label of the data")
     satisfied = gain_of(labels, "exp2") / 2.0**max_label
-    # log(1 - R) is finite: R < 1 up to the top label. The running sum is that of the entries before this one.
-    missed = torch.log1p(-satisfied)
+    # R < 1 up to the top label, but may be rounded to 1. The running sum is that of the entries before this one.
+    missed = torch.log1p(-satisfied).clamp(min=-800.0)
     before = segment_cumsum(missed, offsets, max_length=ranking.longest) - missed
     terms = satisfied * torch.exp(before) / ranking.ranks
     if k is not None:

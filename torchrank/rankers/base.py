@@ -11,7 +11,7 @@ from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from torchrank.data.batch import Batch, as_floats, check_lists
+from torchrank.data.batch import Batch, as_floats, as_places, check_lists
 from torchrank.data.chunks import check_finite, parts_of
 from torchrank.data.datamodule import RankingDataModule, transform_batch
 from torchrank.data.sparse import SparseRows
@@ -59,7 +59,8 @@ class Ranker(LightningModule):
         self.certificate: dict[str, float] = {}  # what a certified fit found, then what it has to be at most, then more
         self.findings: dict[str, Any] = {}  # what else a fit has to say, plain values, for results.json
         self._sizes: dict[str, list[int]] = {}
-        self._outline: dict[str, float] = {}  # of the training lists
+        self.by_query: bool | None = None  # whether the lists of the fit have query vectors
+        self._outline: dict[str, int] = {}  # of the training lists
         self._whole: tuple[Ranker, RankingDataModule] | None = None  # what it is a part of, and its lists: `join`
 
     # ---- what a ranker implements -------------------------------------------------------------------------------
@@ -92,6 +93,11 @@ class Ranker(LightningModule):
         """Scores (N,) of raw rows. Whole lists: a score may depend on the other documents of its list."""
         return self.score(self.inputs(x, offsets, index=index, queries=queries, query=query))
 
+    @property
+    def num_topics(self) -> int | None:
+        """How many lists have a model of their own; None: all have one."""
+        return None
+
     def inputs(
         self,
         x: Tensor | SparseRows,
@@ -103,16 +109,25 @@ class Ranker(LightningModule):
     ) -> Batch:
         """Raw lists without labels as the batch that `score` takes: checked and transformed."""
         self._check_rows(x, index is not None, queries is not None)
+        self._check_vectors(queries is not None)
         dtype = x.dtype if x.dtype.is_floating_point else torch.get_default_dtype()
-        x, offsets = as_floats(x), offsets if offsets.is_floating_point() else offsets.long()
+        x, offsets, index, query = as_floats(x), as_places(offsets), as_places(index), as_places(query)
         labels = torch.zeros(len(x) if index is None else len(index), device=offsets.device)
         check_lists(x, labels, offsets, index=index, queries=queries)
         lengths = offsets.diff()
+        if query is None:
+            query = torch.arange(len(lengths), device=offsets.device)
+        if query.dtype != torch.int64 or query.shape != lengths.shape:
+            found = f"{query.dtype} {tuple(query.shape)}"
+            raise ValueError(f"query has the position of each of {len(lengths)} lists, whole numbers, got {found}")
+        if self.num_topics is not None and ((query < 0) | (query >= self.num_topics)).any():
+            found = f"{int(query.min())}..{int(query.max())}"
+            raise ValueError(f"query is {found}: {type(self).__name__} has models of {self.num_topics} topics, from 0")
         batch = Batch(
             x=x,
             labels=labels,
             offsets=offsets,
-            query=torch.arange(len(lengths), device=offsets.device) if query is None else query,
+            query=query,
             index=index,
             queries=None if queries is None else queries.to(x.dtype),
             max_length=int(lengths.max()) if len(lengths) else 0,
@@ -138,6 +153,10 @@ class Ranker(LightningModule):
         for kind, there in found.items():
             if there and kind not in self.takes:
                 raise ValueError(f"{type(self).__name__} does not take {KINDS[kind]}.")
+
+    def _check_vectors(self, has_queries: bool) -> None:
+        if self.by_query not in (None, has_queries):
+            raise ValueError(f"{type(self).__name__} was fitted {'with' if self.by_query else 'without'} query vectors")
 
     # ---- data and global sums -----------------------------------------------------------------------------------
 
@@ -229,6 +248,8 @@ class Ranker(LightningModule):
         for given in data.sets.values():
             for start, part in parts_of(given.queries):
                 check_finite(part, start, f"{given.name} query")
+        if stage != "fit" or self.trainer.ckpt_path is not None:
+            self._check_vectors(lists.has_queries)
         if stage == "fit":
             self._check_trainer()
             if self.trainer.ckpt_path is None:
@@ -257,14 +278,21 @@ class Ranker(LightningModule):
             self._outline = outline
         if self.trainer.ckpt_path is None:
             self.converged.fill_(False)
+            self.by_query = self.data.sets["train"].has_queries
             with torch.no_grad():
                 self.prepare()
 
     def on_fit_end(self) -> None:
         if self.certificate and not self.converged and self._whole is None:
             found = ", ".join(f"{name} {value:.4g}" for name, value in self.certificate.items())
-            rank_zero_warn(f"{type(self).__name__} stopped before its certificate ({found}): raise rounds.")
+            rank_zero_warn(f"{type(self).__name__} stopped before its certificate ({found}): raise {self.limit()}.")
         self.trainer.check_val_every_n_epoch = self._interval  # `round_step` may have changed it
+
+    def limit(self) -> str:
+        """The option that ends a fit which did not converge, and its value."""
+        epochs, rounds = self.trainer.max_epochs, self.rounds or 0
+        shorter = epochs is not None and 0 <= epochs < rounds
+        return f"trainer.max_epochs, now {epochs}" if shorter else f"rounds, now {rounds}"
 
     # ---- measuring ----------------------------------------------------------------------------------------------
 
@@ -322,12 +350,13 @@ class Ranker(LightningModule):
         checkpoint["ranker"] = type(self).__name__
         checkpoint["certificate"], checkpoint["findings"] = self.certificate, self.findings
         checkpoint["sizes"], checkpoint["outline"] = self._sizes, self._outline
+        checkpoint["by_query"] = self.by_query
         checkpoint["transform_sizes"] = self.transform.resized()
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
         check_same_ranker(self, checkpoint)
         self.certificate, self.findings = checkpoint.get("certificate", {}), checkpoint.get("findings", {})
-        self._outline = checkpoint.get("outline", {})
+        self._outline, self.by_query = checkpoint.get("outline", {}), checkpoint.get("by_query")
         self.transform.allocate(checkpoint["transform_sizes"])
         for name, shape in checkpoint["sizes"].items():
             self.resize(name, tuple(shape))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,11 @@ if TYPE_CHECKING:
 
 def load(path: str | PathLike, map_location: Any = "cpu") -> Ranker:
     """The fitted ranker in a checkpoint, ready to score; nothing in the file is executed and no config is needed."""
-    cls = torchrank.__getattr__(read_checkpoint(path, map_location)["ranker"])
-    return cls.load_from_checkpoint(path, map_location=map_location, weights_only=True).eval()
+    name = read_checkpoint(path, map_location)["ranker"]
+    if name not in torchrank.RANKERS:
+        known = ", ".join(torchrank.RANKERS)
+        raise ValueError(f"{path} holds a {name}, not one of {known}: use {name}.load_from_checkpoint(path)")
+    return torchrank.__getattr__(name).load_from_checkpoint(path, map_location=map_location, weights_only=True).eval()
 
 
 def read_checkpoint(path: str | PathLike, map_location: Any = "cpu") -> dict[str, Any]:
@@ -26,12 +28,10 @@ def read_checkpoint(path: str | PathLike, map_location: Any = "cpu") -> dict[str
     except OSError:
         raise
     except Exception as error:  # of zip, of pickle, or of what torch makes of either
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = f"{type(error).__name__} {error}".splitlines()[0]
         raise ValueError(f"{path} is not a checkpoint of torchrank: {reason}") from error
-    name = checkpoint.get("ranker") if isinstance(checkpoint, dict) else None
-    if name not in torchrank.RANKERS:
-        known = ", ".join(torchrank.RANKERS)
-        raise ValueError(f"{path} is not a checkpoint of torchrank: its ranker is {name!r}, not one of {known}.")
+    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("ranker"), str):
+        raise ValueError(f"{path} is not a checkpoint of torchrank: it names no ranker")
     return checkpoint
 
 
@@ -50,14 +50,13 @@ def check_same_ranker(ranker: Any, checkpoint: dict[str, Any]) -> None:
         )
 
 
-def check_same_data(saved: dict[str, float], given: dict[str, float]) -> None:
+def check_same_data(saved: dict[str, int], given: dict[str, int]) -> None:
     """A fit goes on with the training lists that it began with, told by their outlines."""
-    alike = saved.keys() == given.keys() and all(math.isclose(saved[name], given[name]) for name in saved)
-    if not alike:
-        theirs, ours = (", ".join(f"{name} {value:.10g}" for name, value in of.items()) for of in (saved, given))
+    if other := [name for name in given if saved.get(name) != given[name]]:
+        theirs, ours = (f"{of.get('lists')} lists, {of.get('entries')} entries" for of in (saved, given))
         raise ValueError(
-            f"the checkpoint was made with other training lists ({theirs}) than these ({ours}): go on with the data "
-            "that the fit began with, or start anew without ckpt_path."
+            f"the checkpoint was made with other training lists ({theirs}) than these ({ours}), other by their "
+            f"{', '.join(other)}: go on with the data that the fit began with, or start anew without ckpt_path."
         )
 
 

@@ -192,8 +192,7 @@ class CutRounds(nn.Module):
         """Log the bounds; whether they prove the fit."""
         upper, lower, left = (float(value) for value in (plane.upper, plane.lower, gap(plane)))
         ranker.certificate = {"gap": left, "eps*C": self.options["eps"] * C, "upper": upper, "lower": lower}
-        if ranker.is_path:
-            ranker.findings = {"C": C}
+        ranker.findings = {"C": C} if ranker.is_path else {}
         if left < -self.options["eps"] * C:
             raise ValueError(
                 f"the lower bound {lower:.4g} is above the objective {upper:.4g} of the best point: the features are "

@@ -106,6 +106,10 @@ class DominationRank(RoundRanker):
 
     # ---- scoring ------------------------------------------------------------------------------------------------
 
+    @property
+    def num_topics(self) -> int | None:
+        return len(self.weight) if self.per_topic else None
+
     def score(self, batch: Batch) -> Tensor:
         return entry_scores(batch, self.weight.to(batch.x.dtype), self.per_topic)
 

@@ -134,9 +134,11 @@ def lightgbm() -> Any:
 
 
 def array(x: Tensor | SparseRows) -> Any:
+    """Rows as LightGBM takes them, which knows no half precision."""
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     if not isinstance(x, SparseRows):
-        return x.cpu().numpy()
+        return x.detach().to(device="cpu", dtype=dtype).numpy()
     from scipy.sparse import csr_matrix
 
-    x = x.to("cpu")
+    x = x.to("cpu", dtype)
     return csr_matrix((x.values.numpy(), x.columns.numpy(), x.row_offsets.numpy()), shape=tuple(x.shape))

@@ -111,7 +111,6 @@ class LGMML(RoundRanker):
             self.register_buffer(name, torch.zeros((), dtype=torch.float64))
         self.weighting: MetricWeights = WEIGHTS[weights](fallback)
         self._compiled: tuple[CompiledScorer, ...] = ()
-        self.by_query: bool | None = None  # whether distances are from query vectors, as the fit decided
         self._forget()
 
     def _check(self, weights: str, fallback: str) -> None:
@@ -156,8 +155,6 @@ class LGMML(RoundRanker):
         if len(self.factors) == 0 and self._trainer is not None and self._trainer.sanity_checking:
             return torch.zeros_like(batch.labels)  # Lightning looks at validation lists before the first round
         self._check_fitted()
-        if self.by_query not in (None, batch.queries is not None):
-            raise ValueError(f"{type(self).__name__} was fitted {'with' if self.by_query else 'without'} query vectors")
         same = self.weighting.constant()
         if same is not None and batch.queries is not None and self.scorer.kernel == "localized":
             return self.scorer.query_scores(batch, same)
@@ -236,14 +233,6 @@ class LGMML(RoundRanker):
         super().on_fit_end()
         self._forget()
 
-    def on_save_checkpoint(self, checkpoint: dict) -> None:
-        super().on_save_checkpoint(checkpoint)
-        checkpoint["by_query"] = self.by_query
-
-    def on_load_checkpoint(self, checkpoint: dict) -> None:
-        super().on_load_checkpoint(checkpoint)
-        self.by_query = checkpoint["by_query"]
-
     def _forget(self) -> None:
         self._training: list[Tensor] | None = None  # kernel values of this process's batches, in their order
         self._latest: tuple[Tensor, Tensor, Tensor] | None = None  # weights, loss and gradient after the last round
@@ -274,7 +263,6 @@ class LGMML(RoundRanker):
             self.resize(name, tuple(value.shape)).copy_(value)  # not .data: what is kept of it sees that it changed
         self.scale.zero_()
         self.step.zero_()
-        self.by_query = train.has_queries
 
     def _full_round(self) -> bool:
         """One projected gradient step on the mean of the exact WARP loss over the lists that have different labels, of

@@ -157,6 +157,8 @@ class MLR(RoundRanker):
         if self.regulariser in ("l21", "diagonal"):
             dropped = int((self.get_mahalanobis_matrix() == 0).all(1).sum())
             self.findings = self.findings | {"features dropped": f"{dropped} of {len(self.metric)}"}
+        if not self.metric.any():
+            self.findings = self.findings | {"metric": "W = 0"}
         return done
 
     def on_fit_end(self) -> None:
@@ -169,14 +171,15 @@ class MLR(RoundRanker):
         if self.cuts.lists == 0:
             return "No training list has both relevant and other entries."
         if not self.converged:
-            return f"Raise rounds, now {self.cuts.limit}."
+            return f"Raise {self.limit()}."
         oracle = self.cuts.oracle
         if oracle.measure in ("precision", "ndcg"):
             return (
                 f"With measure={oracle.measure} that can be so at every C (now {self.cuts.C[-1]:g}): use auc, map or "
                 "mrr, or try neighbours=10, anchor=1 with regulariser=fro, or LowRankMLR."
             )
-        return f"Raise C, now {self.cuts.C[-1]:g}."
+        lower = f" or lower lam, now {self.cuts.options['lam']:g}" if self.regulariser == "l21" else ""
+        return f"Raise C, now {self.cuts.C[-1]:g}{lower}."
 
 
 def metric_components(metric: Tensor) -> Tensor:
@@ -195,6 +198,6 @@ def metric_components(metric: Tensor) -> Tensor:
 def check_queries(ranker: Any, there: bool) -> None:
     if not there:
         raise ValueError(
-            f"{type(ranker).__name__} learns distances from query vectors, and this data has none: use data=points, "
-            "retrieval or gaussian, or SVMMap for documents with features of their own."
+            f"{type(ranker).__name__} learns distances from query vectors, and these lists have none: use data=points, "
+            "retrieval or gaussian (queries= of a call), or SVMMap for documents with features of their own."
         )

@@ -35,11 +35,12 @@ class MLPScorer(nn.Module):
 
     def forward(self, x: Tensor | SparseRows) -> Tensor:
         first, *others = self.layers
-        hidden = x @ first.weight.T  # type: ignore[operator]
+        dtype = x.dtype
+        hidden = x.to(dtype=first.weight.dtype) @ first.weight.T  # type: ignore[arg-type, operator]
         hidden = hidden if first.bias is None else hidden + first.bias  # type: ignore[operator]
         for layer in others:
             hidden = layer(self.dropout(torch.relu(hidden)))
-        return hidden.squeeze(-1)
+        return hidden.squeeze(-1).to(dtype)
 
 
 class LocalMetricScorer(nn.Module):

@@ -76,6 +76,10 @@ class PAMIR(RoundRanker):
         self.register_buffer("iterate", torch.zeros(0, 0, dtype=torch.float64))
         self.register_buffer("made", torch.zeros(1, dtype=torch.int64))
 
+    @property
+    def num_topics(self) -> int | None:
+        return len(self.weight) if self.per_topic else None
+
     def score(self, batch: Batch) -> Tensor:
         return entry_scores(batch, self.weight.to(batch.x.dtype), self.per_topic)
 

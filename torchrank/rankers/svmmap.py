@@ -68,4 +68,6 @@ class SVMMap(RoundRanker):
     def on_fit_end(self) -> None:
         super().on_fit_end()
         if not self.weight.any():
-            rank_zero_warn("w = 0 is the best model found: all scores are equal. Raise C, or look at the labels.")
+            none = "No training list has both relevant and other entries."
+            advice = none if self.cuts.lists == 0 else f"Raise C, now {self.cuts.C[-1]:g}, or look at the labels."
+            rank_zero_warn(f"w = 0 is the best model found: all scores are equal. {advice}")

@@ -30,7 +30,7 @@ PUBLISHED = {  # McFee & Lanckriet, ICML 2010, in percent; 50 splits, optimistic
     "isolet": {"mlr_auc": 4.5, "mlr_precision": 4.5, "mlr_map": 5.5, "mlr_mrr": 4.5, "mlr_ndcg": 4.4,
                "euclidean": 8.1, "lmnn": 4.7, "nca": 10.8},
 }  # fmt: skip
-COUNTS = {"missing runs": "missing_runs", "not proved": "unproved"}
+COUNTS = {"missing runs": "missing_runs", "not proved": "unproved", "W = 0": "zero"}
 SELECTIONS = {
     "optimistic": "best setting and k of the mean test error (optimistic, as published)",
     "honest": "setting and k of each split chosen by validation",
@@ -123,6 +123,7 @@ def _describe(data: str, name: str, runs: list[Run], splits: int) -> dict[str, A
     method: dict[str, Any] = {"name": name, "splits": len(errors.splits), "folds": [list(s) for s in errors.splits]}
     method["missing_runs"] = len(errors.settings) * splits - len(runs)
     method["unproved"] = sum(run.proved is False for run in runs)
+    method["zero"] = sum(run.findings.get("metric") == "W = 0" for run in runs)
     method["published"] = PUBLISHED.get(data.rpartition("/")[2], {}).get(name)
     method["fit_seconds"] = float(np.mean([run.fit_seconds for run in runs]))
     for selection, choose in (("optimistic", optimistic), ("honest", honest)):
@@ -201,7 +202,7 @@ def _chosen_sheet(table: dict[str, Any]) -> Sheet:
         sheet.rows.append([method["name"], *chosen, *numbers])
     sheet.below = [
         "In brackets: in how many splits; the three most frequent ones. Not proved: fits that ended before their "
-        "certificate. Fit seconds: mean of all runs."
+        "certificate. W = 0: fits that learned nothing. Fit seconds: mean of all runs."
     ]
     return sheet
 

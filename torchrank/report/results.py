@@ -32,6 +32,7 @@ class Run:
     val: dict[str, dict] = field(default_factory=dict)  # as test
     density: float | None = None  # share of the weights that are not 0, where a ranker counts them
     proved: bool | None = None  # whether the fit ended by its certificate; None where it has none
+    findings: dict[str, Any] = field(default_factory=dict)  # what else the fit has to say
     steps: int | None = None  # of the optimizer: rounds, where a ranker fits by rounds; None in older files
 
     def queries(self, convention: str, measure: str) -> tuple[NDArray, NDArray[np.float64]]:
@@ -84,6 +85,7 @@ def read_run(path: Path) -> Run:
             fit_seconds=_number(content["seconds"]["fit"]),
             density=content.get("density"),
             steps=content.get("steps"),
+            findings=content.get("findings") or {},
             proved=_proved(list((content.get("certificate") or {}).values())),
             val={name: _convention(part) for name, part in content["val"].items()},
             **same,
