@@ -231,7 +231,7 @@ class RankingSet(Dataset):
 
     def _judgements(self) -> list[Tensor | None]:
         """What the labels are made of."""
-        return [self.labels, self.index]
+        return [self.labels.float(), self.index]
 
     def tiebreak(self) -> Tensor:
         """Place of each entry in its list by document id, descending (N,): trec_eval's order among equal scores.
@@ -265,11 +265,12 @@ def _change_values(x: SparseRows, transform: Transform) -> SparseRows:
 
 
 def _checksum(tensors: list[Tensor | None]) -> int:
-    """Of numbers one after another, whatever their type; -0 is 0."""
+    """Of numbers one after another, real ones as float32, in which fits take them; -0 is 0."""
     found = 0
     for tensor in tensors:
         for _, part in parts_of(tensor):
-            found = zlib.crc32((part.double() + 0.0).cpu().numpy().tobytes(), found)
+            numbers = part.float() + 0.0 if part.is_floating_point() else part.long()
+            found = zlib.crc32(numbers.cpu().contiguous().numpy(), found)  # type: ignore[arg-type]
     return found
 
 

@@ -55,8 +55,9 @@ def component_scores(batch: Batch, components: Tensor) -> Tensor:
         return -(gaps @ turn).square().sum(1).to(x.dtype)
     right, left = (rows @ turn for rows in _centred(batch, dtype))
     own, theirs = left.square().sum(1), right.square().sum(1)
-    scores, sizes = _minus_squares(batch, own, theirs, left, right), _sums(batch, own, theirs)
+    sizes = per_entry(own, batch.offsets, len(batch.index)) + theirs.index_select(0, batch.index)
     unsure = 8 * torch.finfo(dtype).eps * sizes  # what the difference of squares loses
+    scores = _minus_squares(batch, own, theirs, left, right)
     return torch.where(scores.abs() <= unsure, 0, scores).to(x.dtype)
 
 
@@ -106,13 +107,7 @@ def _minus_squares(batch: Batch, own: Tensor, theirs: Tensor, left: Tensor, righ
         table = torch.addmm(-own[:, None] - theirs, left, right.T, alpha=2.0)
         return table.flatten().index_select(0, _places(batch))
     products = per_entry(left, batch.offsets, len(index)) * right.index_select(0, index)
-    return 2 * products.sum(1) - _sums(batch, own, theirs)
-
-
-def _sums(batch: Batch, own: Tensor, theirs: Tensor) -> Tensor:
-    """The part of its list plus that of its row for every entry (N,)."""
-    index: Any = batch.index
-    return per_entry(own, batch.offsets, len(index)) + theirs.index_select(0, index)
+    return 2 * products.sum(1) - per_entry(own, batch.offsets, len(index)) - theirs.index_select(0, index)
 
 
 def _dense(batch: Batch) -> bool:
