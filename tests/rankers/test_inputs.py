@@ -60,6 +60,11 @@ def test_what_are_no_rows_and_no_positions(parts, message):
         ListNet(FEATURES, transform=None)(X, torch.tensor([0, 2]), **parts)
 
 
+def test_arrays_are_refused():
+    with pytest.raises(ValueError, match=r"rows are a ndarray: give a tensor"):
+        ListNet(FEATURES, transform=None)(X.numpy(), OFFSETS)
+
+
 @pytest.mark.parametrize("make", [DominationRank, PAMIR])
 def test_topics_without_a_model_are_refused(tmp_path, make):
     ranker, lists_ = make(FEATURES, per_topic=True, rounds=2, transform=None), lists(0, num_lists=3)

@@ -106,6 +106,28 @@ def make_batch(
     return Batch(x, labels, offsets, query, index, queries, int(np.diff(bounds).max(initial=0)), pairs, num_grades)
 
 
+def unlabelled(
+    x: Tensor | SparseRows,
+    offsets: Tensor,
+    *,
+    index: Tensor | None = None,
+    queries: Tensor | None = None,
+    query: Tensor | None = None,
+) -> Batch:
+    """Lists of which nothing is known but their rows: all labels are 0. Rows of integers become float64."""
+    x, offsets, index, query = as_floats(x), as_places(offsets), as_places(index), as_places(query)
+    labels = torch.zeros(len(x) if index is None else len(index), device=offsets.device)
+    check_lists(x, labels, offsets, index=index, queries=queries)
+    lengths = offsets.diff()
+    if query is None:
+        query = torch.arange(len(lengths), device=offsets.device)
+    if query.dtype != torch.int64 or query.shape != lengths.shape:
+        found = f"{query.dtype} {tuple(query.shape)}"
+        raise ValueError(f"query has the position of each of {len(lengths)} lists, whole numbers, got {found}")
+    queries = None if queries is None else queries.to(x.dtype)
+    return Batch(x, labels, offsets, query, index, queries, int(lengths.max()) if len(lengths) else 0, 0, 1)
+
+
 def as_floats(x: Any) -> Any:
     """Rows of integers, dense or sparse, in float64, which holds large ones; others as they are."""
     return x if x.dtype.is_floating_point else x.to(dtype=torch.float64)

@@ -11,7 +11,7 @@ from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from torchrank.data.batch import Batch, as_floats, as_places, check_lists
+from torchrank.data.batch import Batch, unlabelled
 from torchrank.data.chunks import check_finite, parts_of
 from torchrank.data.datamodule import RankingDataModule, transform_batch
 from torchrank.data.sparse import SparseRows
@@ -110,30 +110,11 @@ class Ranker(LightningModule):
         """Raw lists without labels as the batch that `score` takes: checked and transformed."""
         self._check_rows(x, index is not None, queries is not None)
         self._check_vectors(queries is not None)
-        dtype = x.dtype if x.dtype.is_floating_point else torch.get_default_dtype()
-        x, offsets, index, query = as_floats(x), as_places(offsets), as_places(index), as_places(query)
-        labels = torch.zeros(len(x) if index is None else len(index), device=offsets.device)
-        check_lists(x, labels, offsets, index=index, queries=queries)
-        lengths = offsets.diff()
-        if query is None:
-            query = torch.arange(len(lengths), device=offsets.device)
-        if query.dtype != torch.int64 or query.shape != lengths.shape:
-            found = f"{query.dtype} {tuple(query.shape)}"
-            raise ValueError(f"query has the position of each of {len(lengths)} lists, whole numbers, got {found}")
-        if self.num_topics is not None and ((query < 0) | (query >= self.num_topics)).any():
-            found = f"{int(query.min())}..{int(query.max())}"
+        batch = unlabelled(x, offsets, index=index, queries=queries, query=query)
+        if self.num_topics is not None and ((batch.query < 0) | (batch.query >= self.num_topics)).any():
+            found = f"{int(batch.query.min())}..{int(batch.query.max())}"
             raise ValueError(f"query is {found}: {type(self).__name__} has models of {self.num_topics} topics, from 0")
-        batch = Batch(
-            x=x,
-            labels=labels,
-            offsets=offsets,
-            query=query,
-            index=index,
-            queries=None if queries is None else queries.to(x.dtype),
-            max_length=int(lengths.max()) if len(lengths) else 0,
-            num_pairs=0,
-            num_grades=1,
-        )
+        dtype = x.dtype if x.dtype.is_floating_point else torch.get_default_dtype()
         batch = transform_batch(self.transform, batch)
         vectors = None if batch.queries is None else batch.queries.to(dtype)
         return batch._replace(x=batch.x.to(dtype=dtype), queries=vectors)
@@ -144,6 +125,8 @@ class Ranker(LightningModule):
         return order if index is None else index[order]
 
     def _check_rows(self, x: Tensor | SparseRows, has_corpus: bool, has_queries: bool) -> None:
+        if not isinstance(x, Tensor | SparseRows):
+            raise ValueError(f"rows are a {type(x).__name__}: give a tensor (torch.from_numpy(x)), or SparseRows")
         if x.shape[-1] != self.num_features:
             raise ValueError(
                 f"{type(self).__name__} was made for {self.num_features} features, these rows have {x.shape[-1]}. "
