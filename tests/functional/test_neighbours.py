@@ -87,6 +87,9 @@ def test_bad_input_is_refused():
         F.knn_error(scores, classes, offsets, own, k=0)
     with pytest.raises(ValueError, match="positive integer"):
         F.knn_error(scores, classes, offsets, own, k=1.0)
+    for k in (None, [], [1, None]):
+        with pytest.raises(ValueError, match="give the number of neighbours that vote"):
+            F.knn_error(scores, classes, offsets, own, k=k)
     expected = F.knn_error(scores, classes, offsets, own, k=3)
     torch.testing.assert_close(F.knn_error(scores, classes, offsets, own, k=np.int64(3)), expected, equal_nan=True)
     with pytest.raises(ValueError, match="60 lists need as many query classes"):

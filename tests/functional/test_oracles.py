@@ -272,6 +272,8 @@ def test_wrong_options():
     lists = draw_lists(0)
     with pytest.raises(ValueError, match="needs its cut-off k"):
         F.most_violated(*lists, measure="precision")
+    with pytest.raises(ValueError, match="threshold='sweep' is the lowest label of a relevant entry, a number"):
+        F.structured_hinge(*lists, threshold="sweep")
     with pytest.raises(ValueError, match=r"integers, got torch.float32"):
         F.most_violated(*lists[:2], lists[2].float())
     with pytest.raises(ValueError, match="unknown measure 'err'"):

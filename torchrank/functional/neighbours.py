@@ -29,8 +29,8 @@ def knn_error(
     [[0.0, 1.0, 0.0]]
     """
     cuts = list(k) if isinstance(k, Iterable) else [k]
-    if not cuts:
-        raise ValueError("k is empty: give the number of neighbours that vote, or several")
+    if not cuts or None in cuts:
+        raise ValueError(f"k={k}: give the number of neighbours that vote, or several")
     ranking = rank(scores, classes, offsets, max_length=max_length, num_grades=0)
     errors = finish(vote_errors(ranking.labels, offsets, query_classes, cuts, longest=ranking.longest), scores)
     return errors if isinstance(k, Iterable) else errors[:, 0]

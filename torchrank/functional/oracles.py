@@ -100,6 +100,8 @@ def _violate(
         raise ValueError(f"unknown measure {measure!r}: choose one of {sorted(ORACLES)}")
     if discount not in DISCOUNTS:  # the whole NDCG needs one that is convex, or almost
         raise ValueError(f"unknown discount {discount!r}: choose one of {sorted(DISCOUNTS)}")
+    if isinstance(threshold, str):
+        raise ValueError(f"threshold={threshold!r} is the lowest label of a relevant entry, a number")
     check_cutoff(k)
     if measure == "precision" and k is None:
         raise ValueError("measure='precision' needs its cut-off k, the number of places that count")
