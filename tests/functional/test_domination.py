@@ -266,6 +266,7 @@ def test_the_second_derivative_is_refused(factor):
         (torch.tensor(0.5), r"margin has shape \(\)"),
         (torch.zeros(2, 3), r"margin has shape \(2, 3\)"),
         (torch.zeros(2, 2), "labels 0..1; these are 0 to 2"),
+        (torch.zeros(3, 3, requires_grad=True), "a constant without gradient"),
     ],
 )
 def test_refused_margins(margin, message):

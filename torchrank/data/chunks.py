@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import Any
@@ -118,6 +119,21 @@ def refuse_sentinels(rows: Rows) -> None:
         f"feature {feature} (counted from 0) holds {values[tuple(place)].item():.4g}, a sentinel that would hide all "
         "other values of this feature: read the data with data.sentinel=0, or use transform=quantile or log1p"
     )
+
+
+def warn_of_lost_digits(rows: Rows) -> None:
+    """Say so where float32, in which rows are kept, is too coarse for a float64 column far from 0."""
+    if isinstance(rows, SparseRows) or rows.dtype != torch.float64 or rows.numel() == 0:
+        return
+    low, high = rows.aminmax(dim=0)
+    step = torch.maximum(low.abs(), high.abs()) * torch.finfo(torch.float32).eps
+    if (lost := (high > low) & (step > 1e-3 * (high - low))).any():
+        feature = int(lost.nonzero()[0])
+        warnings.warn(
+            f"feature {feature} (counted from 0) runs from {float(low[feature])} to {float(high[feature])}: rows are "
+            f"kept in float32, in steps of {float(step[feature]):.2g} there. Use transform=standard",
+            stacklevel=2,
+        )
 
 
 def column_squares(rows: Rows) -> Tensor:

@@ -82,7 +82,9 @@ def _without_entry_margin(scores: Tensor, margin: Margin) -> tuple[Tensor, Tenso
             f"margin has shape {tuple(margin.shape)}: give one value per entry, ({len(scores)},), or a square matrix "
             f"(K, K) indexed by the labels"
         )
-    return scores, margin.detach()
+    if margin.requires_grad:
+        raise ValueError("a margin (K, K) is a constant without gradient: detach it, or learn a margin per entry")
+    return scores, margin
 
 
 class _Layers(NamedTuple):
