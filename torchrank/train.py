@@ -77,10 +77,9 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
         keep_checkpoints_in(Path(config.ckpt_path).parent, trainer)
     if not trainer.is_global_zero:
         return fit_and_test(config, trainer)[0]
-    checkpoints: Any = trainer.checkpoint_callbacks if config.train else []
     with ExitStack() as alone:
-        for place in {str(folder), *(callback.dirpath for callback in checkpoints if callback.dirpath)}:
-            alone.enter_context(alone_in(Path(place)))
+        for place in {folder.resolve(), *(checkpoint_folders(trainer) if config.train else ())}:
+            alone.enter_context(alone_in(place))
         forget_results(folder)
         results, ranker, data = fit_and_test(config, trainer)
         write_results(folder, results, ranker, data)
@@ -112,8 +111,7 @@ def fit_and_test(config: DictConfig, trainer: Trainer) -> tuple[dict[str, Any], 
         try:
             trainer.fit(ranker, datamodule=data, ckpt_path=state, weights_only=True)
         except (KeyboardInterrupt, SystemExit):  # the second is what Lightning makes of the first
-            folders = {str(callback.dirpath) for callback in trainer.checkpoint_callbacks}  # type: ignore[attr-defined]
-            kept = [path for folder in folders if (path := Path(folder) / "last.ckpt").exists()]
+            kept = [path for folder in checkpoint_folders(trainer) if (path := folder / "last.ckpt").exists()]
             go_on = "".join(f" Go on with 'ckpt_path=\"{path}\"'" for path in kept)
             print(f"interrupted after {trainer.current_epoch} epochs.{go_on}", file=sys.stderr)
             raise
@@ -141,6 +139,12 @@ def keep_checkpoints_in(folder: Path, trainer: Trainer) -> None:
     callback: Any
     for callback in trainer.checkpoint_callbacks:
         callback.dirpath = str(folder.resolve())
+
+
+def checkpoint_folders(trainer: Trainer) -> set[Path]:
+    """Where checkpoints are written on this machine."""
+    callbacks: Any = trainer.checkpoint_callbacks
+    return {Path(one.dirpath).resolve() for one in callbacks if one.dirpath and "://" not in str(one.dirpath)}
 
 
 def make_trainer(config: DictConfig) -> Trainer:

@@ -193,6 +193,10 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
         refused = quick_train(*options, cwd=tmp_path)
     assert refused.returncode != 0 and "another run is under way in" in refused.stderr
     assert quick_train(*options, cwd=tmp_path).returncode == 0
+    (tmp_path / "link").symlink_to("here")
+    same = [f"callbacks.{name}.dirpath=${{hydra:runtime.output_dir}}" for name in ("best", "last")]
+    linked = quick_train(*SMALL, "model=listnet", f"hydra.run.dir={tmp_path}/link/o", *same, cwd=tmp_path)
+    assert linked.returncode == 0, linked.stderr
     again = [*options[:-1], "hydra.run.dir=more", "ckpt_path=here/checkpoints/last.ckpt"]
     with alone_in(tmp_path / "here/checkpoints"):  # which a run that is resumed writes
         refused = quick_train(*again, cwd=tmp_path)

@@ -1,7 +1,6 @@
 """RankingSet in all its forms: the laws of the design, views instead of copies, no synchronisation."""
 
 import time
-import warnings
 
 import numpy as np
 import pytest
@@ -220,15 +219,3 @@ def test_offsets_that_move_to_shared_memory_leave_the_lists_as_they_are():
     lists.offsets.share_memory_()
     others = [torch.full((3,), 99) for _ in range(50)]
     assert lists[1].x.flatten().tolist() == [2.0, 3.0, 4.0, 5.0] and len(others) == 50
-
-
-def test_digits_that_float32_does_not_have_are_told():
-    near, far = torch.rand(6, 2).double(), torch.rand(6, 2).double() + torch.tensor([0.0, 1e8])
-    with pytest.warns(UserWarning, match=r"feature 1 .* in steps of 12 there. Use transform=standard"):
-        RankingSet(far, torch.ones(6), torch.tensor([0, 6])).to("cpu")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for rows in (near, far.float(), torch.full((6, 2), 1e8).double()):  # a constant has no digits to lose
-            RankingSet(rows, torch.ones(6), torch.tensor([0, 6])).to("cpu")
-        lists = RankingSet(far, torch.ones(6), torch.tensor([0, 6]))
-        lists.to("cpu", make_transform("standard", 2).fit(far, lists.offsets))

@@ -259,6 +259,8 @@ def test_headers_that_contradict_the_cells(tmp_path):
         ("\n \n1,2,red\n3,x,red\n", "line 4: feature 2 is 'x'"),
         ("1,2,red\n3,4\n", "line 2: the class, column 3 of 3, is missing"),
         ("1,2,red\n3,4,blue,5\n", "equally long lines separated by ',': line 2 has 4 of 3"),
+        ("\n \n1,2,red\n3,4,blue\n3,4,blue,5\n", "line 5 has 4 of 3"),
+        (f"1,2,red\n3,{'4' * 200_000},blue,5\n", "equally long lines"),
         ("red,1,2\nred,1,1.5\nblue,2,2\n", "line 2: 1.5, column 3 of 3, is no class; .* data.label=first"),
         ("1,2,red\n2,nan,red\n", "line 2: feature 2 is 'nan', a finite number was expected"),
         ("1,2,red\n,3,red\n", "line 2: feature 1 is missing, a finite number was expected"),

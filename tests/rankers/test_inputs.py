@@ -1,12 +1,15 @@
 """What `ranker(x, offsets, ...)` is given: every type of number that has a meaning, and clear words for the others."""
 
+import warnings
+
 import pytest
 import torch
+from pytorch_lightning import LightningModule, Trainer
 
 from tests.rankers.metric_fits import graded
 from tests.rankers.small import FEATURES, lists, trainer
-from torchrank import PAMIR, DominationRank, GBDTRanker, ListNet, NeuralRanker, RankingDataModule, SVMMap
-from torchrank.data import SparseRows
+from torchrank import PAMIR, DominationRank, GBDTRanker, ListNet, NeuralRanker, RankingDataModule, RankingSet, SVMMap
+from torchrank.data import SparseRows, make_transform
 
 X = lists(2).x
 OFFSETS = lists(2).offsets
@@ -80,18 +83,58 @@ def test_topics_without_a_model_are_refused(tmp_path, make):
 
 
 def test_query_vectors_come_as_in_the_fit(tmp_path):
-    for form, there in ((graded("flat"), True), (lists(0), False)):
+    vectors = graded("flat")
+    none = RankingSet(vectors.x, vectors.labels, vectors.offsets)
+    for form, other, there in ((vectors, none, True), (none, vectors, False)):
         ranker = SVMMap(form.num_features, C=3.0, eps=0.1, transform=None)
-        module = RankingDataModule.from_sets(train=form, val=form)
+        module = RankingDataModule.from_sets(train=form, val=form, test=form)
         trainer(tmp_path, 500, monitor=None).fit(ranker, datamodule=module)
-        vectors = form.queries if there else torch.zeros(len(form), form.num_features)
-        words = "with" if there else "without"
-        with pytest.raises(ValueError, match=f"SVMMap was fitted {words} query vectors"):
-            ranker(form.x, form.offsets, queries=None if there else vectors)
-        ranker.trainer.save_checkpoint(tmp_path / "x.ckpt")
-        again = SVMMap.load_from_checkpoint(tmp_path / "x.ckpt", weights_only=True)
-        assert again.by_query is there
-        assert torch.equal(
-            again(form.x, form.offsets, queries=vectors if there else None),
-            ranker(form.x, form.offsets, queries=vectors if there else None),
-        )
+        words = f"SVMMap was fitted {'with' if there else 'without'} query vectors"
+        given = {"queries": vectors.queries}
+        with pytest.raises(ValueError, match=words):
+            ranker(form.x, form.offsets, **{} if there else given)
+        last = tmp_path / "x.ckpt"
+        ranker.trainer.save_checkpoint(last)
+        again = SVMMap.load_from_checkpoint(last, weights_only=True)
+        given = given if there else {}
+        assert torch.equal(again(form.x, form.offsets, **given), ranker(form.x, form.offsets, **given))
+        fresh = SVMMap(form.num_features, C=3.0, eps=0.1, transform=None)
+        wrong = RankingDataModule.from_sets(train=form, val=other, test=other)
+        for use in (Trainer.validate, Trainer.test, Trainer.predict):  # the checkpoint says what it was fitted with
+            with pytest.raises(ValueError, match=words):
+                use(trainer(tmp_path), fresh, datamodule=wrong, ckpt_path=last, weights_only=True)
+        with pytest.raises(ValueError, match=words):
+            trainer(tmp_path, 2).fit(SVMMap(form.num_features, eps=0.1, transform=None), datamodule=wrong)
+        trainer(tmp_path, 2, monitor=None).fit(fresh, datamodule=RankingDataModule.from_sets(train=other, val=other))
+        trainer(tmp_path).test(fresh, datamodule=module, ckpt_path=last, weights_only=True, verbose=False)
+
+
+def test_digits_that_float32_does_not_have_are_told(tmp_path):
+    train = lists(0)
+    far = train.x.double() + 1e8 * (torch.arange(FEATURES) == 1)
+
+    def fit(x, transform=None):
+        module = RankingDataModule.from_sets(train=RankingSet(x, train.labels, train.offsets))
+        ranker = ListNet(FEATURES, transform=transform)
+        trainer(tmp_path, 1, monitor=None, limit_val_batches=0).fit(ranker, datamodule=module)
+
+    with pytest.warns(UserWarning, match=r"feature 1 .* in steps of 12 there. Use transform=standard"):
+        fit(far)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*in steps of.*")
+        fit(train.x.double())
+        fit(far.float())  # what is lost already
+        fit(far, "standard")
+        fit(torch.where(torch.arange(FEATURES) == 1, 1e8, train.x.double()))  # a constant has no digits to lose
+
+
+class Foreign(LightningModule):
+    def predict_step(self, batch, batch_index):
+        return batch.labels
+
+
+def test_lists_are_read_by_modules_that_are_no_rankers(tmp_path):
+    module, foreign = RankingDataModule.from_sets(test=lists(2)), Foreign()
+    module.attach(make_transform(None, FEATURES), torch.device("cpu"))
+    found = trainer(tmp_path).predict(foreign, datamodule=module)
+    assert torch.equal(torch.cat(found), lists(2).labels)

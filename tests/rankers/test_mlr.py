@@ -301,7 +301,9 @@ def test_lists_over_a_corpus_are_measured_many_at_a_time(tmp_path, entries, batc
     assert ranker.measured["test"]["default"]["measures"]["map"] == pytest.approx(value, abs=1e-7)
     few = graded("corpus")
     few = RankingSet(few.x.repeat(4, 1), few.labels, few.offsets, index=few.index, queries=few.queries)
-    for lists in (graded("flat"), few):  # a row is copied for every entry: batch_documents says how many
+    one = torch.cat([torch.arange(30), torch.arange(30), torch.arange(3)])
+    uneven = RankingSet(few.x[:30], torch.ones(63), torch.tensor([0, 30, 60, 63]), index=one, queries=few.queries[:3])
+    for lists in (graded("flat"), few, uneven):  # a row is copied for every entry: batch_documents says how many
         runner.test(ranker, datamodule=RankingDataModule.from_sets(test=lists, batch_documents=15), verbose=False)
         assert runner.num_test_batches[0] > 1
 

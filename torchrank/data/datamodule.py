@@ -181,9 +181,9 @@ class RankingDataModule(LightningDataModule):
             yield lists[a:b]
 
     def _budget(self, split: str, corpus_entries: int) -> int:
-        """Entries of a batch: at least so many where the lists hold much of the corpus that they share."""
+        """Entries of a batch: at least so many where all lists hold much of the corpus that they share."""
         lists = self.sets[split]
-        whole = lists.is_shared and 4 * int(lists.lengths.sum()) >= len(lists) * len(lists.x)
+        whole = lists.is_shared and 4 * int(lists.lengths.min(initial=len(lists.x))) >= len(lists.x)
         return max(self.batch_documents, corpus_entries if whole else 0)
 
     def tiebreak(self, split: str, batch: Batch) -> Tensor:
@@ -211,7 +211,7 @@ class RankingDataModule(LightningDataModule):
     def _loader(self, split: str, *, shuffle: bool) -> BatchLoader:
         rank, world = self._place()
         ranker: Any = None if shuffle or self.trainer is None else self.trainer.lightning_module
-        budget = self._budget(split, 0 if ranker is None else ranker.corpus_entries)
+        budget = self._budget(split, getattr(ranker, "corpus_entries", 0))  # not every module is a ranker of ours
         lengths = self.sets[split].lengths
         sampler = BudgetSampler(lengths, budget=budget, shuffle=shuffle, seed=self.order_seed, rank=rank, world=world)
         return BatchLoader(self.ready(split), sampler)

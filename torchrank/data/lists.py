@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from torchrank.data.batch import Batch, check_lists, count_grades, count_pairs
-from torchrank.data.chunks import Chunks, parts_of, warn_of_lost_digits
+from torchrank.data.chunks import Chunks, parts_of
 from torchrank.data.sparse import SparseRows
 from torchrank.data.transforms import Identity, Transform
 
@@ -180,7 +180,6 @@ class RankingSet(Dataset):
         The transform runs on the device in chunks of whole lists; without one, rows already there are not copied.
         """
         if transform is None or isinstance(transform, Identity):
-            warn_of_lost_digits(self.x)
             x, queries = self.x.to(device=device, dtype=torch.float32), self.queries
         else:
             x, queries = self._transformed(device, transform)

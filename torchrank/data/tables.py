@@ -123,7 +123,7 @@ def _read_csv(path: Path, label: str, header: bool | None) -> Points:
         raise ValueError(f"{path}: no point below the header")
     line, classes, values = table["line"], table[name], table.drop("line", name)
     coded = classes.cast(polars.Float64, strict=False).fill_null(0.0).to_numpy()  # names count as 0
-    for row in np.flatnonzero(~np.isfinite(coded) | (coded != np.floor(coded)))[:1].tolist():
+    for row in np.flatnonzero(np.isfinite(coded) & (coded != np.floor(coded)))[:1].tolist():
         raise ValueError(
             f"{path}, line {line[row]}: {classes[row]}, column {column + 1} of {len(first)}, is no class; expected "
             "whole numbers or text. Say data.label=first, last or the name of the class column"
@@ -161,8 +161,11 @@ def _cells(path: Path) -> polars.DataFrame:
 def _uneven(text: str, separator: str) -> str:
     """The first line that has more cells than the lines before it, in words."""
     lines = csv.reader(text.splitlines(), delimiter=separator)
-    lengths = ((lines.line_num, len(cells)) for cells in lines if cells)
-    _, width = next(lengths, (0, 0))
+    try:
+        lengths = [(lines.line_num, len(cells)) for cells in lines if any(cell.strip() for cell in cells)]
+    except csv.Error:  # a cell that is too long
+        return ""
+    width = lengths[0][1]
     return next((f"line {line} has {length} of {width}" for line, length in lengths if length > width), "")
 
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from torchrank.data.batch import Batch, unlabelled
-from torchrank.data.chunks import check_finite, parts_of
+from torchrank.data.chunks import check_finite, parts_of, warn_of_lost_digits
 from torchrank.data.datamodule import RankingDataModule, transform_batch
 from torchrank.data.sparse import SparseRows
-from torchrank.data.transforms import make_transform
+from torchrank.data.transforms import Identity, make_transform
 from torchrank.functional.ragged import sort_within
 from torchrank.rankers.checkpoints import check_plain, check_same_data, check_same_ranker
 from torchrank.rankers.measured import MeasuredSplit
@@ -231,10 +231,10 @@ class Ranker(LightningModule):
         for given in data.sets.values():
             for start, part in parts_of(given.queries):
                 check_finite(part, start, f"{given.name} query")
-        if stage != "fit" or self.trainer.ckpt_path is not None:
-            self._check_vectors(lists.has_queries)
         if stage == "fit":
             self._check_trainer()
+            if isinstance(self.transform, Identity):
+                warn_of_lost_digits(lists.x)
             if self.trainer.ckpt_path is None:
                 self.transform.fit(lists.x, None if lists.is_shared else lists.offsets)
                 self.inputs_sized()
@@ -272,10 +272,11 @@ class Ranker(LightningModule):
         self.trainer.check_val_every_n_epoch = self._interval  # `round_step` may have changed it
 
     def limit(self) -> str:
-        """The option that ends a fit which did not converge, and its value."""
+        """The option that ended a fit which did not converge, and its value."""
         epochs, rounds = self.trainer.max_epochs, self.rounds or 0
-        shorter = epochs is not None and 0 <= epochs < rounds
-        return f"trainer.max_epochs, now {epochs}" if shorter else f"rounds, now {rounds}"
+        if epochs is not None and 0 <= epochs < rounds:
+            return f"trainer.max_epochs, now {epochs}"
+        return "rounds" if self.is_path else f"rounds, now {rounds}"  # those of a path are its fits
 
     # ---- measuring ----------------------------------------------------------------------------------------------
 
@@ -286,6 +287,7 @@ class Ranker(LightningModule):
         self._measure("test", batch)
 
     def predict_step(self, batch: Batch, batch_index: int) -> Tensor:
+        self._check_vectors(batch.queries is not None)
         with self.scoring():
             return self.score(without_labels(batch))
 
@@ -300,6 +302,7 @@ class Ranker(LightningModule):
         return self.score(without_labels(batch))
 
     def _measure(self, split: str, batch: Batch) -> None:
+        self._check_vectors(batch.queries is not None)
         measuring = self.measuring[split]
         tiebreak = self.data.tiebreak(split, batch) if measuring.needs_ids else None
         with self.scoring():

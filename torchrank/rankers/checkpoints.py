@@ -51,9 +51,9 @@ def check_same_ranker(ranker: Any, checkpoint: dict[str, Any]) -> None:
 
 
 def check_same_data(saved: dict[str, int], given: dict[str, int]) -> None:
-    """A fit goes on with the training lists that it began with, told by their outlines."""
-    if other := [name for name in given if saved.get(name) != given[name]]:
-        theirs, ours = (f"{of.get('lists')} lists, {of.get('entries')} entries" for of in (saved, given))
+    """A fit goes on with the training lists that it began with, told by their outlines (of older versions: untold)."""
+    if saved.keys() == given.keys() and (other := [name for name in given if saved[name] != given[name]]):
+        theirs, ours = (f"{of['lists']} lists, {of['entries']} entries" for of in (saved, given))
         raise ValueError(
             f"the checkpoint was made with other training lists ({theirs}) than these ({ours}), other by their "
             f"{', '.join(other)}: go on with the data that the fit began with, or start anew without ckpt_path."
