@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
+from tests.golden.mlr_reference import brute_force
 from tests.rankers.small import trainer
 from torchrank import MLR, RankingDataModule, RankingSet
 from torchrank.data.corpus import CorpusSet, SameClass
@@ -79,3 +80,16 @@ def fit(folder, module=None, make=MLR, **options):
 
 def module_of(kind):
     return data(form="corpus") if kind == "sweep" else data()
+
+
+def objective(train, metric, measure="map", k=None, threshold=1, discount="letor"):
+    """Mean of the hinge over the lists with two classes, all rankings tried where lists are short."""
+    found = []
+    for q in range(len(train)):
+        batch = train[q].flat()
+        gaps = batch.x.double().numpy() - batch.queries[0].double().numpy()
+        relevant = batch.labels.numpy() >= threshold
+        if relevant.any() and not relevant.all():
+            scores = -np.einsum("nd,de,ne->n", gaps, metric, gaps)
+            found.append(brute_force(scores, relevant, measure, k, discount))
+    return float(np.mean(found))

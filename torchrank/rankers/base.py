@@ -98,19 +98,12 @@ class Ranker(LightningModule):
         """How many lists have a model of their own; None: all have one."""
         return None
 
-    def inputs(
-        self,
-        x: Tensor | SparseRows,
-        offsets: Tensor,
-        *,
-        index: Tensor | None = None,
-        queries: Tensor | None = None,
-        query: Tensor | None = None,
-    ) -> Batch:
-        """Raw lists without labels as the batch that `score` takes: checked and transformed."""
-        self._check_rows(x, index is not None, queries is not None)
-        self._check_vectors(queries is not None)
-        batch = unlabelled(x, offsets, index=index, queries=queries, query=query)
+    def inputs(self, x: Tensor | SparseRows, offsets: Tensor, **given: Tensor | None) -> Batch:
+        """Raw lists, and what else `forward` takes, as the batch without labels for `score`: checked, transformed."""
+        has_queries = given.get("queries") is not None
+        self._check_rows(x, given.get("index") is not None, has_queries)
+        self._check_vectors(has_queries)
+        batch = unlabelled(x, offsets, **given)
         if self.num_topics is not None and ((batch.query < 0) | (batch.query >= self.num_topics)).any():
             found = f"{int(batch.query.min())}..{int(batch.query.max())}"
             raise ValueError(f"query is {found}: {type(self).__name__} has models of {self.num_topics} topics, from 0")

@@ -17,7 +17,7 @@ from torchrank.solvers.psi import add_diagonal_psi, add_metric_psi, component_sc
 
 FORMS = ("trace", "fro", "l21", "diagonal")
 KEPT = 2**23  # entries of lists that are made once, not in every round
-CORPUS_ENTRIES = 2**20
+CORPUS_ENTRIES = 2**20  # at once: scores of 8 MB
 
 
 class MLR(RoundRanker):
