@@ -8,6 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchrank.data import RankingSet, SparseRows, make_batch, make_transform
+from torchrank.data.datamodule import StreamedSet
 
 LENGTHS = [3, 0, 5, 1, 4]
 OFFSETS = torch.tensor([0, 3, 3, 8, 9, 13])
@@ -152,9 +153,6 @@ def test_transforms_inside_lists_see_whole_lists(monkeypatch):
     ready = lists.to("cpu", transform)
     for i in range(5):
         assert torch.equal(ready[i].x, transform(lists[i].x, lists[i].offsets))
-    for other in (make_set("shared"), make_set("dense", queries=True)):
-        with pytest.raises(ValueError, match="list by list"):
-            other.to("cpu", transform)
 
 
 def test_float64_sets_become_float32():
@@ -219,3 +217,13 @@ def test_offsets_that_move_to_shared_memory_leave_the_lists_as_they_are():
     lists.offsets.share_memory_()
     others = [torch.full((3,), 99) for _ in range(50)]
     assert lists[1].x.flatten().tolist() == [2.0, 3.0, 4.0, 5.0] and len(others) == 50
+
+
+@pytest.mark.parametrize(("form", "queries"), [("shared", False), ("dense", True), ("shared", True)])
+def test_transforms_by_list_refuse_what_belongs_to_no_list(form, queries):
+    lists = make_set(form, queries=queries)
+    transform = make_transform("query_minmax", lists.num_features)
+    ways = (lambda: lists.to("cpu", transform), lambda: StreamedSet(lists, transform, torch.device("cpu"))[0:2])
+    for way in ways:
+        with pytest.raises(ValueError, match="works inside each list, but these lists share rows or have a vector"):
+            way()

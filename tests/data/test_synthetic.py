@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torchrank.data import make_transform, synthetic_splits
-from torchrank.data.synthetic import GRADES, draw, draw_lengths, make_world, synthetic
+from torchrank.data.synthetic import GRADES, draw, draw_lengths, make_world
 
 
 def fingerprint(lists) -> str:
@@ -39,11 +39,11 @@ def least_squares(x: np.ndarray, lists) -> np.ndarray:
 
 def test_same_seed_same_bytes_whatever_the_threads():
     threads = torch.get_num_threads()
-    first = fingerprint(synthetic(50, seed=3))
+    first = fingerprint(synthetic_splits(50, seed=3)["test"])
     torch.set_num_threads(1)
-    again = fingerprint(synthetic(50, seed=3))
+    again = fingerprint(synthetic_splits(50, seed=3)["test"])
     torch.set_num_threads(threads)
-    assert first == again != fingerprint(synthetic(50, seed=4))
+    assert first == again != fingerprint(synthetic_splits(50, seed=4)["test"])
 
 
 def test_splits_share_a_world_but_no_list():
@@ -56,6 +56,12 @@ def test_splits_share_a_world_but_no_list():
     assert fingerprint(splits["train"]) == fingerprint(synthetic_splits(100, mean_length=20, seed=1)["train"])
 
 
+def test_every_fold_is_a_new_world():
+    folds = [synthetic_splits(20, mean_length=20, fold=fold)["test"] for fold in (1, 2, 3)]
+    assert len({fingerprint(lists) for lists in folds}) == 3
+    assert len({name for lists in folds for name in lists.query_ids}) == 12
+
+
 def test_the_shape_of_mslr30k():
     assert [len(lists) for lists in synthetic_splits(31_531 // 100, mean_length=5).values()] == [189, 63, 63]
     lengths = draw_lengths(18_919, 120.0, np.random.default_rng(0))
@@ -65,7 +71,7 @@ def test_the_shape_of_mslr30k():
 
 
 def test_grades_have_the_frequencies_of_mslr():
-    lists = synthetic(600, seed=0)
+    lists = synthetic_splits(1000, seed=0)["train"]
     shares = np.bincount(lists.labels.long().numpy(), minlength=5) / len(lists.labels)
     np.testing.assert_allclose(shares, GRADES, atol=0.02)
     assert lists.num_features == 136 and lists.num_grades == 5
@@ -73,7 +79,7 @@ def test_grades_have_the_frequencies_of_mslr():
 
 
 def test_features_are_like_those_of_mslr():
-    x = synthetic(200, seed=2).x.double()
+    x = synthetic_splits(300, seed=2)["train"].x.double()
     zeros = (x == 0).double().mean(0)
     skewness = ((x - x.mean(0)) ** 3).mean(0) / x.std(0) ** 3
     scale = x.std(0).log10()
@@ -83,9 +89,9 @@ def test_features_are_like_those_of_mslr():
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_global_linear_ranker_beats_single_features_and_local_ones_beat_it(seed):
-    world = make_world(136, 6, seed)
-    train = draw(world, 500, 60.0, np.random.default_rng((seed, 1)), name="train")
-    test = draw(world, 200, 60.0, np.random.default_rng((seed, 2)), name="test")
+    world = make_world(136, 6, np.random.default_rng((seed, 0)))
+    train = draw(world, [""] * 500, 60.0, np.random.default_rng((seed, 1)), name="train")
+    test = draw(world, [""] * 200, 60.0, np.random.default_rng((seed, 2)), name="test")
     transform = make_transform("standard", 136).fit(train.x, train.offsets)
     rows = lambda lists: transform(lists.x, lists.offsets).numpy()  # noqa: E731
     weights = least_squares(rows(train), train)
@@ -94,14 +100,14 @@ def test_a_global_linear_ranker_beats_single_features_and_local_ones_beat_it(see
     assert linear > single + 0.1
     assert 0.5 < linear < 0.75
     only = replace(world, type_shares=np.eye(6)[seed])  # the same world, queries of one type
-    own = draw(only, 300, 60.0, np.random.default_rng((seed, 3)), name="own")
-    other = draw(only, 200, 60.0, np.random.default_rng((seed, 4)), name="other")
+    own = draw(only, [""] * 300, 60.0, np.random.default_rng((seed, 3)), name="own")
+    other = draw(only, [""] * 200, 60.0, np.random.default_rng((seed, 4)), name="other")
     local = ndcg_at_10(rows(other) @ least_squares(rows(own), own), other)
     assert local > ndcg_at_10(rows(other) @ weights, other) + 0.04
 
 
 def test_types_have_directions_of_their_own():
-    world = make_world(136, 4, seed=0)
+    world = make_world(136, 4, np.random.default_rng((0, 0)))
     weights = world.local_weights / np.linalg.norm(world.local_weights, axis=1, keepdims=True)
     cosines = (weights @ weights.T)[~np.eye(4, dtype=bool)]
     assert np.abs(cosines).max() < 0.7
@@ -110,8 +116,10 @@ def test_types_have_directions_of_their_own():
 
 
 def test_small_worlds_and_bad_sizes():
-    assert synthetic(3, num_features=8, mean_length=4.0, num_types=1).num_features == 8
+    assert synthetic_splits(3, num_features=8, mean_length=4.0, num_types=1)["val"].num_features == 8
     with pytest.raises(ValueError, match="got 5 and 6"):
-        synthetic(3, num_features=5)
+        synthetic_splits(3, num_features=5)
+    with pytest.raises(ValueError, match="fold=0"):
+        synthetic_splits(3, fold=0)
     with pytest.raises(ValueError, match="2 queries cannot be split"):
         synthetic_splits(2)

@@ -9,7 +9,8 @@ import torch
 
 import torchrank.functional as F
 from torchrank.functional import domination
-from torchrank.functional.domination import dominating, domination_slopes
+from torchrank.functional.domination import domination_slopes
+from torchrank.functional.ragged import dominating
 
 MARGINS = ["none", "entries", "layers"]
 TRIANGLE = np.abs(np.random.default_rng(9).normal(size=(5, 5)))  # the upper triangle and the diagonal are never read
@@ -265,7 +266,7 @@ def test_the_second_derivative_is_refused(factor):
         (torch.zeros(3), r"margin has shape \(3,\)"),
         (torch.tensor(0.5), r"margin has shape \(\)"),
         (torch.zeros(2, 3), r"margin has shape \(2, 3\)"),
-        (torch.zeros(2, 2), "labels 0..1; these are 0 to 2"),
+        (torch.zeros(2, 2), "labels 0..1; these are from 0 to 2"),
         (torch.zeros(3, 3, requires_grad=True), "a constant without gradient"),
     ],
 )

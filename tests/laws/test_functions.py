@@ -142,6 +142,34 @@ def test_the_numbers_of_the_batch_change_no_value(row, name):
 
 
 @every
+@pytest.mark.parametrize(("name", "size"), [("max_length", 3), ("num_grades", 2), ("num_pairs", 5)])
+def test_wrong_numbers_of_the_batch_are_refused_or_not_used(row, name, size):
+    scores, labels, offsets = batch(17)
+    try:
+        values = row(scores, labels, offsets, **known(row, {name: size}))
+    except ValueError as error:
+        assert str(size) in str(error)
+    else:
+        same(values, row(scores, labels, offsets), atol=0)
+
+
+@every
+def test_labels_that_are_nan_or_no_grades_are_refused(row):
+    scores, labels, offsets = batch(18)
+    labels = labels.double()
+    labels[0] = 0.5
+    try:
+        values = row(scores, labels, offsets, **known(row, {"num_grades": 4}))
+    except ValueError as error:
+        assert "no whole numbers" in str(error) or "real-valued" in str(error)
+    else:
+        same(values, row(scores, labels, offsets), atol=0)
+    labels[0] = math.nan
+    with pytest.raises(ValueError, match=r"1 of .* labels are NaN"):
+        row(scores, labels, offsets)
+
+
+@every
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float16, torch.float32, torch.float64])
 def test_the_dtype_of_labels_changes_no_value(row, dtype):
     scores, labels, offsets = batch(6)
@@ -244,12 +272,25 @@ def test_gradient(row):
 
 
 @every_loss
-def test_one_distinct_label_is_a_connected_zero(row):
-    scores = torch.tensor([1e4, -1e4, 3.0, 2.0], requires_grad=True)
+@pytest.mark.parametrize("large", [1e4, math.inf])
+def test_one_distinct_label_is_a_connected_zero(row, large):
+    scores = torch.tensor([large, -large, 3.0, 2.0], requires_grad=True)
     values = row(scores, torch.tensor([3, 3, 0, 0]), torch.tensor([0, 2, 4]))
     assert values.tolist() == [0, 0]
     values.sum().backward()
     assert scores.grad.tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
+@pytest.mark.parametrize(
+    "row", {row.function: row for row in LOSS_ROWS.values()}.values(), ids=lambda row: row.function.__name__
+)
+def test_compiled_losses_are_the_same(row):
+    scores, labels, offsets = batch(16)
+    compiled = torch.compile(row.function, backend="aot_eager")
+    pair = [f(scores.requires_grad_(), labels, offsets, **row.options) for f in (row.function, compiled)]
+    same(*pair)
+    same(*(torch.autograd.grad(values.sum(), scores)[0] for values in pair))
 
 
 @every_loss

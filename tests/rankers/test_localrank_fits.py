@@ -368,7 +368,7 @@ def test_other_forms_of_data_are_refused():
     for given, options, message in (
         (sparse, {}, "LocalRank does not take sparse rows"),
         (shared, {"base": "rankboost", "base_options": {}}, "LocalRank does not take a corpus shared by the lists"),
-        (shared, {"transform": "query_minmax"}, "works list by list"),
+        (shared, {"transform": "query_minmax"}, "works inside each list"),
     ):
         with pytest.raises(ValueError, match=message):
             fit(RankingDataModule.from_sets(train=given, val=given), **options)

@@ -7,8 +7,7 @@ import torch
 
 from torchrank.data import SparseRows
 from torchrank.data.batch import make_batch
-from torchrank.functional.domination import dominating
-from torchrank.functional.ragged import segment_sum
+from torchrank.functional.ragged import dominating, segment_sum
 from torchrank.solvers.coordinate import coordinate_lists
 from torchrank.solvers.curvature import add_curvature
 from torchrank.solvers.penalty import Penalty

@@ -9,8 +9,7 @@ import torch
 from tests.golden.domination_reference import Objective
 from torchrank.data import SparseRows
 from torchrank.data.batch import make_batch
-from torchrank.functional.domination import dominating
-from torchrank.functional.ragged import segment_sum
+from torchrank.functional.ragged import dominating, segment_sum
 from torchrank.solvers.curvature import add_curvature
 
 LENGTHS, FEATURES = [5, 1, 8, 0, 12], 6

@@ -36,6 +36,7 @@ LOADERS: dict[str, Callable] = {
     "points": load_points,
     "rcv1": load_rcv1,
     "retrieval": load_retrieval,
+    "synthetic": synthetic_splits,
     "text": load_text,
 }
 CLEANED: dict[str, tuple[str, ...]] = {"none": (), "train": ("train",), "all": ("train", "val", "test")}
@@ -68,8 +69,8 @@ class RankingDataModule(LightningDataModule):
         **source: Any,
     ):
         super().__init__()
-        if name not in ("synthetic", *LOADERS, *CATALOGUE):
-            raise ValueError(f"unknown data set {name!r}: choose synthetic, {', '.join([*LOADERS, *CATALOGUE])}")
+        if name not in (*LOADERS, *CATALOGUE):
+            raise ValueError(f"unknown data set {name!r}: choose {', '.join([*LOADERS, *CATALOGUE])}")
         if clean not in CLEANED:
             raise ValueError(f"unknown clean={clean!r}: choose one of {', '.join(CLEANED)}")
         if resident not in (True, False, "auto"):
@@ -112,13 +113,8 @@ class RankingDataModule(LightningDataModule):
     def setup(self, stage: str | None = None) -> None:
         if self.sets:
             return
-        options = {"seed": self.seed, **self.source}
-        if self.name == "synthetic":
-            sets = synthetic_splits(**options)
-        elif self.name in LOADERS:
-            sets = LOADERS[self.name](fold=self.fold, **options)
-        else:
-            sets = load_splits(self.name, fold=self.fold, **options)
+        options = {"fold": self.fold, "seed": self.seed, **self.source}
+        sets = LOADERS[self.name](**options) if self.name in LOADERS else load_splits(self.name, **options)
         for split in [split for split in CLEANED[self.clean] if split in sets]:
             sets[split], report = clean(sets[split])
             rank_zero_info(f"{split}: {report.documents_removed} contradictory documents removed, then "
@@ -261,8 +257,7 @@ class StreamedSet(Dataset):
 
 def transform_batch(transform: Transform, batch: Batch) -> Batch:
     """The batch with its rows, and its query vectors where it has them, through the transform."""
-    if batch.index is not None and transform.per_query:
-        raise ValueError(f"{transform} works inside each list, but these share a corpus: use standard, l2 or none")
+    transform.check_lists(shared=batch.index is not None, vectors=batch.queries is not None)
     rows = batch.offsets if batch.index is None else torch.tensor([0, len(batch.x)])
     queries = batch.queries
     if queries is not None:

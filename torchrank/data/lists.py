@@ -201,12 +201,7 @@ class RankingSet(Dataset):
         self, device: torch.device | str, transform: Transform
     ) -> tuple[Tensor | SparseRows, Tensor | None]:
         """Rows and query vectors after the transform; the rows are written in place, in float32."""
-        if transform.per_query and (self.is_shared or self.has_queries):
-            name = type(transform).__name__
-            raise ValueError(
-                f"{name} works list by list, but the lists of '{self.name}' share rows or have a vector: use another "
-                "one, such as transform=standard"
-            )
+        transform.check_lists(shared=self.is_shared, vectors=self.has_queries)
         queries = self.queries if self.queries is None else transform(self.queries.to(device), self.offsets.to(device))
         if isinstance(self.x, SparseRows):
             return _change_values(self.x.to(device), transform), queries

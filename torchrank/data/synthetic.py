@@ -25,35 +25,34 @@ MAX_LENGTH = 1251
 CHUNK = 32_768  # rows made at a time
 
 
-def synthetic(
-    num_queries: int, *, num_features: int = 136, seed: int = 0, mean_length: float = 120.0, num_types: int = 6
-) -> RankingSet:
-    """One set of `num_queries` lists of 1 to 1251 documents; same seed, same bytes, whatever the number of threads.
-
-    >>> lists = synthetic(20, mean_length=10.0, seed=1)
-    >>> len(lists), lists.num_features, lists.num_grades
-    (20, 136, 5)
-    """
-    world = make_world(num_features, num_types, seed)
-    return draw(world, num_queries, mean_length, np.random.default_rng((seed, 1)), name="synthetic")
-
-
 def synthetic_splits(
-    num_queries: int, *, num_features: int = 136, seed: int = 0, mean_length: float = 120.0, num_types: int = 6
+    num_queries: int,
+    *,
+    num_features: int = 136,
+    mean_length: float = 120.0,
+    num_types: int = 6,
+    fold: int = 1,
+    seed: int = 0,
 ) -> dict[str, RankingSet]:
     """Train, val and test (60, 20 and 20%) of one world: 31,531 queries have the shape of MSLR-WEB30K.
+
+    Lists have 1 to 1251 documents. Same seed, same bytes, whatever the number of threads. Each `fold` 1, 2, ... is a
+    new world.
 
     >>> {part: len(lists) for part, lists in synthetic_splits(20, mean_length=10.0).items()}
     {'train': 12, 'val': 4, 'test': 4}
     """
     if num_queries < 3:
         raise ValueError(f"{num_queries} queries cannot be split into train, val and test: give at least 3")
-    world = make_world(num_features, num_types, seed)
+    if fold < 1:
+        raise ValueError(f"folds are 1, 2, ..., got fold={fold}")
+    world = make_world(num_features, num_types, np.random.default_rng((seed, 0, fold - 1)))
     val = max(1, round(0.2 * num_queries))
     sizes, sets, first = {"train": num_queries - 2 * val, "val": val, "test": val}, {}, 0
     for stream, (part, size) in enumerate(sizes.items(), start=1):
-        random = np.random.default_rng((seed, stream))
-        sets[part] = draw(world, size, mean_length, random, name=f"synthetic {part}", first_id=first)
+        random = np.random.default_rng((seed, stream, fold - 1))
+        ids = [f"{fold}-{number}" for number in range(first, first + size)]
+        sets[part] = draw(world, ids, mean_length, random, name=f"synthetic {part}")
         first += size
     return sets
 
@@ -77,11 +76,10 @@ class World:
     type_shares: np.ndarray  # (types,)
 
 
-def make_world(num_features: int, num_types: int, seed: int) -> World:
+def make_world(num_features: int, num_types: int, random: np.random.Generator) -> World:
     """Draw the directions, the types and the observed scales of a world."""
     if num_features < 8 or num_types < 1:
         raise ValueError(f"a world needs 8 features and 1 type, got {num_features} and {num_types}")
-    random = np.random.default_rng((seed, 0))
     sizes = np.cumsum([num_features // 5, num_features // 3, num_features // 12 + 1, num_features // 5])
     shared, local, query_level, copies, _ = np.split(random.permutation(num_features), sizes)
     own = random.random((num_types, len(local))) < 0.5
@@ -104,10 +102,9 @@ def make_world(num_features: int, num_types: int, seed: int) -> World:
     )
 
 
-def draw(
-    world: World, num_queries: int, mean_length: float, random: np.random.Generator, *, name: str, first_id: int = 0
-) -> RankingSet:
-    """Draw lists from a world; only the array of all rows and one chunk are in memory."""
+def draw(world: World, ids: list[str], mean_length: float, random: np.random.Generator, *, name: str) -> RankingSet:
+    """A list for each id; only the array of all rows and one chunk are in memory."""
+    num_queries = len(ids)
     lengths = draw_lengths(num_queries, mean_length, random)
     offsets = np.concatenate(([0], np.cumsum(lengths)))
     types = random.choice(len(world.type_shares), num_queries, p=world.type_shares)
@@ -125,7 +122,6 @@ def draw(
         relevance = hidden_relevance(world, x[chunk], types[lists]) + ease[lists] + noise
         labels[chunk] = np.searchsorted(thresholds, relevance)
         observe(world, x[chunk], types[lists], values[lists])
-    ids = [str(number) for number in range(first_id, first_id + num_queries)]
     return RankingSet(*map(torch.from_numpy, (x, labels, offsets)), query_ids=ids, name=name, num_grades=len(GRADES))
 
 

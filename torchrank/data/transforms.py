@@ -49,6 +49,14 @@ class Transform(nn.Module):
         self.fitted = True
         return self.to(home)
 
+    def check_lists(self, *, shared: bool, vectors: bool) -> None:
+        """Rows of a shared corpus and query vectors belong to no list: a transform `per_query` cannot change them."""
+        if self.per_query and (shared or vectors):
+            raise ValueError(
+                f"{type(self).__name__} works inside each list, but these lists share rows or have a vector of their "
+                "query: use another transform, such as standard"
+            )
+
     def forward(self, x: Rows, offsets: Tensor) -> Rows:
         self._check(x)
         if not self.fitted:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchrank.functional.gradient import KnownGradient
-from torchrank.functional.ragged import list_ids, measure_sum, read, segment_min, wide
+from torchrank.functional.ragged import list_ids, measure_sum, read, wide
 from torchrank.functional.ranking import check_lists, levels_of, result_dtype
 
 Margin = Tensor | Sequence[Sequence[float]] | None
@@ -58,15 +58,6 @@ def domination_slopes(
     """
     scores, margin = _without_entry_margin(wide(scores.detach()), margin)
     return _solve(scores, labels, offsets, margin, max_length, num_grades)[:2]
-
-
-def dominating(labels: Tensor, offsets: Tensor) -> Tensor:
-    """Entries above the lowest label of their list, `(N,)`: those that have something to dominate.
-
-    >>> dominating(torch.tensor([2, 1, 1, 0]), torch.tensor([0, 3, 4])).tolist()
-    [True, False, False, False]
-    """
-    return labels > segment_min(labels, offsets).index_select(0, list_ids(offsets, len(labels)))
 
 
 def _without_entry_margin(scores: Tensor, margin: Margin) -> tuple[Tensor, Tensor | None]:
@@ -199,7 +190,7 @@ def _upper(peak: Tensor, mass: Tensor, margin: Tensor | None) -> tuple[Tensor, T
 
 def _mixed(peak: Tensor, mass: Tensor, margin: Tensor) -> tuple[Tensor, Tensor]:
     lower, lowest = torch.ones_like(margin).tril(-1) > 0, _lowest(peak)
-    terms = peak[:, None, :] + torch.where(lower, margin, lowest).clamp(min=lowest)  # (Q, K, K)
+    terms = torch.where(lower, peak[:, None, :] + margin.clamp(min=lowest), 2 * lowest)  # (Q, K, K)
     peak = terms.amax(2)
     return peak, (torch.where(lower, mass[:, None, :], 0.0) * torch.exp(terms - peak[:, :, None])).sum(2)
 

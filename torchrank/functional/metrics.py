@@ -14,12 +14,11 @@ from torch import Tensor
 from torchrank.functional.gains import Discount, Gain, dcg, discount_of, gain_of, ideal_dcg, ideal_labels
 from torchrank.functional.ragged import (
     ascents,
-    levels_within,
+    dominating,
     measure_sum,
     read,
     runs,
     segment_cumsum,
-    segment_min,
     segment_sum,
     sort_within,
     wide,
@@ -31,6 +30,7 @@ from torchrank.functional.ranking import (
     check_cutoff,
     finish,
     hits,
+    levels_of,
     rank,
     rank_with_ties,
     ratio,
@@ -343,7 +343,7 @@ def all_pairs_error_of(ranking: Ranking, ties: str = "half") -> Tensor:
     if ties not in weights:
         raise ValueError(f"ties must be one of {list(weights)}, got {ties!r}")
     offsets = ranking.offsets
-    levels, num_levels = label_levels(ranking)
+    levels, num_levels = levels_of(ranking.labels, offsets, max_length=ranking.longest, num_grades=ranking.num_grades)
     first, after = runs(ranking.scores, offsets)
     # among equal scores the higher label first: then a tied pair is no ascent
     group = first * num_levels - levels
@@ -352,13 +352,6 @@ def all_pairs_error_of(ranking: Ranking, ties: str = "half") -> Tensor:
     _, after_same = runs(group[order], offsets)
     tied = segment_sum(after - after_same, offsets)  # entries behind this one with its score and a smaller label
     return ratio(wide(wrong) + weights[ties] * wide(tied), wide(total), math.nan)
-
-
-def label_levels(ranking: Ranking) -> tuple[Tensor, int]:
-    """Labels as integers from 0 in their order inside the list, `(N,)`, and a bound above them."""
-    if ranking.num_grades:
-        return ranking.labels.long(), ranking.num_grades
-    return levels_within(ranking.labels, ranking.offsets, max_length=ranking.longest), max(ranking.longest, 1)
 
 
 def domination_error(
@@ -386,13 +379,13 @@ def domination_error_of(ranking: Ranking, ties: str = "correct") -> Tensor:
     if ties not in ("correct", "error"):
         raise ValueError(f'ties must be "correct" or "error", got {ties!r}')
     offsets, ids = ranking.offsets, ranking.ids
-    levels, num_levels = label_levels(ranking)
+    levels, num_levels = levels_of(ranking.labels, offsets, max_length=ranking.longest, num_grades=ranking.num_grades)
     first, after = runs(ranking.scores, offsets)
     # Smallest label so far, by one running minimum over all lists: each list lies below all lists before it, so what
     # the first entries of a list still see of those is larger than their own label, which is no error.
     lowered = levels - (ids + 1) * num_levels
     lowest = torch.nn.functional.pad(lowered.cummin(0).values, (1, 0))
     beaten = lowest[first if ties == "correct" else after] < lowered
-    dominating = levels > segment_min(levels, offsets)[ids]
-    errors = segment_sum((beaten & dominating).long(), offsets)
-    return ratio(wide(errors), wide(segment_sum(dominating.long(), offsets)), math.nan)
+    upper = dominating(levels, offsets)
+    errors = segment_sum((beaten & upper).long(), offsets)
+    return ratio(wide(errors), wide(segment_sum(upper.long(), offsets)), math.nan)

@@ -19,7 +19,16 @@ from torchrank.functional.gains import DISCOUNTS, discount_of
 from torchrank.functional.gradient import KnownGradient
 from torchrank.functional.merged import Merged, merge, running_sums
 from torchrank.functional.placement import average_precision_places, ndcg_places
-from torchrank.functional.ragged import list_ids, longest_list, per_entry, positions_within, read, segment_sum, wide
+from torchrank.functional.ragged import (
+    has_pairs,
+    list_ids,
+    longest_list,
+    per_entry,
+    positions_within,
+    read,
+    segment_sum,
+    wide,
+)
 from torchrank.functional.ranking import check, check_cutoff, check_lists, result_dtype
 
 HOST_NUMBERS = 2**18  # of the rows made at once on the host: what is made of them stays in the cache
@@ -77,6 +86,8 @@ def structured_hinge(
     check_lists(scores, labels, offsets)
     coefficients, loss = _violate(scores.detach(), labels, offsets, measure, k, threshold, discount, max_length)
     ids, dtype, values = list_ids(offsets, len(scores)), result_dtype(scores), wide(scores.detach())
+    several = has_pairs((labels >= threshold).long(), offsets)
+    values = torch.where(several[ids], values, 0.0)  # without pairs the hinge is 0 whatever the scores are
     weights, tiny = coefficients.abs(), torch.finfo(values.dtype).tiny
     # the mean of what stands wrong: no digits are lost to a shift, nor to scores far away
     means = segment_sum(weights * values, offsets) / segment_sum(weights, offsets).clamp(min=tiny)

@@ -165,6 +165,24 @@ def segment_softmax(values: Tensor, offsets: Tensor) -> Tensor:
     return torch.exp(values - per_entry(segment_logsumexp(values, offsets), offsets, len(values)))
 
 
+def has_pairs(labels: Tensor, offsets: Tensor) -> Tensor:
+    """Lists with two different labels, `(Q,)`: those that a ranking can be learned from.
+
+    >>> has_pairs(torch.tensor([1, 0, 2, 2]), torch.tensor([0, 2, 4, 4])).tolist()
+    [True, False, False]
+    """
+    return segment_max(labels, offsets) > segment_min(labels, offsets)
+
+
+def dominating(labels: Tensor, offsets: Tensor) -> Tensor:
+    """Entries above the lowest label of their list, `(N,)`: those that have something to dominate.
+
+    >>> dominating(torch.tensor([2, 1, 1, 0]), torch.tensor([0, 3, 4])).tolist()
+    [True, False, False, False]
+    """
+    return labels > per_entry(segment_min(labels, offsets), offsets, len(labels))
+
+
 def longest_list(offsets: Tensor, num_entries: int, max_length: int | None) -> int:
     """An upper bound of the list lengths that costs no synchronisation: `max_length`, else the length of the longest
     list where the host can read it for nothing (CPU), else the number of entries.
@@ -249,9 +267,7 @@ def pairs(
     [[1, 1, 2, 3], [2, 0, 0, 4]]
     """
     order, partners, first = partner_blocks(labels, offsets, max_length=max_length)
-    starts = partners.cumsum(0)
-    if num_pairs is None:
-        num_pairs = read(partners.sum())
+    starts, num_pairs = partners.cumsum(0), total_pairs(partners, num_pairs)
     slot = torch.arange(len(labels), device=labels.device).repeat_interleave(partners, output_size=num_pairs)
     step = torch.arange(num_pairs, device=labels.device) - (starts - partners)[slot]
     return order[slot], order[first[slot] + step]
@@ -269,6 +285,20 @@ def partner_blocks(labels: Tensor, offsets: Tensor, *, max_length: int | None = 
     _, ends = runs(labels[order], offsets)
     last = offsets[1:].repeat_interleave(offsets.diff(), output_size=num_entries)
     return order, last - ends, ends
+
+
+def total_pairs(partners: Tensor, num_pairs: int | None) -> int:
+    """`num_pairs`, or how many there are; on CPU, where counting is free, another number is refused.
+
+    >>> total_pairs(torch.tensor([2, 1, 0]), None)
+    3
+    """
+    if num_pairs is not None and partners.device.type != "cpu":
+        return num_pairs
+    found = read(partners.sum())
+    if num_pairs not in (None, found):
+        raise ValueError(f"num_pairs is {num_pairs}, but the lists have {found} pairs of different labels")
+    return found
 
 
 def runs(ordered: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
@@ -332,11 +362,11 @@ def pad(values: Tensor, offsets: Tensor, *, max_length: int | None = None, fill:
     return flat.view(len(lengths), max_length, *values.shape[1:]), mask
 
 
-def unpad(padded: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """`(Q, L, ...)` with `mask (Q, L)` to flat `values (N, ...)` and `offsets (Q + 1,)`; synchronises once.
+def unpad(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Padded `values (Q, L, ...)` with `mask (Q, L)` to flat `(N, ...)` and `offsets (Q + 1,)`; synchronises once.
 
     >>> values, offsets = unpad(torch.tensor([[1, 2], [5, 0]]), torch.tensor([[True, True], [True, False]]))
     >>> values.tolist(), offsets.tolist()
     ([1, 2, 5], [0, 2, 3])
     """
-    return padded[mask], torch.nn.functional.pad(mask.sum(1).cumsum(0), (1, 0))
+    return values[mask], torch.nn.functional.pad(mask.sum(1).cumsum(0), (1, 0))

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchrank.functional.gains import check_grades
 from torchrank.functional.ragged import (
     levels_within,
     list_ids,
@@ -83,18 +82,22 @@ def rank_checked(
 
 
 def count_grades(labels: Tensor, num_grades: int | None) -> int:
-    """`num_grades`; if that is None, found from the labels where looking is free (CPU), else 0: real-valued.
+    """`num_grades`; if that is None, found from the labels where looking is free (CPU), else 0: real-valued. Where
+    looking is free a wrong number is refused.
 
     >>> count_grades(torch.tensor([0.0, 2.0]), None), count_grades(torch.tensor([0.5]), None)
     (3, 0)
     """
-    if num_grades is not None or labels.device.type != "cpu" or len(labels) == 0:
+    if num_grades == 0 or labels.device.type != "cpu" or len(labels) == 0:
         return num_grades or 0
     lowest, highest = (read(bound) for bound in labels.aminmax())
-    if not 0 <= lowest <= highest < 32:
-        return 0
-    whole = not labels.is_floating_point() or read(labels.frac().max()) == 0
-    return int(highest) + 1 if whole else 0
+    whole = not labels.is_floating_point() or read((labels.frac() == 0).all())
+    if num_grades is None:
+        return int(highest) + 1 if whole and 0 <= lowest <= highest < 32 else 0
+    if not whole or lowest < 0 or highest >= num_grades:
+        kind = f"from {lowest} to {highest}" if whole else "no whole numbers"
+        raise ValueError(f"num_grades={num_grades} means labels 0..{num_grades - 1}; these are {kind}")
+    return num_grades
 
 
 def levels_of(labels: Tensor, offsets: Tensor, *, max_length: int | None, num_grades: int | None) -> tuple[Tensor, int]:
@@ -104,8 +107,6 @@ def levels_of(labels: Tensor, offsets: Tensor, *, max_length: int | None, num_gr
     (tensor([0, 1, 0]), 3)
     """
     if grades := count_grades(labels, num_grades):
-        if num_grades:
-            check_grades(labels, grades)
         return labels.long(), grades
     longest = longest_list(offsets, len(labels), max_length)
     return levels_within(labels, offsets, max_length=longest), max(longest, 1)
@@ -114,16 +115,12 @@ def levels_of(labels: Tensor, offsets: Tensor, *, max_length: int | None, num_gr
 def check(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
     """Refuses input that no measure can be computed from. Values are looked at on CPU only, where that is free."""
     check_lists(scores, labels, offsets)
-    if scores.device.type == "cpu":
-        for name, values in (("scores", scores), ("labels", labels)):
-            # one pass that writes nothing; the sum is NaN also when inf meets -inf, which are ordinary scores
-            suspect = values.is_floating_point() and math.isnan(read(values.sum()))
-            count = read(torch.isnan(values).sum()) if suspect else 0
-            if count:
-                raise ValueError(f"{count} of {len(values)} {name} are NaN: no ranking exists. Did training diverge?")
+    if count := _count_nan(scores):
+        raise ValueError(f"{count} of {len(scores)} scores are NaN: no ranking exists. Did training diverge?")
 
 
 def check_lists(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
+    """Refuses input that has no loss: `check` but for scores that are NaN, whose loss is NaN."""
     if scores.ndim != 1 or scores.shape != labels.shape or offsets.ndim != 1 or len(offsets) == 0:
         raise ValueError(
             f"expected scores (N,), labels (N,), offsets (Q+1,), got {tuple(scores.shape)}, {tuple(labels.shape)}, "
@@ -136,6 +133,15 @@ def check_lists(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
     first, last = read(offsets[0]), read(offsets[-1])
     if first != 0 or last != len(scores) or read((offsets.diff() < 0).any()):
         raise ValueError(f"offsets must rise from 0 to N = {len(scores)}, got {first} to {last}")
+    if count := _count_nan(labels):
+        raise ValueError(f"{count} of {len(labels)} labels are NaN: leave entries without a label out of the lists")
+
+
+def _count_nan(values: Tensor) -> int:
+    """Looks on CPU only. One pass that writes nothing, and a second one where its sum is NaN: inf may meet -inf."""
+    if values.device.type != "cpu" or not values.is_floating_point() or not math.isnan(read(values.sum())):
+        return 0
+    return read(values.isnan().sum())
 
 
 def check_cutoff(k: int | None) -> None:

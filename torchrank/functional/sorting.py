@@ -45,7 +45,8 @@ def sort_marked(scores: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
     >>> order.tolist(), marks.tolist()
     ([[1, 2, 0]], [[0, 0, 1]])
     """
-    if scores.device.type == "cpu" and scores.dtype == torch.float64 and scores.numel() > 0:
+    with_numpy = scores.device.type == "cpu" and not torch.compiler.is_compiling()
+    if with_numpy and scores.dtype == torch.float64 and scores.numel() > 0:
         columns, cut = scores.shape[1], 2 ** ((scores.shape[1] - 1).bit_length() + 1)
         packed, _ = _ordered_integers(scores.detach(), descending=True)
         packed.bitwise_and_(-cut).bitwise_or_(torch.arange(0, 2 * columns, 2)).bitwise_or_(marks)

@@ -12,8 +12,8 @@ from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
-from torchrank.functional.domination import dominating, domination_slopes
-from torchrank.functional.ragged import segment_sum
+from torchrank.functional.domination import domination_slopes
+from torchrank.functional.ragged import dominating, segment_sum
 from torchrank.rankers.base import RoundRanker, density_of
 from torchrank.rankers.domination_options import check_options
 from torchrank.rankers.pooled import Pooled

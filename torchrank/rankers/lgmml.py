@@ -11,7 +11,7 @@ from torch import Tensor
 from torchrank.data.batch import Batch
 from torchrank.functional.kernels import KERNELS
 from torchrank.functional.losses import warp_loss
-from torchrank.functional.ragged import segment_max, segment_min
+from torchrank.functional.ragged import has_pairs
 from torchrank.rankers.base import RoundRanker
 from torchrank.rankers.closed_form import SAMPLE, check_scale, closed_form, distance_scale
 from torchrank.rankers.compiled import CompiledScorer, compile_scorer
@@ -310,8 +310,8 @@ class LGMML(RoundRanker):
                     num_pairs=batch.num_pairs,
                 )
                 (gradient,) = torch.autograd.grad(losses.sum(), point)
-            several = segment_max(batch.labels, batch.offsets) > segment_min(batch.labels, batch.offsets)
-            return losses.detach().double().sum(), gradient.double(), several.sum().double()
+            lists = has_pairs(batch.labels, batch.offsets).sum()
+            return losses.detach().double().sum(), gradient.double(), lists.double()
 
         loss, gradient, lists = self.total(slope)
         return loss / lists, gradient / lists

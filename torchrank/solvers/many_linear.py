@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch, entries_of
-from torchrank.functional.ragged import per_entry, positions_within, read, segment_max, segment_min, wide
+from torchrank.functional.ragged import has_pairs, per_entry, positions_within, read, wide
 from torchrank.solvers.many_lbfgs import many_lbfgs
 from torchrank.solvers.many_losses import LOSSES
 
@@ -59,7 +59,7 @@ def join_lists(batches: Iterable[Batch], reduce: Reduce | None = None) -> Lists:
     rows: list[Any] = []
     labels, lengths, query, count = [], [], [], 0
     for batch in batches:
-        kept = segment_max(batch.labels, batch.offsets) > segment_min(batch.labels, batch.offsets)
+        kept = has_pairs(batch.labels, batch.offsets)
         inside = per_entry(kept, batch.offsets, len(batch.labels))
         rows.append(batch.x[inside])
         labels.append(batch.labels[inside])

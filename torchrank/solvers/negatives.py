@@ -5,8 +5,7 @@ from torch import Tensor
 
 from torchrank.data.batch import Batch
 from torchrank.data.lists import RankingSet
-from torchrank.functional.domination import dominating
-from torchrank.functional.ragged import list_ids, positions_within, ranks, segment_sum
+from torchrank.functional.ragged import dominating, list_ids, positions_within, ranks, segment_sum
 
 
 def keep_negatives(

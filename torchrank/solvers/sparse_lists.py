@@ -8,8 +8,7 @@ from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
-from torchrank.functional.domination import dominating
-from torchrank.functional.ragged import list_ids, segment_sum
+from torchrank.functional.ragged import dominating, list_ids, segment_sum
 from torchrank.functional.ranking import levels_of
 from torchrank.solvers.linear import entry_scores
 
