@@ -13,36 +13,36 @@ from typing import IO, Any
 
 import numpy as np
 import torch
-from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-SCHEMA = 1
+from torchrank.report.results import SCHEMA
+
 PACKAGES = ("torchrank", "torch", "pytorch-lightning", "torchmetrics", "hydra-core", "numpy")
-GROUPS = ("data", "model", "experiment", "trainer", "callbacks", "logger")
-NOT_SETTINGS = (*GROUPS, "name", "seed", "data.fold", "data.root")
 
 
-def record(config: DictConfig, ranker: Any, data: Any, seconds: dict[str, float]) -> dict[str, Any]:
+def record(
+    name: str, config: dict[str, Any], settings: dict[str, Any], ranker: Any, data: Any, seconds: dict[str, float]
+) -> dict[str, Any]:
     """What is known of a finished run."""
     measured = ranker.measured
-    convention, measure = monitored(config.monitor, data.conventions)
+    convention, measure = monitored(config["monitor"], data.conventions)
     return {
         "schema": SCHEMA,
-        "name": method_name(config, ranker),
+        "name": name,
         "ranker": type(ranker).__name__,
         "options": dict(ranker.hparams),
         "data": data.title,
         "fold": data.fold,
-        "seed": config.seed,
-        "config": OmegaConf.to_container(config, resolve=True),
-        "settings": settings(config),
+        "seed": config["seed"],
+        "config": config,
+        "settings": settings,
         "versions": {package: version(package) for package in PACKAGES},
         "git": git_commit(),
         "selection": {
-            "measure": config.monitor,
+            "measure": config["monitor"],
             "value": measured["val"][convention]["measures"][measure],
-            "mode": config.mode,
+            "mode": config["mode"],
         },
         "certificate": ranker.certificate,
         "findings": ranker.findings,
@@ -55,14 +55,6 @@ def record(config: DictConfig, ranker: Any, data: Any, seconds: dict[str, float]
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "peak_gpu_memory_mb": torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0.0,
     }
-
-
-def method_name(config: DictConfig, ranker: Any) -> str:
-    """The name in tables; where a checkpoint is tested, model= says nothing of what it holds."""
-    from hydra.core.hydra_config import HydraConfig
-
-    given = config.train or config.name != HydraConfig.get().runtime.choices["model"]
-    return config.name if given else type(ranker).__name__
 
 
 def write_results(folder: Path, results: dict[str, Any], ranker: Any, data: Any) -> None:
@@ -82,22 +74,12 @@ def monitored(monitor: str, conventions: list[str]) -> tuple[str, str]:
     return (convention[0] if convention else conventions[0]), measure
 
 
-def settings(config: DictConfig) -> dict[str, Any]:
-    """What this run sets differently from its siblings in a sweep: its overrides, less folds, seeds and places."""
-    from hydra.core.hydra_config import HydraConfig
-
-    keys = [override.lstrip("+").partition("=")[0] for override in HydraConfig.get().overrides.task]
-    chosen = [key for key in keys if key not in NOT_SETTINGS]
-    values = {key: OmegaConf.select(config, key) for key in chosen}
-    return {key: OmegaConf.to_container(v) if OmegaConf.is_config(v) else v for key, v in values.items()}
-
-
-def finished(folder: Path, config: DictConfig) -> dict | None:
+def finished(folder: Path, config: dict[str, Any]) -> dict | None:
     """The results in `folder` if they are those of this configuration (a sweep that is started again skips them)."""
     try:
         results = json.loads((folder / "results.json").read_text())
         whole = results["per_query"] is None or (folder / results["per_query"]).exists()
-        same = results["schema"] == SCHEMA and results["config"] == OmegaConf.to_container(config, resolve=True)
+        same = results["schema"] == SCHEMA and results["config"] == config
     except (OSError, ValueError, KeyError, TypeError):  # none, or one that was damaged
         return None
     return results if whole and same else None

@@ -14,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from hydra.types import RunMode
 from hydra.utils import instantiate
-from omegaconf import DictConfig, MissingMandatoryValue
+from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf
 from pytorch_lightning import LightningDataModule, Trainer, seed_everything
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
@@ -26,6 +26,9 @@ from torchrank.results import alone_in, finished, forget_results, print_results,
 
 PACKAGE = Path(__file__).resolve().parent
 CONF = next(folder for folder in (PACKAGE / "conf", PACKAGE.parent / "conf") if folder.is_dir())
+
+GROUPS = ("data", "model", "experiment", "trainer", "callbacks", "logger")
+NOT_SETTINGS = (*GROUPS, "name", "seed", "data.fold", "data.root")
 
 NOISE = (  # of Lightning, about its own internals
     ".*isinstance.treespec, LeafSpec.*",
@@ -44,7 +47,7 @@ def main(config: DictConfig) -> float | None:
     for noise in NOISE:
         warnings.filterwarnings("ignore", noise)
     folder = Path(HydraConfig.get().runtime.output_dir)
-    results = finished(folder, config)
+    results = finished(folder, plain(config))
     if results is None:
         results = with_short_errors(config, folder)
     else:
@@ -123,7 +126,25 @@ def fit_and_test(config: DictConfig, trainer: Trainer) -> tuple[dict[str, Any], 
     if config.test and "test" in data.sets:
         trainer.test(ranker, datamodule=data, ckpt_path=state, weights_only=True, verbose=False)
     seconds["test"] = time.perf_counter() - clock
-    return record(config, ranker, data, seconds), ranker, data
+    name = method_name(config, ranker)
+    return record(name, plain(config), settings(config), ranker, data, seconds), ranker, data
+
+
+def method_name(config: DictConfig, ranker: Ranker) -> str:
+    """The name in tables; where a checkpoint is tested, model= says nothing of what it holds."""
+    given = config.train or config.name != HydraConfig.get().runtime.choices["model"]
+    return config.name if given else type(ranker).__name__
+
+
+def settings(config: DictConfig) -> dict[str, Any]:
+    """What this run sets differently from its siblings in a sweep: its overrides, less folds, seeds and places."""
+    keys = [override.lstrip("+").partition("=")[0] for override in HydraConfig.get().overrides.task]
+    return {key: plain(OmegaConf.select(config, key)) for key in keys if key not in NOT_SETTINGS}
+
+
+def plain(config: Any) -> Any:
+    """Dictionaries, lists and values without Hydra."""
+    return OmegaConf.to_container(config, resolve=True) if OmegaConf.is_config(config) else config
 
 
 def check_monitor(monitor: str, data: Any) -> None:

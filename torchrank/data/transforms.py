@@ -54,7 +54,7 @@ class Transform(nn.Module):
         if self.per_query and (shared or vectors):
             raise ValueError(
                 f"{type(self).__name__} works inside each list, but these lists share rows or have a vector of their "
-                "query: use another transform, such as standard"
+                "query: use another one, such as transform=standard"
             )
 
     def forward(self, x: Rows, offsets: Tensor) -> Rows:

@@ -6,12 +6,12 @@ gradients: that of an eigenvector is NaN where eigenvalues are equal, so a train
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 from torch.linalg import cholesky_ex, eigh, matrix_norm, solve_triangular, svd, vector_norm
 
+from torchrank.functional.chunks import side_by_side
 from torchrank.functional.ragged import read, wide
 from torchrank.functional.ranking import result_dtype
 
@@ -165,23 +165,11 @@ Route = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
 
 
 def _spread(route: Route, root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
-    """The route for a batch, on the host in parts that run side by side, each on one thread: several threads gain next
-    to nothing within one small matrix, and wait for each other on a busy machine (ten times as long was seen)."""
-    threads = torch.get_num_threads()
-    if root_s.device.type != "cpu" or min(threads, len(root_s)) < 2:
-        return route(root_s, root_d, t)
-
-    @torch.no_grad()
-    def part(place: Tensor) -> tuple[Tensor, Tensor]:
-        torch.set_num_threads(1)  # of this thread
-        return route(root_s[place], root_d[place], t)
-
-    try:
-        with ThreadPoolExecutor(threads) as pool:
-            parts = list(pool.map(part, torch.arange(len(root_s)).chunk(threads)))
-    finally:
-        torch.set_num_threads(threads)  # threads that come later start with the number that was set last
-    factors, doubtful = zip(*parts, strict=True)
+    """The route for a batch, on the host in parts that run side by side: the threads of one matrix wait for each other
+    on a busy machine (ten times as long was seen)."""
+    parts = torch.get_num_threads() if root_s.device.type == "cpu" else 1
+    pairs = list(zip(root_s.chunk(parts), root_d.chunk(parts), strict=True))
+    factors, doubtful = zip(*side_by_side(lambda pair: route(*pair, t), pairs, root_s.device), strict=True)
     return torch.cat(factors), torch.cat(doubtful)
 
 

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from torchrank.data.batch import Batch
-from torchrank.data.lists import RankingSet
+from torchrank.data.batch import Batch, make_batch
 from torchrank.functional.ragged import dominating, list_ids, positions_within, ranks, segment_sum
 
 
@@ -30,15 +29,15 @@ def narrow(batch: Batch, kept: Tensor) -> Batch:
     """The batch with these entries (N,) only; lists that lose all of theirs are empty."""
     offsets = torch.nn.functional.pad(segment_sum(kept.long(), batch.offsets).cumsum(0), (1, 0))
     rows = kept.nonzero().flatten()
-    one = RankingSet(
+    return make_batch(
         batch.x if batch.index is not None else batch.x[rows],
         batch.labels[rows],
         offsets,
+        query=batch.query,
         index=None if batch.index is None else batch.index[rows],
         queries=batch.queries,
         num_grades=batch.num_grades,
     )
-    return one[:]._replace(query=batch.query)
 
 
 def _mixed(numbers: Tensor) -> Tensor:
