@@ -1,5 +1,7 @@
 """SparseRows against dense numpy."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -132,31 +134,18 @@ def test_a_row_longer_than_a_block_and_rows_without_entries(monkeypatch):
 
 
 @pytest.mark.parametrize("places", [torch.int64, torch.int32])
-def test_by_column_reads_the_columns_of_the_dense_matrix(places):
+def test_transposed_rows_are_the_columns_of_the_dense_matrix(places):
     x = random_rows(6)
     x[:, 4] = 0  # a column without entries
     rows = shuffled(SparseRows.from_dense(x), 1)
-    columns = SparseRows(rows.values, rows.columns.to(places), rows.row_offsets, rows.num_features).by_column()
-    assert len(columns) == 11
-    for number, column in enumerate(x.T.numpy()):
-        found, values = columns[number]
-        assert found.tolist() == np.flatnonzero(column).tolist() and found.dtype == places
-        assert values.tolist() == column[np.flatnonzero(column)].tolist()
-    for wrong in (-1, 11):
-        with pytest.raises(IndexError, match=f"column {wrong} of 11"):
-            columns[wrong]
+    columns = SparseRows(rows.values, rows.columns.to(places), rows.row_offsets, rows.num_features).transposed()
+    assert columns.shape == (11, 23) and columns.columns.dtype == places
+    assert np.array_equal(columns.dense().numpy(), x.T.numpy())
+    for first, last in itertools.pairwise(columns.row_offsets.tolist()):
+        assert (columns.columns[first:last].diff() > 0).all()
 
 
-def test_by_column_multiplies_and_can_be_picked_from():
-    x, chosen = random_rows(7), torch.tensor([9, 0, 0, 4])
-    columns = SparseRows.from_dense(x).by_column()
-    v, w = torch.randn(23, 2, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
-    np.testing.assert_allclose((columns @ v).numpy(), x.numpy().T @ v.numpy(), rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose((columns[chosen].T @ w).numpy(), x[:, chosen].numpy() @ w.numpy(), atol=1e-12)
-    assert columns[chosen][1][1].tolist() == columns[0][1].tolist()
-
-
-def test_by_column_is_the_same_by_counting_and_by_sorting():
+def test_the_transpose_is_the_same_by_counting_and_by_sorting():
     for x in (random_rows(8), torch.zeros(3, 2), torch.zeros(0, 4)):
         rows = shuffled(SparseRows.from_dense(x), 2)
         rows = SparseRows(rows.values, rows.columns // 2, rows.row_offsets, rows.num_features)  # columns stand twice
@@ -165,13 +154,12 @@ def test_by_column_is_the_same_by_counting_and_by_sorting():
         assert torch.equal(one.row_offsets, other.row_offsets) and one.shape == other.shape
 
 
-def test_by_column_adds_a_column_that_stands_twice():
+def test_the_transpose_adds_a_column_that_stands_twice():
     values, places = torch.tensor([1.0, 2.0, 4.0, 8.0]), torch.tensor([1, 0, 1, 1])
-    columns = SparseRows(values, places, torch.tensor([0, 3, 4]), 3).by_column()
-    assert [part.tolist() for part in columns[1]] == [[0, 1], [5.0, 8.0]]
-    assert [part.tolist() for part in columns[0]] == [[0], [2.0]] and len(columns[2][0]) == 0
+    columns = SparseRows(values, places, torch.tensor([0, 3, 4]), 3).transposed()
+    assert columns.dense().tolist() == [[2.0, 0.0], [5.0, 8.0], [0.0, 0.0]] and len(columns.values) == 3
 
 
-def test_by_column_without_rows():
-    columns = SparseRows.from_dense(torch.zeros(0, 4)).by_column()
-    assert len(columns) == 4 and columns[3][0].tolist() == [] and (columns @ torch.ones(0)).tolist() == [0.0] * 4
+def test_the_transpose_without_rows():
+    columns = SparseRows.from_dense(torch.zeros(0, 4)).transposed()
+    assert columns.shape == (4, 0) and (columns @ torch.ones(0)).tolist() == [0.0] * 4

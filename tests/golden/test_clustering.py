@@ -13,8 +13,8 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
 from torchrank.functional import cloud_pca, cloud_similarity
-from torchrank.solvers import clustering
-from torchrank.solvers.clustering import cluster_clouds, cluster_similar, cut, link, merge_small
+from torchrank.solvers import shapes
+from torchrank.solvers.clustering import cluster_similar, cut, link, merge_small
 
 # --- plain forms ---
 
@@ -179,7 +179,7 @@ def test_clusters_of_clouds(kind, min_size):
     usable = [number for number, rank in enumerate(ranks.tolist()) if rank]
     distances = plain_distances(full_similarity(u, ranks, eigenvalues, kind))
     levels, _ = plain_levels(distances[np.ix_(usable, usable)])
-    found = cluster_clouds(u, ranks, [2, 4, 11], kind=kind, eigenvalues=eigenvalues, min_size=min_size)
+    found = shapes.cluster(shapes.Shapes(u, eigenvalues, ranks), [2, 4, 11], kind, min_size=min_size, seed=0)
     assert not found.sampled
     for clusters, labels in zip([2, 4, 11], found.labels.tolist(), strict=True):
         sets = [{usable[i] for i in one} for one in levels[len(usable) - clusters]]
@@ -193,14 +193,13 @@ def test_a_sample_leads_the_others(kind, min_size, monkeypatch):
     u, ranks, eigenvalues = clouds(7)
     usable = np.flatnonzero(ranks.numpy())
     drawn = usable[[1, 4, 5, 8, 9]]
-    monkeypatch.setattr(clustering, "draw_lists", lambda lists, sample, seed: torch.tensor([1, 4, 5, 8, 9]))
+    monkeypatch.setattr(shapes, "draw_lists", lambda lists, sample, seed: torch.tensor([1, 4, 5, 8, 9]))
+    monkeypatch.setattr(shapes, "MAX_EXACT", 10)
     similarity = full_similarity(u, ranks, eigenvalues, kind)
     leader = [list(drawn).index(q) if q in drawn else int(np.argmax(similarity[q, drawn])) for q in usable]
     distances = plain_distances(similarity[np.ix_(drawn, drawn)])
     levels, _ = plain_levels(distances)
-    found = cluster_clouds(
-        u, ranks, [3, 2], kind=kind, eigenvalues=eigenvalues, min_size=min_size, max_exact=10, sample=5
-    )
+    found = shapes.cluster(shapes.Shapes(u, eigenvalues, ranks), [3, 2], kind, min_size=min_size, seed=0)
     assert found.sampled
     for clusters, labels in zip([3, 2], found.labels.tolist(), strict=True):
         merged = plain_merge(levels[5 - clusters], distances, min_size, np.bincount(leader, minlength=5))

@@ -5,8 +5,18 @@ import warnings
 import pytest
 import torch
 
-from torchrank.solvers import clustering
-from torchrank.solvers.clustering import cluster_clouds, cut, link, merge_small
+from torchrank.solvers import shapes
+from torchrank.solvers.clustering import cut, draw_lists, link, merge_small
+
+
+def cluster_clouds(u, ranks, clusters, *, kind="ordered", min_size=1, seed=0):
+    spread = torch.ones(u.shape[:2], dtype=u.dtype)
+    return shapes.cluster(shapes.Shapes(u, spread, ranks), clusters, kind, min_size=min_size, seed=seed)
+
+
+def draw_a_sample(monkeypatch, above, sample):
+    monkeypatch.setattr(shapes, "MAX_EXACT", above)
+    monkeypatch.setattr(shapes, "SAMPLE", sample)
 
 
 def groups(sizes, features=6, spread=0.01, seed=0):
@@ -77,8 +87,9 @@ def test_the_input_stays_as_it_is():
 
 
 def test_one_cluster_holds_all_lists_and_compares_none(monkeypatch):
-    monkeypatch.setattr(clustering, "cloud_similarity", None)  # a call would fail
-    found = cluster_clouds(torch.zeros(4, 2, 3), torch.tensor([2, 0, 1, 0]), [1, 1], max_exact=1)
+    monkeypatch.setattr(shapes, "compare", None)  # a call would fail
+    draw_a_sample(monkeypatch, 1, 1)
+    found = cluster_clouds(torch.zeros(4, 2, 3), torch.tensor([2, 0, 1, 0]), [1, 1])
     assert found.labels.tolist() == [[0] * 4] * 2 and found.labels.dtype == torch.int64 and not found.sampled
 
 
@@ -102,11 +113,12 @@ def test_groups_are_found_and_outliers_join_the_nearest():
     assert same_partition(merged[group < 2], group[group < 2]) and len(merged[group == 2].unique()) == 1
 
 
-def test_a_sample_finds_the_groups_and_knows_the_seed():
+def test_a_sample_finds_the_groups_and_knows_the_seed(monkeypatch):
     u, ranks, group = groups([60, 50, 40])
     ranks[5] = 0
     exact = cluster_clouds(u, ranks, [3, 2])
-    found = [cluster_clouds(u, ranks, [3, 2], max_exact=100, sample=30, seed=seed) for seed in (0, 0, 1)]
+    draw_a_sample(monkeypatch, 100, 30)
+    found = [cluster_clouds(u, ranks, [3, 2], seed=seed) for seed in (0, 0, 1)]
     assert all(one.sampled for one in found) and not exact.sampled
     assert torch.equal(found[0].labels, found[1].labels)
     for one in (exact, *found):
@@ -114,20 +126,21 @@ def test_a_sample_finds_the_groups_and_knows_the_seed():
         assert same_partition(one.labels[0, ranks > 0], group[ranks > 0])
 
 
-def test_a_sample_of_all_lists_changes_nothing():
+def test_a_sample_of_all_lists_changes_nothing(monkeypatch):
     u, ranks, _ = groups([10, 10], spread=1.0)
-    assert torch.equal(
-        cluster_clouds(u, ranks, [4], max_exact=5, sample=20).labels, cluster_clouds(u, ranks, [4]).labels
-    )
+    exact = cluster_clouds(u, ranks, [4])
+    draw_a_sample(monkeypatch, 5, 20)
+    assert torch.equal(cluster_clouds(u, ranks, [4]).labels, exact.labels)
 
 
-def test_equal_lists_of_a_sample_lead_themselves():
+def test_equal_lists_of_a_sample_lead_themselves(monkeypatch):
+    draw_a_sample(monkeypatch, 3, 4)
     u, ranks = torch.ones(4, 1, 1), torch.ones(4, dtype=torch.int64)
-    assert cluster_clouds(u, ranks, [4], max_exact=3, sample=4).labels.tolist() == [[0, 1, 2, 3]]
+    assert cluster_clouds(u, ranks, [4]).labels.tolist() == [[0, 1, 2, 3]]
 
 
 def test_the_draw_is_uniform_without_repetition():
-    drawn = torch.stack([clustering.draw_lists(10, 4, seed) for seed in range(300)])
+    drawn = torch.stack([draw_lists(10, 4, seed) for seed in range(300)])
     assert (drawn.diff(dim=1) > 0).all()
     assert (drawn.flatten().bincount(minlength=10) - 120).abs().max() < 45  # five standard deviations
 
@@ -137,9 +150,7 @@ def test_the_draw_is_uniform_without_repetition():
     [
         ({"clusters": [2, 0]}, "clusters is 0"),
         ({"clusters": [2], "min_size": 0}, "min_size is 0"),
-        ({"clusters": [2], "sample": 0}, "sample is 0"),
-        ({"clusters": [2], "kind": "round"}, "kind is 'round'"),
-        ({"clusters": [2], "kind": "weighted"}, "give eigenvalues"),
+        ({"clusters": [1], "min_size": 0}, "min_size is 0"),
     ],
 )
 def test_what_is_refused(options, text):

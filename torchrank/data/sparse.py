@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -106,9 +105,14 @@ class SparseRows:
         for first, last in pairwise([*starts, len(self)]):
             yield first, self[first:last]
 
-    def by_column(self) -> ByColumn:
-        """The transpose, as large as the rows: build it once and keep it. A column that stands twice is added up."""
-        return ByColumn(self._counted() if self.device.type == "cpu" else self._sorted())
+    def transposed(self) -> SparseRows:
+        """The columns as rows (D, n), their entries ascending; as large as the rows. What stands twice is added up.
+
+        >>> columns = SparseRows.from_dense(torch.tensor([[0., 2., 0.], [1., 4., 3.]])).transposed()
+        >>> columns[1:2].columns, columns[1:2].values
+        (tensor([0, 1]), tensor([2., 4.]))
+        """
+        return self._counted() if self.device.type == "cpu" else self._sorted()
 
     def _counted(self) -> SparseRows:
         """The transpose by SciPy's counting sort: the fastest on the host, and without memory of its own."""
@@ -159,45 +163,6 @@ class SparseColumns:
             raise ValueError(f"columns {shape} cannot be multiplied by a tensor of shape {tuple(v.shape)}")
         product = _TransposedProduct.apply(v if v.dim() == 2 else v[:, None], self.rows)
         return product if v.dim() == 2 else product[:, 0]
-
-
-@dataclass(frozen=True, eq=False)
-class ByColumn:
-    """Rows that can be read by column: `columns[r]` are the places and values of column r, rows ascending.
-
-    `columns[index]` are some of the columns, `columns @ v` is `rows.T @ v` and `columns.T @ w` is `rows @ w`.
-
-    >>> columns = SparseRows.from_dense(torch.tensor([[0., 2., 0.], [1., 4., 3.]])).by_column()
-    >>> columns[1]
-    (tensor([0, 1]), tensor([2., 4.]))
-    >>> columns[torch.tensor([2, 0])] @ torch.tensor([1., 10.])
-    tensor([30., 10.])
-    """
-
-    transposed: SparseRows  # (D, n)
-
-    @cached_property
-    def bounds(self) -> np.ndarray:
-        """(D + 1,) where the columns start and end, on the host: reading one never synchronises."""
-        return self.transposed.row_offsets.cpu().numpy()
-
-    def __len__(self) -> int:
-        return len(self.transposed)
-
-    def __getitem__(self, column):  # an int gives (rows, values), a tensor ByColumn
-        if isinstance(column, Tensor):
-            return ByColumn(self.transposed[column])
-        if not 0 <= column < len(self):
-            raise IndexError(f"column {column} of {len(self)} columns")
-        entries = slice(int(self.bounds[column]), int(self.bounds[column + 1]))
-        return self.transposed.columns[entries], self.transposed.values[entries]
-
-    @property
-    def T(self) -> SparseColumns:
-        return self.transposed.T
-
-    def __matmul__(self, v: Tensor) -> Tensor:
-        return self.transposed @ v
 
 
 class _Product(torch.autograd.Function):

@@ -1,7 +1,7 @@
 """Complete-link clusters of clouds (Banerjee, Dubey, Machchhar & Chakrabarti 2009, Figure 2).
 
 One dendrogram serves all numbers of clusters. The linkage is scipy's, on the host: n (n - 1) / 2 distances in float64
-and a copy of them; so above a number of lists a drawn sample is clustered, and the others follow their nearest.
+and a copy of them.
 """
 
 import warnings
@@ -10,8 +10,6 @@ from typing import NamedTuple
 import torch
 from scipy.cluster.hierarchy import linkage
 from torch import Tensor
-
-from torchrank.functional.clouds import cloud_similarity, nearest_clouds
 
 BLOCK = 512  # rows of the similarities that become distances at once
 
@@ -28,55 +26,22 @@ class Clusters(NamedTuple):
     sampled: bool  # whether a sample was clustered and the others followed
 
 
-@torch.no_grad()
-def cluster_clouds(
-    u: Tensor,
-    ranks: Tensor,
-    clusters: list[int],
-    *,
-    kind: str = "ordered",
-    eigenvalues: Tensor | None = None,
-    min_size: int = 1,
-    max_exact: int = 8000,
-    sample: int = 4000,
-    seed: int = 0,
-) -> Clusters:
-    """Labels of the clouds `u (Q, P, D)` for each number of clusters, from one dendrogram of 1 - similarity.
-
-    Clouds of rank 0 take no part and have the label -1, but for one cluster: it holds all lists, whatever their shape.
-    Clusters of fewer than `min_size` lists join others, so fewer than asked for may be left. Above `max_exact` lists
-    with a shape `sample` of them are drawn and clustered; each other one is where its most similar drawn one is.
-
-    >>> u = torch.eye(3)[[0, 1, 0, 2]][:, None]
-    >>> cluster_clouds(u, torch.tensor([1, 1, 1, 0]), [1, 2]).labels
-    tensor([[ 0,  0,  0,  0],
-            [ 0,  1,  0, -1]])
-    """
-    _check(clusters, min_size, sample)
-    usable = (ranks > 0).nonzero().flatten()
-    if not len(usable) or max(clusters, default=1) == 1:
-        return Clusters(_no_clusters(ranks > 0, clusters), False)
-    shapes = _Shapes(u, ranks, eigenvalues).of(usable)
-    sampled = len(usable) > max_exact
-    drawn = draw_lists(len(usable), sample if sampled else len(usable), seed).to(u.device)
-    some = shapes.of(drawn)
-    leader = _leaders(shapes, some, drawn, kind) if sampled else drawn
-    similarity = _similarity(some, kind)
-    return Clusters(_cut_all(similarity, leader, ranks > 0, clusters, min_size), sampled)
-
-
 def cluster_similar(
     similarity: Tensor, usable: Tensor, clusters: list[int], *, min_size: int = 1, leader: Tensor | None = None
 ) -> Clusters:
-    """The same by any similarity `(n, n)` of the n lists that `usable (Q,)` marks; the others have the label -1.
+    """Labels for each number of clusters, from one dendrogram of the similarity `(n, n)` of the lists that are `usable
+    (Q,)`. The others take no part and have the label -1, but for one cluster: it holds all lists.
 
-    With `leader`, the similarity is that of a sample, and each usable list is where the drawn one at `leader` is.
+    Clusters of fewer than `min_size` lists join others, so fewer than asked for may be left. With `leader`, the
+    similarity is that of a sample, and each usable list is where the drawn one at `leader` is.
 
     >>> similarity = torch.tensor([[1.0, 0.9, 0.2], [0.9, 1.0, 0.3], [0.2, 0.3, 1.0]])
     >>> cluster_similar(similarity, torch.tensor([True, False, True, True]), [2]).labels
     tensor([[ 0, -1,  0,  1]])
     """
-    _check(clusters, min_size, 1)
+    for name, value in [*(("clusters", number) for number in clusters), ("min_size", min_size)]:
+        if value < 1:
+            raise ValueError(f"{name} is {value}, choose 1 or more")
     if not len(similarity):
         return Clusters(_no_clusters(usable, clusters), False)
     everyone = torch.arange(len(similarity), device=similarity.device)
@@ -177,36 +142,3 @@ def _renumber(labels: Tensor) -> Tensor:
 def draw_lists(lists: int, sample: int, seed: int) -> Tensor:
     """Places of the sample, rising."""
     return torch.randperm(lists, generator=torch.Generator().manual_seed(seed))[:sample].sort().values
-
-
-class _Shapes(NamedTuple):
-    u: Tensor
-    ranks: Tensor
-    eigenvalues: Tensor | None
-
-    def of(self, lists: Tensor) -> "_Shapes":
-        weights = None if self.eigenvalues is None else self.eigenvalues[lists]
-        return _Shapes(self.u[lists], self.ranks[lists], weights)
-
-
-def _similarity(shapes: _Shapes, kind: str) -> Tensor:
-    """Of all pairs, whatever it needs: the number of lists is limited by the caller."""
-    u, ranks, eigenvalues = shapes
-    return cloud_similarity(
-        u, ranks, u, ranks, kind=kind, eigenvalues=eigenvalues, eigenvalues_v=eigenvalues, max_bytes=8 * len(u) ** 2
-    )
-
-
-def _leaders(shapes: _Shapes, some: _Shapes, drawn: Tensor, kind: str) -> Tensor:
-    """Place in the sample of the drawn list that is most similar to each list; a drawn one leads itself."""
-    (u, ranks, eigenvalues), (v, ranks_v, eigenvalues_v) = shapes, some
-    _, found = nearest_clouds(u, ranks, v, ranks_v, kind=kind, eigenvalues=eigenvalues, eigenvalues_v=eigenvalues_v)
-    leader = found.flatten()
-    leader[drawn] = torch.arange(len(drawn), device=leader.device)
-    return leader
-
-
-def _check(clusters: list[int], min_size: int, sample: int) -> None:
-    for name, value in [*(("clusters", number) for number in clusters), ("min_size", min_size), ("sample", sample)]:
-        if value < 1:
-            raise ValueError(f"{name} is {value}, choose 1 or more")

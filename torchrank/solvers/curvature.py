@@ -94,7 +94,7 @@ def _dense(x: Tensor, ids: Tensor, num_lists: int, bound: str, together: bool) -
 def _cells(x: SparseRows, offsets: Tensor) -> tuple[Tensor, ...]:
     """List, column, smallest and largest value of every column that occurs in a list, where absent values count as 0;
     and of every entry, column by column, its row, its value and which of these it belongs to."""
-    by_column, num_lists = x.by_column().transposed, len(offsets) - 1
+    by_column, num_lists = x.transposed(), len(offsets) - 1
     rows, values = by_column.columns.long(), by_column.values.double()
     keys = by_column.row_ids() * num_lists + list_ids(offsets, len(x))[rows]  # ascending, as rows are in a column
     keys, cell, stored = keys.unique_consecutive(return_inverse=True, return_counts=True)

@@ -82,7 +82,7 @@ def column_extremes(x: Tensor | SparseRows) -> Tensor:
     found = torch.full((2, x.num_features), -torch.inf, dtype=torch.float64, device=x.device)
     counts = torch.zeros(x.num_features, dtype=torch.int64, device=x.device)
     for _, block in x.blocks():
-        columns = block.by_column().transposed  # adds up what stands twice in a row
+        columns = block.transposed()  # adds up what stands twice in a row
         counts += columns.row_offsets.diff()
         ends = torch.stack((-columns.values, columns.values)).double()
         found.scatter_reduce_(1, columns.row_ids().expand(2, -1), ends, "amax")

@@ -13,12 +13,12 @@ from torchrank.functional.clouds import KINDS as DIRECTIONS
 from torchrank.functional.clouds import cloud_pca, cloud_similarity, nearest_clouds
 from torchrank.functional.gaussians import DIVERGENCES, cloud_gaussians, cloud_moments, gaussian_divergence
 from torchrank.functional.ragged import wide
-from torchrank.solvers.clustering import Clusters, cluster_clouds, cluster_similar, draw_lists
+from torchrank.solvers.clustering import Clusters, cluster_similar, draw_lists
 
 MOMENTS = ("mean", "variance", "skew")
 SHAPES = (*DIRECTIONS, *MOMENTS, *DIVERGENCES)
 COMPARED = 2**24  # similarities made at once
-MAX_EXACT, SAMPLE = 8000, 4000  # lists above which a sample is clustered, and its size, as in `cluster_clouds`
+MAX_EXACT, SAMPLE = 8000, 4000  # lists above which a sample is clustered, and its size
 
 
 class Shapes(NamedTuple):
@@ -73,12 +73,13 @@ def most_similar(a: Shapes, b: Shapes, kind: str) -> tuple[Tensor, Tensor]:
     return best, torch.where((a.ranks > 0) & b.ranks.any(), place, -1)
 
 
+@torch.no_grad()
 def cluster(shapes: Shapes, clusters: list[int], kind: str, *, min_size: int, seed: int) -> Clusters:
-    """Complete-link clusters, for each number of them; see `cluster_clouds`."""
-    if kind in DIRECTIONS:
-        options = {"kind": kind, "eigenvalues": shapes.spread, "min_size": min_size, "seed": seed}
-        return cluster_clouds(shapes.points, shapes.ranks, clusters, **options)  # type: ignore[arg-type]
+    """Complete-link clusters, for each number of them; see `cluster_similar`. Of very many lists a drawn sample is
+    clustered, and each other one is where its most similar drawn one is."""
     usable = shapes.ranks > 0
+    if max(clusters, default=1) == 1:
+        return cluster_similar(torch.empty(0, 0, device=usable.device), usable, clusters, min_size=min_size)
     kept = some = shapes.of(usable)
     leader: Tensor | None = None
     if len(kept.ranks) > MAX_EXACT:

@@ -40,7 +40,8 @@ class SparseLists:
     def __init__(self, batches: list[Batch], margins: Margins, topics: int | None = None):
         self.batch = batch = joined(batches)
         self.per_topic, self.num_models = topics is not None, topics or 1
-        self.columns = batch.x.by_column()  # type: ignore[union-attr]
+        self.columns = batch.x.transposed()  # type: ignore[union-attr]
+        self.column_bounds = self.columns.row_offsets.tolist()  # on the host: reading a column never synchronises
         self.models = batch.query if self.per_topic else torch.zeros_like(batch.query)
         given = [margin for margin in margins if margin is not None]  # all or none
         self.matrix = given[0] if given and given[0].ndim == 2 else None
@@ -68,10 +69,9 @@ class SparseLists:
         self._weigh(every)
 
     def read(self, part: slice) -> Column:
-        first, last = int(self.columns.bounds[part.start]), int(self.columns.bounds[part.stop])
-        transposed = self.columns.transposed
-        rows, values = transposed.columns[first:last].long(), transposed.values[first:last].double()
-        counts = transposed.row_offsets[part.start : part.stop + 1].diff()
+        first, last = self.column_bounds[part.start], self.column_bounds[part.stop]
+        rows, values = self.columns.columns[first:last].long(), self.columns.values[first:last].double()
+        counts = self.columns.row_offsets[part.start : part.stop + 1].diff()
         feature = torch.repeat_interleave(counts, output_size=last - first)
         width = part.stop - part.start
         if self.by_row is None:
