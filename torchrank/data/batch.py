@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torchrank.data.sparse import SparseRows
+from torchrank.functional.ragged import entries_of
 
 MAX_GRADES = 64  # integer labels above this count as real values: a table of (lists, grades) would no longer be small
 
@@ -63,18 +64,9 @@ class Batch(NamedTuple):
         """The same batch with its own row for every entry (a copy of the shared rows), so that `index` is None."""
         return self if self.index is None else self._replace(x=self.x[self.index], index=None)
 
-
-def entries_of(offsets: Tensor, lists: Tensor) -> tuple[Tensor, Tensor]:
-    """Entries of these lists one after another (N',), and their offsets (Q' + 1,).
-
-    >>> entries_of(torch.tensor([0, 2, 5, 6]), torch.tensor([2, 0]))
-    (tensor([5, 0, 1]), tensor([0, 1, 3]))
-    """
-    lengths = offsets.diff()[lists]
-    bounds = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-    count = int(bounds[-1])
-    shift = (offsets[lists] - bounds[:-1]).repeat_interleave(lengths, output_size=count)
-    return shift + torch.arange(count, device=offsets.device), bounds
+    def at_entries(self, values: Tensor) -> Tensor:
+        """Values of the rows (n, ...) at the entries (N, ...)."""
+        return values if self.index is None else values[self.index]
 
 
 def make_batch(

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch, count_grades, count_pairs
 from torchrank.data.lists import Ids, RankingSet
 from torchrank.data.sparse import SparseRows
 from torchrank.data.transforms import Transform
-from torchrank.functional.ragged import list_ids, per_entry, positions_within
+from torchrank.functional.ragged import entries_of, list_ids, per_entry, positions_within
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,12 +73,8 @@ class Judged:
         return among + self.counts * (lengths - self.counts)
 
     def labels(self, place: Tensor, entries: Entries) -> Tensor:
-        counts = self.counts[entries.host]
-        total = int(counts.sum())
-        offsets = pad(self.offsets.diff()[place].cumsum(0), (1, 0))
-        lists = list_ids(offsets, total)
-        judged = self.offsets[place][lists] + torch.arange(total, device=place.device) - offsets[lists]
-        rows = self.rows[judged]
+        judged, offsets = entries_of(self.offsets, place, int(self.counts[entries.host].sum()))
+        lists, rows = list_ids(offsets, len(judged)), self.rows[judged]
         labels = self.grades.new_zeros(len(entries.index))  # whatever the default dtype is (precision=64-true)
         labels[entries.offsets[lists] + rows - (rows > entries.own[lists]).long()] = self.grades[judged]
         return labels
@@ -88,11 +83,9 @@ class Judged:
         return [self.offsets, self.rows, self.grades]
 
     def take(self, host: np.ndarray) -> Judged:
-        counts = self.counts[host]
-        ends = np.cumsum(counts)
-        judged = np.arange(counts.sum()) + np.repeat(self.offsets.cpu().numpy()[host] - ends + counts, counts)
-        rows, grades = self.rows.cpu().numpy()[judged], self.grades.cpu().numpy()[judged]
-        return replace(Judged.make(rows, grades, counts), num_grades=self.num_grades).to(self.rows.device)
+        judged, _ = entries_of(self.offsets.cpu(), torch.from_numpy(host))
+        rows, grades = self.rows.cpu()[judged].numpy(), self.grades.cpu()[judged].numpy()
+        return replace(Judged.make(rows, grades, self.counts[host]), num_grades=self.num_grades).to(self.rows.device)
 
     def to(self, device: torch.device | str) -> Judged:
         rows, grades, offsets = (part.to(device) for part in (self.rows, self.grades, self.offsets))

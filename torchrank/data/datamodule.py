@@ -27,6 +27,7 @@ from torchrank.data.sampler import BudgetSampler, ranges, shard
 from torchrank.data.synthetic import synthetic_splits
 from torchrank.data.text import load_text
 from torchrank.data.transforms import Transform
+from torchrank.functional.ragged import entries_of
 
 LOADERS: dict[str, Callable] = {
     "clouds": load_clouds,
@@ -186,10 +187,8 @@ class RankingDataModule(LightningDataModule):
         """Order of the document ids, descending inside each list, for the entries of a batch of `split` (trec)."""
         if split not in self._tiebreaks:
             self._tiebreaks[split] = self.sets[split].tiebreak().to(batch.device)
-        starts = self.sets[split].offsets.to(batch.device)[batch.query] - batch.offsets[:-1]
-        entries = torch.arange(len(batch.labels), device=batch.device)
-        shift = torch.repeat_interleave(starts, batch.offsets.diff(), output_size=len(entries))
-        return self._tiebreaks[split][entries + shift]
+        entries, _ = entries_of(self.sets[split].offsets.to(batch.device), batch.query, len(batch.labels))
+        return self._tiebreaks[split][entries]
 
     def train_dataloader(self) -> Any:
         """Batches; for a ranker that fits by rounds one token per epoch, since it reads the lists itself."""

@@ -15,6 +15,7 @@ from torchrank.data.batch import Batch, check_lists, count_grades, count_pairs
 from torchrank.data.chunks import Chunks, parts_of
 from torchrank.data.sparse import SparseRows
 from torchrank.data.transforms import Identity, Transform
+from torchrank.functional.ragged import entries_of
 
 Ids = Sequence[str] | np.ndarray
 
@@ -147,11 +148,8 @@ class RankingSet(Dataset):
 
     def _places(self, host: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         """On the device: positions (Q,), entries of these lists one after another (N,), their new offsets (Q + 1,)."""
-        bounds = np.concatenate(([0], np.cumsum(self.lengths[host])))
-        place, offsets = (torch.from_numpy(array).to(self.device, non_blocking=True) for array in (host, bounds))
-        count = int(bounds[-1])
-        shift = torch.repeat_interleave(self.offsets[place] - offsets[:-1], offsets.diff(), output_size=count)
-        return place, shift + torch.arange(count, device=self.device), offsets
+        place = torch.from_numpy(host).to(self.device, non_blocking=True)
+        return place, *entries_of(self.offsets, place, int(self.lengths[host].sum()))
 
     def subset(self, positions: Tensor | np.ndarray) -> RankingSet:
         """A new set of these lists, in this order, with their ids; a shared corpus stays shared."""

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.nn.functional import pad
 
 from torchrank.data.cache import cached
 from torchrank.data.catalogue import COMPRESSED
@@ -90,10 +89,7 @@ def _joined(parts: list[RankingSet]) -> RankingSet:
     """The documents of several files as those of one."""
     if len(parts) == 1:
         return parts[0]
-    rows: list[SparseRows] = [part.x for part in parts]  # type: ignore[misc]
-    lengths = torch.cat([x.row_offsets.diff() for x in rows])
-    values, columns = torch.cat([x.values for x in rows]), torch.cat([x.columns for x in rows])
-    x = SparseRows(values, columns, pad(lengths.cumsum(0), (1, 0)), parts[0].num_features)
+    x = SparseRows.cat([part.x for part in parts])  # type: ignore[misc]
     ids = np.concatenate([np.asarray(part.document_ids) for part in parts])
     return RankingSet(x, torch.zeros(len(x)), torch.tensor([0, len(x)]), document_ids=ids)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from scipy.sparse import csr_array
 from torch import Tensor
+
+from torchrank.functional.ragged import entries_of, to_offsets
 
 BLOCK = 2**18  # entries of a product that are held in the dtype of the dense side at a time: a cache holds them
 
@@ -48,7 +50,7 @@ class SparseRows:
         """The nonzero entries of a dense matrix."""
         rows, columns = x.nonzero(as_tuple=True)
         counts = torch.bincount(rows, minlength=len(x))
-        return cls(x[rows, columns], columns, F.pad(counts.cumsum(0), (1, 0)), x.shape[1])
+        return cls(x[rows, columns], columns, to_offsets(counts), x.shape[1])
 
     def __len__(self) -> int:
         return len(self.row_offsets) - 1
@@ -76,15 +78,18 @@ class SparseRows:
         product = _Product.apply(w if w.dim() == 2 else w[:, None], self)
         return product if w.dim() == 2 else product[:, 0]
 
+    @classmethod
+    def cat(cls, parts: Sequence[SparseRows]) -> SparseRows:
+        """The rows of all parts, one part after another."""
+        offsets = to_offsets(torch.cat([part.row_offsets.diff() for part in parts]))
+        values, columns = torch.cat([part.values for part in parts]), torch.cat([part.columns for part in parts])
+        return cls(values, columns, offsets, parts[0].num_features)
+
     def __getitem__(self, rows: slice | Tensor) -> SparseRows:
         """Consecutive rows as views (`rows[i:j]`), or copies of the rows of an index; both read nnz on the host."""
         if isinstance(rows, slice):
             return self._slice(*rows.indices(len(self)))
-        lengths = self.row_offsets.diff()[rows]
-        offsets = F.pad(lengths.cumsum(0), (1, 0))
-        nnz = int(offsets[-1])  # the one synchronisation: the size of the result depends on the data
-        shift = self.row_offsets[:-1][rows] - offsets[:-1]
-        entries = torch.repeat_interleave(shift, lengths, output_size=nnz) + torch.arange(nnz, device=self.device)
+        entries, offsets = entries_of(self.row_offsets, rows)
         return replace(self, values=self.values[entries], columns=self.columns[entries], row_offsets=offsets)
 
     def _slice(self, start: int, stop: int, step: int) -> SparseRows:
@@ -128,7 +133,7 @@ class SparseRows:
         new = (columns.diff(prepend=columns[:1] - 1) != 0) | (rows.diff(prepend=rows[:1] - 1) != 0)
         values = values.new_zeros(int(new.sum())).index_add_(0, new.cumsum(0) - 1, values)
         counts = torch.bincount(columns[new], minlength=self.num_features)
-        return SparseRows(values, rows[new], F.pad(counts.cumsum(0), (1, 0)), len(self))
+        return SparseRows(values, rows[new], to_offsets(counts), len(self))
 
     def row_ids(self, dtype: torch.dtype = torch.int64) -> Tensor:
         """The row of every stored entry (nnz,)."""

@@ -20,11 +20,10 @@ from torchrank.functional.gradient import KnownGradient
 from torchrank.functional.merged import Merged, merge, running_sums
 from torchrank.functional.placement import average_precision_places, ndcg_places
 from torchrank.functional.ragged import (
+    entries_of,
     has_pairs,
     list_ids,
     longest_list,
-    per_entry,
-    positions_within,
     read,
     segment_sum,
     wide,
@@ -158,10 +157,8 @@ def _by_length(offsets: Tensor, longest: int) -> Iterator[tuple[Tensor, Tensor, 
     ordered, order = offsets.diff().sort()
     edges = read(torch.searchsorted(ordered, 2 ** torch.arange(longest.bit_length() + 1)))
     for first, last in pairwise([0, *edges]):
-        lists, bounds = order[first:last], torch.nn.functional.pad(ordered[first:last].cumsum(0), (1, 0))
         if last > first:
-            count = read(bounds[-1])
-            yield lists, per_entry(offsets[lists], bounds, count) + positions_within(bounds, count), bounds
+            yield order[first:last], *entries_of(offsets, order[first:last])
 
 
 def _oracle(

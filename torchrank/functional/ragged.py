@@ -20,6 +20,28 @@ def read(values: Tensor) -> Any:
     return values.tolist()
 
 
+def to_offsets(lengths: Tensor) -> Tensor:
+    """Offsets `(Q + 1,)` of lists of these lengths `(Q,)`.
+
+    >>> to_offsets(torch.tensor([2, 0, 1])).tolist()
+    [0, 2, 2, 3]
+    """
+    return torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+
+
+def entries_of(offsets: Tensor, lists: Tensor, num_entries: int | None = None) -> tuple[Tensor, Tensor]:
+    """Entries of these lists one after another `(N',)`, and their offsets `(Q' + 1,)`.
+
+    >>> entries_of(torch.tensor([0, 2, 5, 6]), torch.tensor([2, 0]))
+    (tensor([5, 0, 1]), tensor([0, 1, 3]))
+    """
+    starts, ends = offsets[:-1][lists], offsets[1:][lists]
+    bounds = to_offsets(ends - starts)
+    num_entries = read(bounds[-1]) if num_entries is None else num_entries
+    shift = per_entry(starts - bounds[:-1], bounds, num_entries)
+    return shift + torch.arange(num_entries, device=offsets.device), bounds
+
+
 def list_ids(offsets: Tensor, num_entries: int) -> Tensor:
     """List number of every entry, `(N,)`.
 
@@ -369,4 +391,4 @@ def unpad(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     >>> values.tolist(), offsets.tolist()
     ([1, 2, 5], [0, 2, 3])
     """
-    return values[mask], torch.nn.functional.pad(mask.sum(1).cumsum(0), (1, 0))
+    return values[mask], to_offsets(mask.sum(1))

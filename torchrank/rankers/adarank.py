@@ -4,12 +4,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch
 from torchrank.functional.conventions import parse_measure
 from torchrank.functional.metrics import average_precision, ndcg
-from torchrank.functional.ragged import per_entry, sort_within
+from torchrank.functional.ragged import per_entry, sort_within, to_offsets
 from torchrank.rankers.base import RoundRanker
 from torchrank.rankers.singlefeature import dense
 from torchrank.solvers.linear import entry_scores
@@ -158,7 +157,7 @@ class AdaRank(RoundRanker):
         x, labels, lengths, single = (torch.cat(part) for part in zip(*parts, strict=True))
         if self._reduce(torch.tensor(float(len(lengths)), device=self.device)) == 0:
             raise ValueError(f"no training list has a relevant document: {self.family} cannot be boosted.")
-        offsets = pad(lengths.cumsum(0), (1, 0))
+        offsets = to_offsets(lengths)
         scores = torch.zeros(len(labels), dtype=torch.float64, device=self.device)
         for feature, alpha in zip(self.feature, self.alpha, strict=True):
             scores = scores + alpha * x[:, feature].double()

@@ -205,7 +205,7 @@ class LGMML(RoundRanker):
             return super().predict_step(batch, batch_index)
         with self.scoring():
             scores = self._compiled[0](batch.x)
-        return scores if batch.index is None else scores[batch.index]
+        return batch.at_entries(scores)
 
     def explain(self, x: Tensor, offsets: Tensor, pairs: Tensor, **given: Tensor) -> Tensor:
         """What each metric and each (transformed) feature adds to score[first] - score[second], for entries

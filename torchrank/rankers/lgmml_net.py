@@ -99,7 +99,7 @@ class LGMMLNet(NeuralRanker):
 
     def predict_step(self, batch: Batch, batch_index: int) -> Tensor:
         scores = self._compiled[0](batch.x)
-        return scores if batch.index is None else scores[batch.index]
+        return batch.at_entries(scores)
 
     def explain(self, x: Tensor, offsets: Tensor, pairs: Tensor, **given: Tensor) -> Tensor:
         """As `LGMML.explain`, (P, M + 1, D): the last row is the linear term."""

@@ -86,7 +86,7 @@ class ListNet(NeuralRanker):
             with torch.enable_grad():
                 point = weight.clone().requires_grad_()
                 scores = batch.x.to(dtype=torch.float64) @ point
-                entries = scores if batch.index is None else scores[batch.index]
+                entries = batch.at_entries(scores)
                 loss = listnet_loss(entries, batch.labels, batch.offsets, max_length=batch.max_length).sum()
                 (gradient,) = torch.autograd.grad(loss, point)
             return loss.detach(), gradient, torch.tensor(float(batch.num_lists), device=loss.device)

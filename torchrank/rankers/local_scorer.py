@@ -33,7 +33,7 @@ class LocalScorer(nn.Module):
         """Distance (N, M) of each entry from each anchor, or under each metric from the query vector of its list."""
         if batch.queries is None:
             found = self._bank("anchors").distances(batch.x)  # type: ignore[arg-type]
-            return found if batch.index is None else found[batch.index]
+            return batch.at_entries(found)
         return self._bank("origin").distances(self._gaps(batch))
 
     def features(self, batch: Batch) -> Tensor:

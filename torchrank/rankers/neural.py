@@ -125,7 +125,7 @@ class NeuralRanker(GradientRanker):
 
     def score(self, batch: Batch) -> Tensor:
         scores = self.scorer(batch.x)
-        return scores if batch.index is None else scores[batch.index]
+        return batch.at_entries(scores)
 
     def loss(self, batch: Batch) -> Tensor:
         return LOSSES[self.loss_name](

@@ -3,11 +3,10 @@
 import torch
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch, make_batch
 from torchrank.functional.clouds import choose_components, cloud_pca
-from torchrank.functional.ragged import per_entry, wide
+from torchrank.functional.ragged import per_entry, to_offsets, wide
 from torchrank.rankers.base import RoundRanker
 from torchrank.rankers.singlefeature import dense
 from torchrank.solvers.many_boosting import Rules, boost_many, project, rule_scores
@@ -151,7 +150,7 @@ class TransductivePCA(RoundRanker):
         rows, inside = wide(x), per_entry(shaped, offsets, len(x))
         scores = rule_scores(rows, offsets.new_tensor([0, len(x)]), Rules(self.feature, self.threshold, self.alpha))
         if shaped.any():
-            ends = pad(offsets.diff()[shaped].cumsum(0), (1, 0))
+            ends = to_offsets(offsets.diff()[shaped])
             projected = project(rows[inside], ends, basis[shaped])
             scores[inside] = rule_scores(projected, ends, self._boosted(lists, basis[shaped]))
         return scores.to(x.dtype)

@@ -116,7 +116,7 @@ class DenseLists:
         """Columns of the entries (N, B), batch by batch."""
         rows: list[Any] = [batch.x for batch in self.batches]
         pairs = zip((x[:, part].double() for x in rows), self.batches, strict=True)
-        return [column if batch.index is None else column[batch.index] for column, batch in pairs]
+        return [batch.at_entries(column) for column, batch in pairs]
 
     def gradient(self, columns: list[Tensor]) -> Tensor:
         """Slopes (T, B) of the loss along the weights of these columns."""

@@ -8,14 +8,14 @@ from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
-from torchrank.functional.ragged import list_ids
+from torchrank.functional.ragged import list_ids, to_offsets
 
 
 def entry_scores(batch: Batch, weight: Tensor, per_topic: bool) -> Tensor:
     """Scores (N,) of the entries under weights (T, D): row 0, or with `per_topic` the row at the list's position."""
     if not per_topic:
         scores = wide_rows(batch.x, weight.dtype) @ weight[0]
-        return scores if batch.index is None else scores[batch.index]
+        return batch.at_entries(scores)
     lists = list_ids(batch.offsets, len(batch.labels))
     if batch.index is not None:
         return (wide_rows(batch.x, weight.dtype) @ weight[batch.query].T)[batch.index, lists]  # of (n, Q)
@@ -67,7 +67,7 @@ def take_columns(x: Tensor | SparseRows, features: Tensor) -> Any:
         values.append(block.values[inside])
         columns.append(found[inside])
         lengths.append(pad(inside.cumsum(0), (1, 0))[block.row_offsets].diff())
-    return SparseRows(torch.cat(values), torch.cat(columns), pad(torch.cat(lengths).cumsum(0), (1, 0)), len(features))
+    return SparseRows(torch.cat(values), torch.cat(columns), to_offsets(torch.cat(lengths)), len(features))
 
 
 def column_extremes(x: Tensor | SparseRows) -> Tensor:

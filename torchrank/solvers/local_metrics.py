@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch
 from torchrank.functional.metrics import ndcg
-from torchrank.functional.ragged import list_ids, per_entry, segment_gram, segment_max, segment_sum
+from torchrank.functional.ragged import list_ids, per_entry, segment_gram, segment_max, segment_sum, to_offsets
 from torchrank.functional.spd import gmml_factor
 from torchrank.solvers.sources import (
     ListTable,
@@ -169,7 +169,7 @@ def _list_sums(rows: Tensor, labels: Tensor, offsets: Tensor, high: str) -> tupl
     and B the high and the low rows minus the mean of the high ones S = n+ A'A, D = n- A'A + n+ B'B, for A sums to 0."""
     ids = list_ids(offsets, len(rows))
     (high_rows, high_ids, highs, high_bounds), (low_rows, low_ids, lows, low_bounds) = (
-        (rows[mask], ids[mask], counts, pad(counts.cumsum(0), (1, 0)))
+        (rows[mask], ids[mask], counts, to_offsets(counts))
         for mask in high_and_low(labels, offsets, high)
         for counts in (segment_sum(mask.long(), offsets),)
     )

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch, entries_of
-from torchrank.functional.ragged import has_pairs, per_entry, positions_within, read, wide
+from torchrank.functional.ragged import has_pairs, per_entry, positions_within, read, to_offsets, wide
 from torchrank.solvers.many_lbfgs import many_lbfgs
 from torchrank.solvers.many_losses import LOSSES
 
@@ -67,7 +66,7 @@ def join_lists(batches: Iterable[Batch], reduce: Reduce | None = None) -> Lists:
         query.append(batch.query[kept])
         count += batch.num_lists
     total = torch.tensor(float(count), dtype=torch.float64, device=labels[0].device)
-    offsets = pad(torch.cat(lengths).cumsum(0), (1, 0))
+    offsets = to_offsets(torch.cat(lengths))
     return Lists(torch.cat(rows), torch.cat(labels), offsets, torch.cat(query), reduce(total) if reduce else total)
 
 
@@ -193,7 +192,7 @@ class OwnLists:
         model = per_entry(self.model, lists.offsets, len(lists.labels))  # of each entry
         sizes = torch.bincount(model, minlength=len(members))
         longest = int(sizes.max()) if len(sizes) else 0
-        self.place = model * longest + positions_within(pad(sizes.cumsum(0), (1, 0)), len(model))
+        self.place = model * longest + positions_within(to_offsets(sizes), len(model))
         rows = torch.zeros(len(members) * longest, lists.x.shape[1], dtype=torch.float64, device=lists.x.device)
         self.rows = rows.index_copy_(0, self.place, lists.x.double()).view(len(members), longest, lists.x.shape[1])
 

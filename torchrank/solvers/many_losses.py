@@ -4,9 +4,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from torchrank.functional.ragged import list_ids, pairs, read, segment_softmax, wide
+from torchrank.functional.ragged import list_ids, pairs, read, segment_softmax, to_offsets, wide
 
 
 class ListNetLoss(NamedTuple):
@@ -53,7 +52,7 @@ class RankSVMLoss(NamedTuple):
     def of(cls, labels: Tensor, offsets: Tensor) -> "RankSVMLoss":
         winner, loser = pairs(labels, offsets)
         count = torch.bincount(list_ids(offsets, len(labels))[winner], minlength=len(offsets) - 1)
-        return cls(offsets, winner, loser, pad(count.cumsum(0), (1, 0)))
+        return cls(offsets, winner, loser, to_offsets(count))
 
     @property
     def work(self) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from torchrank.data.batch import Batch, make_batch
-from torchrank.functional.ragged import dominating, list_ids, positions_within, ranks, segment_sum
+from torchrank.functional.ragged import dominating, list_ids, positions_within, ranks, segment_sum, to_offsets
 
 
 def keep_negatives(
@@ -27,7 +27,7 @@ def keep_negatives(
 
 def narrow(batch: Batch, kept: Tensor) -> Batch:
     """The batch with these entries (N,) only; lists that lose all of theirs are empty."""
-    offsets = torch.nn.functional.pad(segment_sum(kept.long(), batch.offsets).cumsum(0), (1, 0))
+    offsets = to_offsets(segment_sum(kept.long(), batch.offsets))
     rows = kept.nonzero().flatten()
     return make_batch(
         batch.x if batch.index is not None else batch.x[rows],

@@ -91,10 +91,7 @@ def in_order(parts: list, order: Tensor) -> Any:
     """
     if isinstance(parts[0], Tensor):
         return torch.cat(parts)[order]
-    lengths = torch.cat([part.row_offsets.diff() for part in parts])
-    offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-    values, columns = torch.cat([part.values for part in parts]), torch.cat([part.columns for part in parts])
-    return SparseRows(values, columns, offsets, parts[0].num_features)[order]
+    return SparseRows.cat(parts)[order]
 
 
 # ---- steps ------------------------------------------------------------------------------------------------------

@@ -5,10 +5,17 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch, entries_of
-from torchrank.functional.ragged import list_ids, per_entry, positions_within, segment_max, segment_min, segment_sum
+from torchrank.functional.ragged import (
+    list_ids,
+    per_entry,
+    positions_within,
+    segment_max,
+    segment_min,
+    segment_sum,
+    to_offsets,
+)
 
 
 class ListTable(NamedTuple):
@@ -93,7 +100,7 @@ def _shuffled(usable: Tensor, generator: torch.Generator, classes: Tensor | None
         return deck.tolist()
     order = classes.cpu()[deck].argsort(stable=True)
     sizes = classes.cpu()[deck].bincount()
-    turn = torch.empty_like(order).scatter(0, order, positions_within(pad(sizes.cumsum(0), (1, 0)), len(order)))
+    turn = torch.empty_like(order).scatter(0, order, positions_within(to_offsets(sizes), len(order)))
     return deck[turn.argsort(stable=True)].tolist()
 
 
@@ -107,7 +114,7 @@ def draw_candidates(table: ListTable, sources: Tensor, count: int, generator: to
     for metric, row in enumerate(sources):
         best = row[table.top[row] == table.top[row].max()]
         tops = table.tops[best].long()
-        number = positions_within(pad(tops.cumsum(0), (1, 0)), int(tops.sum()))
+        number = positions_within(to_offsets(tops), int(tops.sum()))
         kept = torch.randperm(len(number), generator=generator)[:count].sort().values
         lists[metric, : len(kept)] = best.repeat_interleave(tops)[kept]
         numbers[metric, : len(kept)] = number[kept]

@@ -8,7 +8,7 @@ from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
-from torchrank.functional.ragged import dominating, list_ids, segment_sum
+from torchrank.functional.ragged import dominating, entries_of, list_ids, segment_sum, to_offsets
 from torchrank.functional.ranking import levels_of
 from torchrank.solvers.linear import entry_scores
 
@@ -51,11 +51,11 @@ class SparseLists:
         self.layers = torch.add(levels, list_ids(batch.offsets, len(levels)), alpha=self.grades)
         above = dominating(batch.labels, batch.offsets)
         self.above = above.nonzero().flatten()  # list by list
-        self.above_bounds = pad(segment_sum(above.long(), batch.offsets).cumsum(0), (1, 0))
+        self.above_bounds = to_offsets(segment_sum(above.long(), batch.offsets))
         self.place = torch.zeros_like(batch.query)  # of a list among those that a step touches
         self.by_row = None if batch.index is None else batch.index.argsort(stable=True)  # entries of each corpus row
         if batch.index is not None:
-            self.row_bounds = pad(torch.bincount(batch.index, minlength=len(batch.x)).cumsum(0), (1, 0))
+            self.row_bounds = to_offsets(torch.bincount(batch.index, minlength=len(batch.x)))
 
     def refresh(self, weight: Tensor) -> None:
         """Scores and sums for these weights, without the rounding of the steps that led to them."""
@@ -76,7 +76,8 @@ class SparseLists:
         width = part.stop - part.start
         if self.by_row is None:
             return Column(rows, values, feature, width)
-        places, which = spans(self.row_bounds, rows)
+        places, bounds = entries_of(self.row_bounds, rows)
+        which = list_ids(bounds, len(places))
         return Column(self.by_row[places], values[which], feature[which], width)
 
     def gradient(self, column: Column) -> Tensor:
@@ -128,7 +129,8 @@ class SparseLists:
 
     def _sum(self, lists: Tensor) -> None:
         """log S of these lists from all their scores."""
-        entries, which = spans(self.batch.offsets, lists)
+        entries, bounds = entries_of(self.batch.offsets, lists)
+        which = list_ids(bounds, len(entries))
         places = self.layers[entries] + (which - lists[which]) * self.grades
         sums = log_sums(self.scores[entries], places, len(lists) * self.grades).view(-1, self.grades)
         self.sums[lists] = self.highest[lists] = sums
@@ -136,8 +138,8 @@ class SparseLists:
     def _weigh(self, lists: Tensor) -> None:
         """log Z and log sum W / Z of these lists from log S and the scores of their dominating entries."""
         below = lower_sums(self.sums[lists], self.matrix)
-        slots, which = spans(self.above_bounds, lists)
-        entries = self.above[slots]
+        slots, bounds = entries_of(self.above_bounds, lists)
+        entries, which = self.above[slots], list_ids(bounds, len(slots))
         places = self.layers[entries] + (which - lists[which]) * self.grades
         own = torch.sigmoid(below.view(-1)[places] - self.scores[entries])
         weights = own.new_zeros(below.numel()).index_add_(0, places, own).view_as(below)
@@ -169,20 +171,6 @@ def log_sums(values: Tensor, places: Tensor, size: int) -> Tensor:
     return peak + mass.log()
 
 
-def spans(bounds: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """The numbers bounds[c]..bounds[c + 1] - 1 of each chosen c laid end to end, and which of the chosen each is of.
-
-    >>> spans(torch.tensor([0, 2, 2, 5]), torch.tensor([2, 0]))
-    (tensor([2, 3, 4, 0, 1]), tensor([0, 0, 0, 1, 1]))
-    """
-    starts = bounds[chosen]
-    counts = bounds[chosen + 1] - starts
-    ends = counts.cumsum(0)
-    total = int(ends[-1]) if len(ends) else 0
-    which = torch.repeat_interleave(counts, output_size=total)
-    return (starts - ends + counts)[which] + torch.arange(total, device=bounds.device), which
-
-
 def joined(batches: list[Batch]) -> Batch:
     """Batches of sparse rows, of their own or of one corpus, as one batch."""
     if len(batches) == 1:
@@ -190,17 +178,11 @@ def joined(batches: list[Batch]) -> Batch:
     first = batches[0]
     lengths = torch.cat([batch.offsets.diff() for batch in batches])
     return first._replace(
-        x=first.x if first.index is not None else stacked([batch.x for batch in batches]),
+        x=first.x if first.index is not None else SparseRows.cat([batch.x for batch in batches]),  # type: ignore[misc]
         labels=torch.cat([batch.labels for batch in batches]),
-        offsets=pad(lengths.cumsum(0), (1, 0)),
+        offsets=to_offsets(lengths),
         query=torch.cat([batch.query for batch in batches]),
         index=None if first.index is None else torch.cat([batch.index for batch in batches]),  # type: ignore[misc]
         max_length=max(batch.max_length for batch in batches),
         num_pairs=sum(batch.num_pairs for batch in batches),
     )
-
-
-def stacked(parts: list) -> SparseRows:
-    lengths = torch.cat([part.row_offsets.diff() for part in parts])
-    values, columns = torch.cat([part.values for part in parts]), torch.cat([part.columns for part in parts])
-    return SparseRows(values, columns, pad(lengths.cumsum(0), (1, 0)), parts[0].num_features)
