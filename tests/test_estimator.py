@@ -56,6 +56,36 @@ def test_votes_are_those_of_the_nearest_points(wine, fitted, k):
     assert fitted.score(wine[0][60:], wine[1][60:]) == right and (k > 4 or right > 0.85)
 
 
+def test_probabilities_are_shares_of_the_votes(wine, fitted):
+    train, test = fitted.transform(wine[0][:60]), fitted.transform(wine[0][60:])
+    for image, shares in zip(test, fitted.predict_proba(wine[0][60:]), strict=True):
+        votes = wine[1][:60][np.argsort(((train - image) ** 2).sum(1), kind="stable")[:4]]
+        assert shares.tolist() == [np.mean(votes == name) for name in fitted.classes_]
+    assert cross_val_score(fitted, *wine, cv=2, scoring="roc_auc_ovr").min() > 0.9
+
+
+@pytest.mark.parametrize("library", ["polars", "pandas"])
+def test_data_frames(wine, library):
+    frames = pytest.importorskip(library)
+    names = [f"x{i}" for i in range(13)]
+    frame = frames.DataFrame(dict(zip(names, wine[0].T, strict=True)))
+    metric = MetricEstimator(**QUICK).fit(frame, wine[1].reshape(-1, 1))
+    assert metric.feature_names_in_.tolist() == names
+    with pytest.raises(ValueError, match=r"feature names should match .* these are x12, .*, x0"):
+        metric.predict(frame[names[::-1]])
+    expected, columns = metric.transform(wine[0]), metric.get_feature_names_out().tolist()
+    kept = clone(metric.set_output(transform=library)).fit(frame, wine[1])
+    inside = make_pipeline(StandardScaler(with_mean=False, with_std=False), MetricEstimator(**QUICK))
+    for learned in (kept, inside.set_output(transform=library).fit(frame, wine[1])):
+        images = learned.transform(frame)
+        assert isinstance(images, frames.DataFrame) and list(images.columns) == columns
+        np.testing.assert_allclose(images.to_numpy(), expected, atol=1e-12)
+    assert isinstance(metric.set_output(transform="default").transform(frame), np.ndarray)
+    assert not hasattr(metric.fit(*wine), "feature_names_in_")
+    with pytest.raises(ValueError, match="transform='arrow' is no output"):
+        metric.set_output(transform="arrow")
+
+
 def test_in_pipelines_and_searches(wine):
     last = make_pipeline(StandardScaler(), MetricEstimator(n_neighbors=3, **QUICK))
     scores = cross_val_score(last, *wine, cv=3)
@@ -194,7 +224,7 @@ def test_points_far_from_0_are_ranked_as_near_ones():
     ("x", "y", "message"),
     [
         ([[0.0, float("nan")], [1.0, 2.0]], [0, 1], "1 values of X are not finite"),
-        ([[0.0, 1.0], [1.0, 2.0]], [[0], [1]], r"classes \(n,\), got \(2, 2\) and \(2, 1\)"),
+        ([[0.0, 1.0], [1.0, 2.0]], [[0, 1], [1, 0]], r"classes \(n,\), got \(2, 2\) and \(2, 2\)"),
         ([[0.0, 1.0], [1.0, 2.0]], [0.0, float("nan")], "1 of the classes are NaN"),
         ([[0.0, 1.0], [1.0, 2.0]], [0.5, 1.0], "Unknown label type: class 0.5"),
         ([[0.0, 1.0], [1.0, 2.0]], [0.0, float("inf")], "Unknown label type: class inf"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -64,6 +65,14 @@ class MetricEstimator:
         parts = {"transformer_tags": TransformerTags(), "classifier_tags": ClassifierTags()}
         return Tags(estimator_type="classifier", target_tags=TargetTags(required=True), **parts)
 
+    def set_output(self, *, transform: str | None = None) -> MetricEstimator:
+        """What `transform` returns: "default" (numpy), "pandas" or "polars"."""
+        if transform not in (None, "default", "pandas", "polars"):
+            raise ValueError(f"transform={transform!r} is no output: choose default, pandas or polars")
+        if transform is not None:
+            self._sklearn_output_config = {"transform": transform}  # scikit-learn's name: its clones keep it
+        return self
+
     # ---- learning -----------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any) -> MetricEstimator:
@@ -76,7 +85,9 @@ class MetricEstimator:
         _check_count("n_neighbors", self.n_neighbors)
         if self.model == "lowrank_mlr":
             _check_count("epochs", self.epochs)
-        x, classes = _rows(X), np.asarray(y)
+        x, classes, columns = _rows(X), np.asarray(y), _column_names(X)
+        if classes.ndim == 2 and classes.shape[1] == 1:
+            classes = classes[:, 0]
         if x.dim() != 2 or x.shape[1] == 0 or classes.shape != (len(x),):
             raise ValueError(f"expected points (n, D) and classes (n,), got {tuple(x.shape)} and {classes.shape}")
         if classes.dtype.kind == "f" and np.isnan(classes).any():
@@ -89,6 +100,9 @@ class MetricEstimator:
         self.ranker_ = self._fitted(x - centre, torch.from_numpy(codes), names)  # if this fails the last fit stays
         self.classes_, self.n_features_in_, self._centre = names, x.shape[1], centre
         self._codes, self._images = torch.from_numpy(codes), self._embed(x, centred=True)
+        vars(self).pop("feature_names_in_", None)
+        if columns is not None:
+            self.feature_names_in_ = columns
         return self
 
     def _fitted(self, x: Tensor, codes: Tensor, names: np.ndarray) -> Any:
@@ -146,26 +160,45 @@ class MetricEstimator:
 
         return distance
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: Any) -> Any:
         """Points (n, D) as their images (n, r)."""
-        return self._embed(_rows(X)).numpy()
+        images = self._embed(self._points(X)).numpy()
+        output = vars(self).get("_sklearn_output_config", {}).get("transform", "default")
+        if output == "pandas":
+            import pandas
+
+            return pandas.DataFrame(images, columns=self.get_feature_names_out(), index=getattr(X, "index", None))
+        if output == "polars":
+            import polars
+
+            return polars.DataFrame(images, schema=list(self.get_feature_names_out()))
+        return images
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """The names of the columns of `transform`, as scikit-learn's pipelines ask for them."""
         return np.array([f"metric{column}" for column in range(len(self._ranker().components))], dtype=object)
 
-    def fit_transform(self, X: Any, y: Any) -> np.ndarray:
+    def fit_transform(self, X: Any, y: Any) -> Any:
         return self.fit(X, y).transform(X)
 
     def predict(self, X: Any) -> np.ndarray:
         """The classes for which the nearest training points vote."""
+        votes = self._votes(X)
+        return self.classes_[majority(votes, torch.ones_like(votes, dtype=torch.bool)).numpy()]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Share of the votes of each class (n, classes), in the order of `classes_`."""
+        votes = self._votes(X)
+        return torch.nn.functional.one_hot(votes, len(self.classes_)).double().mean(1).numpy()
+
+    def _votes(self, X: Any) -> Tensor:
+        """Codes of the classes of the nearest training points, nearest first (n, n_neighbors)."""
         _check_count("n_neighbors", self.n_neighbors)
-        images, found = self._embed(_rows(X), centred=True), []
+        images, found = self._embed(self._points(X), centred=True), []
         for part in images.split(max(1, CHUNK_NUMBERS // len(self._images))):
             distances = torch.cdist(part, self._images, compute_mode="donot_use_mm_for_euclid_dist")
-            nearest = distances.argsort(dim=1, stable=True)[:, : self.n_neighbors]
-            found.append(majority(self._codes[nearest], torch.ones_like(nearest, dtype=torch.bool)))
-        return self.classes_[torch.cat(found).numpy()]
+            found.append(self._codes[distances.argsort(dim=1, stable=True)[:, : self.n_neighbors]])
+        return torch.cat(found)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of right predictions."""
@@ -173,6 +206,17 @@ class MetricEstimator:
         if classes.shape != found.shape:
             raise ValueError(f"{len(found)} points need as many classes, got {classes.shape}")
         return float(np.average(found == classes, weights=sample_weight))
+
+    def _points(self, X: Any) -> Tensor:
+        """The rows of X, whose columns have to be those of the fit where both have names."""
+        self._ranker()
+        known, given = vars(self).get("feature_names_in_"), _column_names(X)
+        if known is not None and given is not None and not np.array_equal(known, given):
+            raise ValueError(
+                f"The feature names should match those that were passed during fit: {', '.join(known)}; these are "
+                f"{', '.join(given)}, in this order"
+            )
+        return _rows(X)
 
     def _embed(self, x: Tensor, *, centred: bool = False) -> Tensor:
         ranker = self._ranker()
@@ -214,6 +258,12 @@ def _not_fitted(message: str) -> Exception:
     return NotFittedError(message)
 
 
+def _column_names(X: Any) -> np.ndarray | None:
+    """Of a data frame whose columns have names."""
+    columns = list(getattr(X, "columns", ()))
+    return np.array(columns, dtype=object) if columns and all(isinstance(name, str) for name in columns) else None
+
+
 def _rows(X: Any) -> Tensor:
     if hasattr(X, "toarray"):
         raise ValueError("X is sparse, and a metric has a weight for every pair of features: give X.toarray()")
@@ -227,11 +277,13 @@ def _rows(X: Any) -> Tensor:
 
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
-    """Without the lines about devices that Lightning prints for every fit."""
+    """Without the lines about devices that Lightning prints for every fit, and what it says about its own code."""
     logger = logging.getLogger("pytorch_lightning")
     level = logger.level
     logger.setLevel(logging.WARNING)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*isinstance.treespec, LeafSpec.*")
+            yield
     finally:
         logger.setLevel(level)

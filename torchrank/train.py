@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import sys
 import time
 import warnings
@@ -17,8 +18,9 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf
 from pytorch_lightning import LightningDataModule, Trainer, seed_everything
 from pytorch_lightning.callbacks import EarlyStopping
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
 
+from torchrank.functional.conventions import parse_measure
 from torchrank.rankers.base import Ranker
 from torchrank.rankers.checkpoints import load, read_checkpoint
 from torchrank.report.sheets import smaller_is_better
@@ -68,6 +70,9 @@ def with_short_errors(config: DictConfig, folder: Path) -> dict[str, Any]:
 
 
 def run(config: DictConfig, folder: Path) -> dict[str, Any]:
+    hydra_config = HydraConfig.get()
+    if hydra_config.mode == RunMode.RUN and any(hydra_config.sweeper.get(key) for key in ("grids", "params")):
+        raise ValueError(f"experiment={hydra_config.runtime.choices['experiment']} is a sweep of many runs: add -m.")
     if not config.train and config.ckpt_path is None:
         raise ValueError("train=false tests a checkpoint: name it with ckpt_path=FILE.")
     if config.ckpt_path is not None and not Path(config.ckpt_path).is_file():
@@ -113,10 +118,12 @@ def fit_and_test(config: DictConfig, trainer: Trainer) -> tuple[dict[str, Any], 
             read_checkpoint(state)  # refused here if it is none: Lightning would not say why
         try:
             trainer.fit(ranker, datamodule=data, ckpt_path=state, weights_only=True)
-        except (KeyboardInterrupt, SystemExit):  # the second is what Lightning makes of the first
+        except (KeyboardInterrupt, SystemExit) as end:  # the second is what Lightning makes of signals
             kept = [path for folder in checkpoint_folders(trainer) if (path := folder / "last.ckpt").exists()]
             go_on = "".join(f" Go on with 'ckpt_path=\"{path}\"'" for path in kept)
             print(f"interrupted after {trainer.current_epoch} epochs.{go_on}", file=sys.stderr)
+            if isinstance(end, SIGTERMException):  # its own code is that of success
+                raise SystemExit(128 + signal.SIGTERM) from None
             raise
         best: Any = trainer.checkpoint_callback
         state = None if ranker.certified else best.best_model_path
@@ -149,6 +156,8 @@ def plain(config: Any) -> Any:
 
 def check_monitor(monitor: str, data: Any) -> None:
     """Refuse what validation does not measure, before a fit that would end with it."""
+    for measure in data.measures:
+        parse_measure(measure, data.conventions[0])
     choices = [f"val/{measure}" for measure in data.measures]
     choices += [f"val/{name}/{measure}" for name in data.conventions[1:] for measure in data.measures]
     if monitor not in choices:

@@ -114,7 +114,8 @@ def test_a_checkpoint_is_tested_without_training(run):
     assert "nothing to do" in done.stdout
 
 
-def test_an_interrupted_fit_says_how_to_go_on(tmp_path):
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 1), (signal.SIGTERM, 143)])
+def test_an_interrupted_fit_says_how_to_go_on(tmp_path, sent, code):
     command = [sys.executable, str(ROOT / "train.py"), *SMALL, "model=lambdarank", "trainer.max_epochs=100000",
                "~callbacks.early_stopping", 'hydra.run.dir="out=1"']  # fmt: skip
     last = tmp_path / "out=1/checkpoints/last.ckpt"
@@ -123,9 +124,9 @@ def test_an_interrupted_fit_says_how_to_go_on(tmp_path):
         if last.exists():
             break
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode != 0 and f"Go on with 'ckpt_path=\"{last}\"'" in errors
+    assert process.returncode == code and f"Go on with 'ckpt_path=\"{last}\"'" in errors
 
 
 def test_a_fit_is_not_resumed_with_other_options(run):
@@ -220,6 +221,8 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
         (["data=retrieval"], "Missing mandatory value: data.file"),
         (["monitor=val/foo"], "monitor=val/foo is not measured: choose one of val/ndcg@1"),
         (["+trainer.strategy=ddp_spawn"], "results do not come back: use trainer=ddp"),
+        (["measures=[ndgc@10]"], "unknown measure 'ndgc@10'"),
+        (["experiment=mq2008"], "experiment=mq2008 is a sweep of many runs: add -m"),
         (["data=points", "measures=[knn_error@3]", "monitor=val/knn_error@3"], "say mode=min"),
     ],
 )

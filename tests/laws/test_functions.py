@@ -177,6 +177,12 @@ def test_the_dtype_of_labels_changes_no_value(row, dtype):
 
 
 @every
+def test_offsets_may_be_32_bits_wide(row):
+    scores, labels, offsets = batch(19)
+    same(row(scores, labels, offsets.int()), row(scores, labels, offsets), atol=0)
+
+
+@every
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_the_dtype_of_scores_is_that_of_the_result(row, dtype):
     scores, labels, offsets = batch(7)

@@ -228,7 +228,7 @@ class CorpusSet(RankingSet):
     def tiebreak(self) -> Tensor:
         """Place of each entry's corpus id in descending order (N,): smaller goes first among equal scores."""
         if self.corpus_ids is None:
-            raise ValueError(f"the set '{self.name}' has no document ids, so ties cannot be broken by them")
+            raise ValueError(f"the set '{self.name}' has no document ids to break ties by: use another convention")
         codes = np.unique(np.asarray(self.corpus_ids), return_inverse=True)[1]
         return torch.from_numpy(codes.max(initial=0) - codes).to(self.device)[self.index]
 

@@ -232,7 +232,7 @@ class RankingSet(Dataset):
         Ids are compared as text ("9" before "10"), as trec_eval does.
         """
         if self.document_ids is None:
-            raise ValueError(f"the set '{self.name}' has no document ids, so ties cannot be broken by them")
+            raise ValueError(f"the set '{self.name}' has no document ids to break ties by: use another convention")
         ids = np.asarray(self.document_ids)
         if missing := int((ids == "").sum()):
             raise ValueError(

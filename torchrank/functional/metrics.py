@@ -57,7 +57,7 @@ def ndcg(
 
     `ties="average"` is the exact mean over all orders of equal scores (McSherry & Najork 2008; scikit-learn), `"worst"`
     puts lower labels first. `short="zero"` is the rule of the LETOR tools: a list shorter than k counts 0, whatever it
-    holds. `empty` is the value of a list whose ideal DCG at k is 0.
+    holds. `empty` is the value of a list whose ideal DCG at k is 0. Labels are from 0 up: below it gains are negative.
 
     >>> ndcg(torch.tensor([2.0, 1.0, 0.5]), torch.tensor([0, 1, 0]), torch.tensor([0, 2, 3]))
     tensor([0.6309,    nan])

@@ -332,7 +332,7 @@ def runs(ordered: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     num_entries = len(ordered)
     new = torch.ones(num_entries + 1, dtype=torch.bool, device=ordered.device)
     new[1:num_entries] = ordered[1:] != ordered[:-1]
-    new = new.index_fill(0, offsets, True)
+    new = new.index_fill(0, offsets.long(), True)
     run = new.cumsum(0) - 1
     index = torch.arange(num_entries + 1, device=ordered.device)
     first = torch.full_like(index, num_entries).scatter_reduce(0, run, index, "amin")
@@ -391,4 +391,5 @@ def unpad(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     >>> values.tolist(), offsets.tolist()
     ([1, 2, 5], [0, 2, 3])
     """
+    mask = mask.bool()
     return values[mask], to_offsets(mask.sum(1))

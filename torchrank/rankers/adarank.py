@@ -111,9 +111,7 @@ class AdaRank(RoundRanker):
         mean, moved, turned = self._changes(held, scores, value)
         self.log(f"train/{self.family}", mean, prog_bar=True)
         new = {"feature": feature, "alpha": alpha, "train_measure": mean, "moved": moved}
-        for name, added in new.items():
-            old = self.state_dict(keep_vars=True)[name].detach().clone()
-            self.resize(name, (len(old) + 1,)).data.copy_(torch.cat([old, added[None]]))
+        self.store({name: torch.cat([getattr(self, name), added[None]]) for name, added in new.items()})
         self._boosting = held._replace(scores=scores, value=value)
         return self._stands_still() if self.exclude_repeat else not (moved or turned)
 

@@ -1,7 +1,7 @@
 """The two shapes of a ranker: a gradient (`GradientRanker`) or rounds over global sums (`RoundRanker`)."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -217,8 +217,8 @@ class Ranker(LightningModule):
     def setup(self, stage: str) -> None:
         data = self.data
         if STAGE_SETS[stage] not in data.sets:
-            there = ", ".join(data.sets)
-            raise ValueError(f"to {stage} needs {STAGE_SETS[stage]} lists, and this data has {there} only.")
+            wanted, there = STAGE_SETS[stage], ", ".join(data.sets)
+            raise ValueError(f"this stage needs {wanted} lists, and the data has {there} only: add {wanted}=...")
         lists = data.sets[STAGE_SETS[stage]]
         self._check_rows(lists.x, lists.is_shared, lists.has_queries)
         for given in data.sets.values():
@@ -325,6 +325,12 @@ class Ranker(LightningModule):
         self._sizes[name] = list(shape)
         return tensor
 
+    @torch.no_grad()
+    def store(self, values: Mapping[str, Tensor]) -> None:
+        """Write parameters and buffers of sizes that depend on the data."""
+        for name, value in values.items():
+            self.resize(name, tuple(value.shape)).copy_(value)
+
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         checkpoint["ranker"] = type(self).__name__
         checkpoint["certificate"], checkpoint["findings"] = self.certificate, self.findings
@@ -342,7 +348,7 @@ class Ranker(LightningModule):
 
 
 class GradientRanker(Ranker):
-    """A ranker that learns by the gradient of `loss(batch)`, one value per list."""
+    """A ranker that learns by the gradient of `loss(batch)`, one value per list; `by_rounds` by its `round()`."""
 
     def __init__(self, num_features: int, transform: str | dict | list | None, lr: float, weight_decay: float):
         super().__init__(num_features, transform)
@@ -352,14 +358,19 @@ class GradientRanker(Ranker):
         """Loss (Q,) of every list of the batch."""
         raise NotImplementedError(f"{type(self).__name__} has to define loss(batch)")
 
-    def training_step(self, batch: Batch, batch_index: int) -> Tensor:
+    def training_step(self, batch: Batch, batch_index: int) -> Tensor | None:
         """Sum over the lists of this process / lists of all processes * processes: what DDP averages is the mean."""
+        if self.by_rounds:
+            round_step(self)
+            return None
         lists = self._reduce(torch.tensor(float(batch.num_lists), device=self.device)).clamp(min=1)
         loss = self.loss(batch).sum() / lists * self.trainer.world_size
         self.log("train/loss", loss, on_step=False, on_epoch=True, batch_size=1, sync_dist=True)
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
+        if self.by_rounds:
+            return RoundOptimizer(self)
         return torch.optim.Adam(self.parameters(), lr=self.lr, weight_decay=self.weight_decay)
 
 

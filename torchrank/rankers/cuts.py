@@ -175,8 +175,7 @@ class CutRounds(nn.Module):
 
     def write(self, ranker: Any, plane: Plane) -> None:
         """Make this the state: the last act of a round."""
-        for name, value in plane._asdict().items():
-            ranker.resize(f"cuts.{name}", tuple(value.shape)).copy_(value)
+        ranker.store({f"cuts.{name}": value for name, value in plane._asdict().items()})
 
     def _cut(self, ranker: Any, plane: Plane, scores: Callable, add: Callable, options: dict[str, Any]) -> Plane:
         def violate(batch: Batch, into: tuple[Tensor, ...]) -> None:

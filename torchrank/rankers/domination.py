@@ -213,8 +213,7 @@ class DominationRank(RoundRanker):
             if violation <= self.tolerance:
                 break
         self._report(float((loss + penalty(state.weight)).sum()), violation, state.weight)
-        for name, value in zip(("weight", "memory", "pace"), state, strict=True):
-            self.resize(name, tuple(value.shape)).data.copy_(value)
+        self.store(dict(zip(("weight", "memory", "pace"), state, strict=True)))
         return violation <= self.tolerance
 
     def _induce(self) -> bool:
@@ -240,7 +239,7 @@ class DominationRank(RoundRanker):
                 break
         self._report(float((loss + penalty(weight)).sum()), violation, weight)
         self.weight.copy_(weight)
-        self.resize("chosen", tuple(chosen.shape)).data.copy_(chosen)
+        self.store({"chosen": chosen})
         self.first_gain.copy_(first)
         return proved
 

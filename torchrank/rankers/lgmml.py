@@ -259,8 +259,7 @@ class LGMML(RoundRanker):
             "weighting.values": self.weighting.first(len(train), *found.factors.shape[:2]),
             **self.weighting.profiles_of(self),
         }
-        for name, value in made.items():
-            self.resize(name, tuple(value.shape)).copy_(value)  # not .data: what is kept of it sees that it changed
+        self.store(made)
         self.scale.zero_()
         self.step.zero_()
 

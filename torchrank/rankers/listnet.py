@@ -1,7 +1,5 @@
 """Linear ListNet (Cao et al. 2007), by gradient or, as a certified convex problem, by L-BFGS."""
 
-from typing import Any
-
 import torch
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
@@ -9,7 +7,7 @@ from torch import Tensor
 from torchrank.data.batch import Batch
 from torchrank.functional.losses import listnet_loss
 from torchrank.rankers.neural import LinearScorer, NeuralRanker
-from torchrank.rankers.rounds import RoundOptimizer, round_step, start_rounds
+from torchrank.rankers.rounds import start_rounds
 from torchrank.solvers.lbfgs import LBFGS, lbfgs_step
 
 MEMORY = 30  # moves remembered by L-BFGS
@@ -93,11 +91,3 @@ class ListNet(NeuralRanker):
 
         loss, gradient, lists = self.total(sums)
         return loss / lists + self.l2 / 2 * weight.square().sum(), gradient / lists + self.l2 * weight
-
-    def training_step(self, batch: Any, batch_index: int) -> Any:
-        if not self.by_rounds:
-            return super().training_step(batch, batch_index)
-        round_step(self)
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return RoundOptimizer(self) if self.by_rounds else super().configure_optimizers()

@@ -14,7 +14,7 @@ from torchrank.rankers.listnet import ListNet
 from torchrank.rankers.measured import MeasuredSplit
 from torchrank.rankers.parts import LINEAR, Parts, lists_as_data, make_base, resident_lists, spread
 from torchrank.rankers.query_clusters import QueryClusters
-from torchrank.rankers.rounds import RoundOptimizer, round_step, start_rounds
+from torchrank.rankers.rounds import start_rounds
 from torchrank.solvers.many_linear import join_lists, solve_many_linear
 from torchrank.solvers.shapes import DIRECTIONS
 
@@ -137,7 +137,7 @@ class LocalRank(GradientRanker):
     def prepare(self) -> None:
         self.findings = self.clusters.fit(self)
         models = self._numbered()
-        self.resize("models", tuple(models.shape)).copy_(models)
+        self.store({"models": models})
         self.resize("done", (len(self.parts),))
         self.chosen.zero_()
 
@@ -238,14 +238,6 @@ class LocalRank(GradientRanker):
                 losses = losses.index_add(0, lists, part.loss(batch.take(lists)[0]))
         idle = [parameter.sum() for parameter in self.parameters() if parameter.requires_grad]
         return losses + 0 * torch.stack(idle).sum() if len(self.parts) > 1 else losses
-
-    def training_step(self, batch: Any, batch_index: int) -> Any:
-        if not self.by_rounds:
-            return super().training_step(batch, batch_index)
-        round_step(self)
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return RoundOptimizer(self) if self.by_rounds else super().configure_optimizers()
 
     # ---- scoring ------------------------------------------------------------------------------------------------
 

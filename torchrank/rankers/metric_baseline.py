@@ -63,7 +63,7 @@ class MetricBaseline(RoundRanker):
             found = torch.eye(self.transform.num_outputs)
         else:
             found = torch.from_numpy(learn(self.method, train.x, train.corpus_classes, self.options))
-        self.resize("components", tuple(found.shape)).copy_(found)
+        self.store({"components": found})
         return True
 
 

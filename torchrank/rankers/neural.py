@@ -119,9 +119,8 @@ class NeuralRanker(GradientRanker):
     def inputs_sized(self) -> None:
         """Only `pca` knows its number of outputs after the fit: then the first layer is made anew."""
         fresh = self._new_scorer().state_dict()
-        for name, tensor in self.scorer.state_dict().items():
-            if tensor.shape != fresh[name].shape:
-                self.resize(f"scorer.{name}", tuple(fresh[name].shape)).data.copy_(fresh[name])
+        old = self.scorer.state_dict()
+        self.store({f"scorer.{name}": new for name, new in fresh.items() if new.shape != old[name].shape})
 
     def score(self, batch: Batch) -> Tensor:
         scores = self.scorer(batch.x)

@@ -85,8 +85,7 @@ class QueryClusters(nn.Module):
 
     def _write(self, ranker: Ranker, values: dict[str, Tensor]) -> None:
         self.hashed = None
-        for name, value in values.items():
-            ranker.resize(f"clusters.{name}", tuple(value.shape)).copy_(value)
+        ranker.store({f"clusters.{name}": value for name, value in values.items()})
 
     def _training_shapes(self, ranker: Ranker) -> tuple[Shapes, dict[str, Any]]:
         """Those of the lists of all processes: each fills in its own."""

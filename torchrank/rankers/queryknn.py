@@ -79,9 +79,7 @@ class QueryKNN(RoundRanker):
         (found,) = self.total(gather, into=(self.vectors.new_zeros(num_lists, size),))
         deviation, mean = (torch.std_mean(found, 0, correction=0)) if self.standardise else (found[:0].sum(0),) * 2
         scale = torch.where(deviation > 1e-12, deviation, 1.0)
-        state = {"vectors": (found - mean) / scale, "mean": mean, "scale": scale}
-        for name, tensor in state.items():
-            self.resize(name, tuple(tensor.shape)).copy_(tensor)
+        self.store({"vectors": (found - mean) / scale, "mean": mean, "scale": scale})
         self.resize("weight", (num_lists, width))
         self.resize("slope", (0,))
 
@@ -110,7 +108,7 @@ class QueryKNN(RoundRanker):
         slope = torch.cat([self.slope, found.slope])
         self._certify(float(slope.max()), float(found.value.mean()))
         self.weight[first : first + len(models)] = weight
-        self.resize("slope", (len(slope),)).copy_(slope)
+        self.store({"slope": slope})
         return len(slope) == len(self.vectors)
 
     def _solve(self, lists: Lists, num_models: int, **options: Any) -> Any:

@@ -111,8 +111,7 @@ class RankBoost(RoundRanker):
         self.log("train/r", abs(r))
         threshold = held.thresholds.edges[feature, place]
         new = {"feature": feature, "threshold": threshold, "alpha": alpha, "log_loss": held.log_loss}
-        for name, value in new.items():
-            self._append(name, value)
+        self.store({name: torch.cat([getattr(self, name), value[None]]) for name, value in new.items()})
         self._boosting = held
         return False
 
@@ -129,10 +128,6 @@ class RankBoost(RoundRanker):
         won, lost = pair_masses(held.scores, held.log_weight - before, held.paired)
         mass = self._reduce(won.sum())
         return held._replace(potentials=(won - lost) / mass, log_loss=before + mass.log())
-
-    def _append(self, name: str, value: Tensor) -> None:
-        old = self.state_dict(keep_vars=True)[name].detach().clone()
-        self.resize(name, (len(old) + 1,)).data.copy_(torch.cat([old, value[None].to(old.dtype)]))
 
     # ---- what is held between rounds ----------------------------------------------------------------------------
 

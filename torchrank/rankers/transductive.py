@@ -83,8 +83,7 @@ class TransductivePCA(RoundRanker):
             self.log("train/loss", found.value[0], prog_bar=True)
             learned = {"weight": found.weight}
         kept = {"rows": lists.x, "labels": lists.labels, "offsets": lists.offsets, "num_lists": lists.num_lists}
-        for name, tensor in (learned | kept | {"directions": directions}).items():
-            self.resize(name, tuple(tensor.shape)).copy_(tensor)
+        self.store(learned | kept | {"directions": directions})
         self.findings = {"components": int(directions)}
         return True
 
