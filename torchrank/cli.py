@@ -1,8 +1,10 @@
-"""The `torchrank` command: `select` and `neighbours` make the tables of a sweep, `train` is train.py."""
+"""The `torchrank` command: `train` is train.py, `score` applies a checkpoint to a file, `select` and `neighbours` make
+the tables of a sweep."""
 
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from torchrank import __version__
 
@@ -20,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
-        {"select": _select, "neighbours": _neighbours}[options.command](options)
+        {"score": _score, "select": _select, "neighbours": _neighbours}[options.command](options)
     except (ValueError, OSError) as error:
         print(f"torchrank: error: {error}", file=sys.stderr)
         return 2
@@ -32,6 +34,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"torchrank {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("train", add_help=False, help="train.py: Hydra overrides follow, such as model=listnet -m")
+    score = commands.add_parser("score", help="the scores that a checkpoint gives to the documents of a file")
+    score.add_argument("checkpoint", help="best.ckpt or last.ckpt of a run")
+    score.add_argument("file", help="lists in LETOR / svmlight form; labels are not looked at")
+    score.add_argument("--out", required=True, help="one score per line, in the order of the file")
+    score.add_argument("--run", action="store_true", help="write a run for trec_eval instead, by document id")
+    score.add_argument("--qid", default="token", help="where query ids are: token, comment or file (FILE.query)")
+    score.add_argument("--missing", type=float, help="the number that stands for NULL")
+    score.add_argument("--sentinel", type=float, help="the number that stands for values beyond float32")
+    score.add_argument("--device", default="cpu", help="such as cuda")
     select = commands.add_parser("select", help="choose by validation in a sweep, print and write its table")
     select.add_argument("folder", help="every results.json below it is read; table.md and table.json are written to it")
     select.add_argument("--measures", nargs="+", metavar="NAME", help="default: all in the files")
@@ -42,6 +53,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     near.add_argument("folder", help="every results.json below it is read; table.md and table.json are written to it")
     return parser
+
+
+def _score(options: argparse.Namespace) -> None:
+    from torchrank.rankers.checkpoints import load
+    from torchrank.rankers.scoring import read_rows, run_lines, score_lines, scores_of
+    from torchrank.report.results import write_atomically
+
+    ranker = load(options.checkpoint).to(options.device)
+    given = {"qid": options.qid, "missing": options.missing, "sentinel": options.sentinel}
+    lists = read_rows(options.file, ranker, **{name: value for name, value in given.items() if value is not None})
+    scores = scores_of(ranker, lists)
+    lines = run_lines(lists, scores, type(ranker).__name__) if options.run else score_lines(scores)
+    write_atomically(Path(options.out), lambda file: file.writelines(f"{line}\n".encode() for line in lines))
+    print(f"{len(scores)} documents of {len(lists)} queries scored by {type(ranker).__name__}: {options.out}")
 
 
 def _select(options: argparse.Namespace) -> None:
@@ -61,8 +86,9 @@ def _neighbours(options: argparse.Namespace) -> None:
     from torchrank.report.table import write_pages
 
     document = tabulate_neighbours(options.folder)
-    _show(pages(document))
-    write_pages(options.folder, document, pages(document))
+    found = pages(document)
+    _show(found)
+    write_pages(options.folder, document, found)
     print(f"{document['runs']} runs read; written table.md and table.json in {options.folder}")
 
 

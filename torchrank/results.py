@@ -5,18 +5,18 @@ import json
 import os
 import resource
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from torchrank.report.results import SCHEMA
+from torchrank.report.results import SCHEMA, write_atomically
 
 PACKAGES = ("torchrank", "torch", "pytorch-lightning", "torchmetrics", "hydra-core", "numpy")
 
@@ -112,18 +112,6 @@ def forget_results(folder: Path) -> None:
     """Before a run writes into a folder that was used before: no result of another run survives its failure."""
     for name in ("results.json", "per_query.npz"):
         (folder / name).unlink(missing_ok=True)
-
-
-def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Write to a temporary name and rename: a reader sees the whole file or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            write(file)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def without(part: dict, key: str) -> dict:

@@ -257,7 +257,7 @@ def _value(ranking: Ranking, found: Hits, rules: Convention, measure: Measure, m
         case "recall":
             return metrics.recall_of(ranking, found, k, empty=empty)
         case "mrr":
-            return metrics.reciprocal_rank_of(ranking, found, k, empty=empty)
+            return metrics.reciprocal_rank_of(found, k, empty=empty)
         case "err":
             return metrics.err_of(ranking, k, max_label=cast(float, max_label), empty=empty)
         case "auc":

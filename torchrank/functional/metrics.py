@@ -290,11 +290,11 @@ def reciprocal_rank(
     >>> reciprocal_rank(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 3]))
     tensor([0.5000])
     """
-    ranking, found = _binary(scores, labels, offsets, threshold, max_length, k)
-    return finish(reciprocal_rank_of(ranking, found, k, empty=empty), scores)
+    _, found = _binary(scores, labels, offsets, threshold, max_length, k)
+    return finish(reciprocal_rank_of(found, k, empty=empty), scores)
 
 
-def reciprocal_rank_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
+def reciprocal_rank_of(found: Hits, k: int | None, *, empty: float) -> Tensor:
     value = 1 / found.first
     value = value if k is None else torch.where(found.first <= k, value, 0)
     return torch.where(found.total > 0, value, empty)

@@ -136,11 +136,11 @@ class QueryClusters(nn.Module):
         found, _ = self._shapes(batch, self.points.shape[1])
         if self.lsh is None:
             return most_similar(found, self.shapes, self.kind)
-        tables, rerank = self._tables(**self.lsh), self.lsh["rerank"]
+        tables, rerank = self._tables(self.lsh["tables"], self.lsh["bits"]), self.lsh["rerank"]
         similarity, place, _ = hashed_nearest(self.points, self.ranks, tables, found.points, found.ranks, rerank=rerank)
         return similarity[:, 0], torch.where(found.ranks > 0, place[:, 0], -1)
 
-    def _tables(self, *, bits: int, tables: int, rerank: int) -> HashTables:
+    def _tables(self, tables: int, bits: int) -> HashTables:
         if self.hashed is None or self.hashed.codes.device != self.points.device:
             components, width = self.points.shape[1:]
             planes = make_planes(components, tables, bits, width, self.seed).to(self.points.device)

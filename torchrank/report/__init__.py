@@ -1,1 +1,1 @@
-"""Reads results files only: selection over a sweep, significance, tables. Imports no ranker."""
+"""Reads results files: selection over a sweep, significance, tables; draws what it is given. Imports no ranker."""

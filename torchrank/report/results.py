@@ -1,10 +1,12 @@
-"""Reads the results files that runs of train.py leave behind."""
+"""The results files that runs of train.py leave behind: what is read of them, and how files are written whole."""
 
 import json
+import os
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,6 +102,18 @@ def unfinished(folder: str | Path) -> list[Path]:
     """Folders of runs that were started (Hydra left its `.hydra` there) and have no results.json."""
     started = (path.parent for path in sorted(Path(folder).rglob(".hydra")))
     return [path for path in started if not (path / "results.json").exists()]
+
+
+def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+    """Write to a temporary name and rename: a reader sees the whole file or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _proved(certificate: list[float | None]) -> bool | None:

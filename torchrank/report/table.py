@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from torchrank.report.results import read_runs, unfinished
+from torchrank.report.results import read_runs, unfinished, write_atomically
 from torchrank.report.select import Method, Selection, measured, natural, paired, select
 from torchrank.report.sheets import Sheet, markdown, sheets, smaller_is_better
 from torchrank.report.significance import ALPHA, holm, paired_t, randomisation
@@ -47,8 +46,10 @@ def write(folder: str | Path, document: dict[str, Any]) -> None:
 
 def write_pages(folder: str | Path, document: dict[str, Any], pages: list[Sheet]) -> None:
     """A document and its sheets as table.json and table.md; a reader sees the old file or the new one, never a half."""
-    _replace(Path(folder) / "table.json", json.dumps(_plain(document), indent=1, allow_nan=False) + "\n")
-    _replace(Path(folder) / "table.md", "\n\n".join(markdown(sheet) for sheet in pages) + "\n")
+    numbers = json.dumps(_plain(document), indent=1, allow_nan=False)
+    text = "\n\n".join(markdown(sheet) for sheet in pages)
+    write_atomically(Path(folder) / "table.json", lambda file: file.write(f"{numbers}\n".encode()))
+    write_atomically(Path(folder) / "table.md", lambda file: file.write(f"{text}\n".encode()))
 
 
 def compare(methods: list[Method], convention: str, measure: str) -> list[dict[str, Any]]:
@@ -213,9 +214,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

@@ -1,0 +1,76 @@
+"""`torchrank score`: a checkpoint and a file of lists, by the command that users type."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.rankers.small import FEATURES, data, trainer
+from torchrank import LambdaRank
+from torchrank.cli import main
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fit")
+    ranker, fit = LambdaRank(FEATURES, transform="query_minmax"), trainer(folder, 2)
+    fit.fit(ranker, datamodule=data())
+    fit.save_checkpoint(folder / "some.ckpt")
+    return folder / "some.ckpt", ranker.eval()
+
+
+def write(path, ids, seed=0, label="1"):
+    """A file with these query ids, row by row, and its rows."""
+    x = np.random.default_rng(seed).normal(size=(len(ids), FEATURES)).astype(np.float32)
+    rows = (
+        f"{label} qid:{q} " + " ".join(f"{j + 1}:{v!r}" for j, v in enumerate(row.tolist()))
+        for q, row in zip(ids, x, strict=True)
+    )
+    path.write_text("".join(f"{row} # doc{number}\n" for number, row in enumerate(rows)))
+    return torch.from_numpy(x)
+
+
+@pytest.mark.parametrize("label", ["1", "-1"])
+def test_scores_are_in_the_order_of_the_file(checkpoint, tmp_path, monkeypatch, capsys, label):
+    monkeypatch.setattr("torchrank.rankers.scoring.DOCUMENTS", 4)  # several batches
+    x = write(tmp_path / "new.txt", "bbbaaaaaacc", label=label)
+    assert main(["score", str(checkpoint[0]), str(tmp_path / "new.txt"), "--out", str(tmp_path / "scores.txt")]) == 0
+    with torch.no_grad():
+        expected = checkpoint[1](x, torch.tensor([0, 3, 9, 11]))
+    assert torch.equal(torch.from_numpy(np.loadtxt(tmp_path / "scores.txt", dtype=np.float32)), expected)
+    assert "11 documents of 3 queries scored by LambdaRank" in capsys.readouterr().out
+
+
+def test_a_run_for_trec_eval(checkpoint, tmp_path):
+    x = write(tmp_path / "new.txt", "bbba")
+    main(["score", str(checkpoint[0]), str(tmp_path / "new.txt"), "--run", "--out", str(tmp_path / "new.run")])
+    lines = [line.split() for line in (tmp_path / "new.run").read_text().splitlines()]
+    order = checkpoint[1].rank(x, torch.tensor([0, 3, 4])).tolist()
+    assert [(q, zero, d, int(r), name) for q, zero, d, r, _, name in lines] == [
+        ("bbba"[row], "Q0", f"doc{row}", place, "LambdaRank") for row, place in zip(order, (1, 2, 3, 1), strict=True)
+    ]
+    scores = [float(line[4]) for line in lines]
+    assert scores[:3] == sorted(scores[:3], reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("ids", "add", "message"),
+    [
+        ("aba", "", "not contiguous; each was rejoined into one list: sort the file by query"),
+        ("ab", f"1 qid:b {FEATURES + 1}:1\n", f"{FEATURES + 1}"),
+        ("ab", "1 qid:b 1:x\n", "line 3"),
+    ],
+)
+def test_bad_files_are_named_and_nothing_is_written(checkpoint, tmp_path, capsys, ids, add, message):
+    file = tmp_path / "new.txt"
+    write(file, ids)
+    file.write_text(file.read_text() + add)
+    assert main(["score", str(checkpoint[0]), str(file), "--out", str(tmp_path / "out.txt")]) == 2
+    errors = capsys.readouterr().err
+    assert message in errors and "new.txt" in errors and not (tmp_path / "out.txt").exists()
+
+
+def test_a_file_that_is_no_checkpoint(tmp_path, capsys):
+    write(tmp_path / "new.txt", "ab")
+    file = str(tmp_path / "new.txt")
+    assert main(["score", file, file, "--out", str(tmp_path / "out.txt")]) == 2
+    assert "new.txt" in capsys.readouterr().err
