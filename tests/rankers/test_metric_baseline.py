@@ -9,7 +9,7 @@ import torch
 
 import torchrank
 from tests.rankers.small import data, trainer
-from torchrank import MetricBaseline, RankingDataModule
+from torchrank import MetricBaseline, RankingDataModule, RankingSet
 from torchrank.data.points import load_points
 
 OPTIONS = {"euclidean": None, "nca": None, "lmnn": {"max_iter": 60, "n_neighbors": 2}, "itml": {"max_iter": 20}}
@@ -94,3 +94,15 @@ def test_a_missing_library_is_named(method, package, extra, tmp_path, monkeypatc
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(ImportError, match=rf"method={method} needs {package}: pip install 'torchrank\[{extra}\]'"):
         fit(tmp_path, MetricBaseline(4, method), module)
+
+
+def test_images_have_the_distances_of_the_scores(tmp_path):
+    ranker = MetricBaseline(4, transform="standard")
+    points = torch.randn(9, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    train = RankingSet(points, torch.ones(9), torch.tensor([0, 4, 9]), queries=points[:2].clone())
+    trainer(tmp_path, 1, monitor=None).fit(ranker, datamodule=RankingDataModule.from_sets(train=train))
+    rows, queries = ranker.embed(points), ranker.embed(points[:2])
+    gaps = rows - queries.repeat_interleave(torch.tensor([4, 5]), dim=0)
+    scores = ranker(points, train.offsets, queries=points[:2])
+    torch.testing.assert_close(scores, -gaps.square().sum(1))
+    torch.testing.assert_close(ranker.get_mahalanobis_matrix(), torch.eye(4, dtype=torch.float64))

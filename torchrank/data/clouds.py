@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from torchrank.data.lists import RankingSet
+from torchrank.data.options import check_least
 
 WIDEST, NARROWEST = 3.0, 0.3  # standard deviations along the first and the last direction, evenly spaced between
 FAR, NEAR = 30.0, 0.3  # deviation of the means of q2 and of q3 from that of q1, in every feature
@@ -32,7 +33,7 @@ def load_clouds(*, num_features: int = 10, documents: int = 200, fold: int = 1, 
     >>> {name: part.query_ids for name, part in load_clouds().items()}
     {'train': ['q1'], 'val': ['q1 again'], 'test': ['q2', 'q3']}
     """
-    _check(num_features=num_features, documents=documents, fold=fold)
+    check_least(num_features=(num_features, 2), documents=(documents, 2), fold=(fold, 1))
     means, bases = make_clouds(num_features, np.random.default_rng((seed, fold, 0)))
     parts = {"train": [("q1", 0)], "val": [("q1 again", 0)], "test": [("q2", 1), ("q3", 2)]}
     sets = {}
@@ -81,10 +82,3 @@ def _lists(drawn: Sequence[tuple[np.ndarray, np.ndarray]], query_ids: list[str],
     x, labels = (torch.from_numpy(np.concatenate(part)) for part in zip(*drawn, strict=True))
     offsets = torch.arange(len(drawn) + 1) * (len(x) // len(drawn))
     return RankingSet(x, labels, offsets, query_ids=query_ids, name=name, num_grades=2)
-
-
-def _check(**options: int) -> None:
-    least = {"num_features": 2, "documents": 2, "fold": 1}
-    for name, value in options.items():
-        if value < least[name]:
-            raise ValueError(f"data.{name}={value} must be at least {least[name]}")

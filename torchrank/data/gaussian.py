@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from torchrank.data.corpus import CorpusSet, SameClass
+from torchrank.data.options import check_least
 
 CENTRE_SCALE, NOISE_SCALE = 2.2, 2.0  # standard deviations of the centres and of the noise features
 SHORTEST, LONGEST = 0.3, 4.0  # range of the standard deviations along the axes of a class, log-uniform
@@ -36,8 +37,14 @@ def load_gaussian(
     >>> {name: len(part) for name, part in sets.items()}, sets["train"].num_features, sets["test"].lengths[:2].tolist()
     ({'train': 120, 'val': 32, 'test': 32}, 20, [120, 120])
     """
-    _check(centres=centres, informative=informative, noise=noise, train_per_class=train_per_class,
-           queries_per_class=queries_per_class, fold=fold)  # fmt: skip
+    check_least(
+        centres=(centres, 2),
+        informative=(informative, 1),
+        noise=(noise, 0),
+        train_per_class=(train_per_class, 2),
+        queries_per_class=(queries_per_class, 1),
+        fold=(fold, 1),
+    )
     world = make_classes(centres, informative, noise, np.random.default_rng((seed, fold, 0)))
     sizes = {"train": train_per_class, "val": queries_per_class, "test": queries_per_class}
     drawn = {
@@ -98,10 +105,3 @@ def _sets(
         )
         first += len(x)
     return sets
-
-
-def _check(**options: int) -> None:
-    least = {"centres": 2, "informative": 1, "noise": 0, "train_per_class": 2, "queries_per_class": 1, "fold": 1}
-    for name, value in options.items():
-        if value < least[name]:
-            raise ValueError(f"data.{name}={value} must be at least {least[name]}")

@@ -12,6 +12,7 @@ import torch
 
 from torchrank.data.lists import RankingSet
 from torchrank.data.music import correlated_noise
+from torchrank.data.options import check_least
 
 MATCHED = 0.3  # share of the candidates of a list that match
 BLUR = 0.5  # of the squared distances, in their own standard deviations
@@ -36,7 +37,9 @@ def load_matchmaking(
     >>> {name: len(part) for name, part in sets.items()}, sets["val"].num_features, sets["val"].has_queries
     ({'train': 10, 'val': 5, 'test': 10}, 36, True)
     """
-    _check(queries=queries, candidates=candidates, informative=informative, noise=noise, fold=fold)
+    check_least(
+        queries=(queries, 1), candidates=(candidates, 2), informative=(informative, 1), noise=(noise, 0), fold=(fold, 1)
+    )
     hidden = hidden_mixtures(informative, np.random.default_rng((seed, 0)))
     sizes = {"train": queries, "val": max(1, queries // 2), "test": queries}
     return {
@@ -76,10 +79,3 @@ def _lists(
         query_ids=[f"{fold}-{name}-{number}" for number in range(size)],
         name=name,
     )
-
-
-def _check(**options: int) -> None:
-    least = {"queries": 1, "candidates": 2, "informative": 1, "noise": 0, "fold": 1}
-    for name, value in options.items():
-        if value < least[name]:
-            raise ValueError(f"data.{name}={value} must be at least {least[name]}")

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from torchrank.data.corpus import CorpusSet, Judged
+from torchrank.data.options import check_least
 
 STYLES, GENRES = 8, 12  # dimensions of style, and groups of artists in it
 SONG, BLUR = 0.5, 0.5  # deviation of a song from its artist's style, and of its features from what they show
@@ -43,8 +44,15 @@ def load_music(
     >>> {name: len(part) for name, part in sets.items()}, sets["test"].num_features, sets["train"].num_grades
     ({'train': 53, 'val': 45, 'test': 47}, 48, 2)
     """
-    _check(artists=artists, songs_per_artist=songs_per_artist, users=users, top=top, informative=informative,
-           noise=noise, fold=fold)  # fmt: skip
+    check_least(
+        artists=(artists, 5),
+        songs_per_artist=(songs_per_artist, 1),
+        users=(users, 1),
+        top=(top, 1),
+        informative=(informative, 1),
+        noise=(noise, 0),
+        fold=(fold, 1),
+    )
     world = make_songs(artists, songs_per_artist, users, informative, noise, np.random.default_rng((seed, 0)))
     order = np.random.default_rng((seed, fold, 1)).permutation(artists)
     val, test = (int(np.ceil(share * artists)) for share in (SHARES["train"], SHARES["train"] + SHARES["val"]))
@@ -136,10 +144,3 @@ def most_similar(similarity: np.ndarray, training: np.ndarray, top: int) -> np.n
     near = np.zeros(similarity.shape, dtype=bool)
     np.put_along_axis(near, best, True, axis=1)
     return near
-
-
-def _check(**options: float) -> None:
-    least = {"artists": 5, "songs_per_artist": 1, "users": 1, "top": 1, "informative": 1, "noise": 0, "fold": 1}
-    for name, value in options.items():
-        if value < least[name]:
-            raise ValueError(f"data.{name}={value} must be at least {least[name]}")

@@ -17,6 +17,7 @@ import torch
 from tqdm import tqdm
 
 from torchrank.data.lists import RankingSet
+from torchrank.data.options import check_least
 from torchrank.data.sampler import ranges
 
 GRADES = (0.514, 0.325, 0.134, 0.019, 0.008)  # shares of the grades 0..4 in MSLR-WEB30K
@@ -44,8 +45,7 @@ def synthetic_splits(
     """
     if num_queries < 3:
         raise ValueError(f"{num_queries} queries cannot be split into train, val and test: give at least 3")
-    if fold < 1:
-        raise ValueError(f"folds are 1, 2, ..., got fold={fold}")
+    check_least(num_types=(num_types, 1), fold=(fold, 1))
     world = make_world(num_features, num_types, np.random.default_rng((seed, 0, fold - 1)))
     val = max(1, round(0.2 * num_queries))
     sizes, sets, first = {"train": num_queries - 2 * val, "val": val, "test": val}, {}, 0

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from torchrank.data.corpus import CorpusSet, Judged
 from torchrank.data.letor_store import Growing
+from torchrank.data.options import check_least
 from torchrank.data.sparse import SparseRows
 
 RAREST, COMMONEST = 0.01, 0.10  # shares of the documents that have a topic, spread evenly in between (as logarithms)
@@ -43,8 +44,18 @@ def load_text(
     >>> {name: (len(part), part.x.shape[0]) for name, part in sets.items()}, sets["val"].query_ids
     ({'train': (3, 60), 'val': (3, 20), 'test': (3, 20)}, ['topic-0', 'topic-1', 'topic-2'])
     """
-    _check(num_documents=num_documents, num_features=num_features, num_topics=num_topics, topic_words=topic_words,
-           mean_length=mean_length, fold=fold)  # fmt: skip
+    check_least(
+        num_documents=(num_documents, 5),
+        num_features=(num_features, 2),
+        num_topics=(num_topics, 1),
+        topic_words=(topic_words, 1),
+        mean_length=(mean_length, 1),
+        fold=(fold, 1),
+    )
+    if topic_words > num_features:
+        raise ValueError(
+            f"data.topic_words={topic_words} are more than the data.num_features={num_features} words there are"
+        )
     world = make_topics(num_features, num_topics, topic_words, np.random.default_rng((seed, fold, 0)))
     val = num_documents // 5
     sizes, sets, first = {"train": num_documents - 2 * val, "val": val, "test": val}, {}, 0
@@ -146,13 +157,3 @@ def draw_words(
     other = np.flatnonzero(kind > 1 - (mentioned * (1 - topical))[owner])
     words[other] = world.words[passing[owner[other]], np.searchsorted(world.frequencies, place[other], side="right")]
     return owner, words
-
-
-def _check(**options: float) -> None:
-    least = {"num_documents": 5, "num_features": 2, "num_topics": 1, "topic_words": 1, "mean_length": 1, "fold": 1}
-    for name, value in options.items():
-        if value < least[name]:
-            raise ValueError(f"data.{name}={value} must be at least {least[name]}")
-    words, features = options["topic_words"], options["num_features"]
-    if words > features:
-        raise ValueError(f"data.topic_words={words} are more than the data.num_features={features} words there are")

@@ -1,21 +1,18 @@
 """MLR with a metric of low rank, by gradient: any number of points, mini-batches of queries."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
-from torchrank.data.batch import Batch, as_floats
-from torchrank.functional.ragged import segment_sum, wide
+from torchrank.data.batch import Batch
+from torchrank.functional.ragged import segment_sum
 from torchrank.rankers.base import GradientRanker
 from torchrank.rankers.cuts import Oracle, is_positive
-from torchrank.rankers.mlr import CORPUS_ENTRIES, check_queries
-from torchrank.solvers.psi import component_scores
+from torchrank.rankers.distance import DistanceRanker
 
 SAMPLE = 10_000  # rows that the start looks at
 
 
-class LowRankMLR(GradientRanker):
+class LowRankMLR(DistanceRanker, GradientRanker):
     """Scores s = -|L (q - x)|^2 with L (rank, D), so W = L'L; minimises by Adam the mean over queries of the structured
     hinge of `measure` plus |L|_F^2 / C: the objective of `MLR` over C, with tr W = |L|_F^2, no longer convex.
 
@@ -24,8 +21,6 @@ class LowRankMLR(GradientRanker):
     features. The other options are those of `MLR`.
     """
 
-    takes = frozenset({"corpus", "queries"})
-    corpus_entries = CORPUS_ENTRIES
     components: nn.Parameter  # (rank, D)
 
     def __init__(
@@ -62,7 +57,7 @@ class LowRankMLR(GradientRanker):
             self.resize("components", self._shape())
 
     def prepare(self) -> None:
-        check_queries(self, self.data.sets["train"].has_queries)
+        self.check_queries(self.data.sets["train"].has_queries)
         covariance = self.sample_rows(SAMPLE, self.seed).T.cov(correction=0).view(len(self.components.T), -1)
         if self.init == "pca":
             directions = torch.linalg.eigh(covariance).eigenvectors.flip(1)[:, : len(self.components)].T
@@ -73,23 +68,9 @@ class LowRankMLR(GradientRanker):
         scale = torch.where(spread > 0, spread.rsqrt(), 1.0)
         self.components.copy_(scale * directions)
 
-    def score(self, batch: Batch) -> Tensor:
-        check_queries(self, batch.queries is not None)
-        return component_scores(batch, wide(self.components))
-
     def loss(self, batch: Batch) -> Tensor:
         """Hinge and penalty of the lists that have both classes, 0 of the others (Q,)."""
         scores = self.score(batch)
         coefficients, loss = self.oracle(scores.detach(), batch)
         hinge = loss - segment_sum(coefficients * scores, batch.offsets)
         return torch.where(self.oracle.usable(batch), hinge + self.components.square().sum() / self.C, 0.0 * hinge)
-
-    def get_mahalanobis_matrix(self) -> Tensor:
-        """W (D, D) = L'L."""
-        components = self.components.detach().double()
-        return components.T @ components
-
-    def embed(self, x: Tensor) -> Tensor:
-        """Rows (n, D) in the space whose squared Euclidean distances are those of the metric: transformed, times L'."""
-        rows: Any = self.transform(as_floats(x), torch.tensor([0, len(x)]))
-        return rows @ self.components.detach().to(rows.dtype).T

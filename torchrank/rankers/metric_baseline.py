@@ -7,23 +7,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchrank.data.batch import Batch
 from torchrank.rankers.base import RoundRanker
-from torchrank.rankers.mlr import CORPUS_ENTRIES, check_queries
-from torchrank.solvers.psi import component_scores
+from torchrank.rankers.distance import DistanceRanker
 
 METHODS = ("euclidean", "nca", "lmnn", "itml")
 
 
-class MetricBaseline(RoundRanker):
+class MetricBaseline(DistanceRanker, RoundRanker):
     """Ranks by the distance from the query under a metric that another library learned from the classes of the points.
 
     `nca` is scikit-learn's (Goldberger et al. 2004), `lmnn` (Weinberger et al. 2005) and `itml` (Davis et al. 2007) are
     metric-learn's, with `options` by their own names; `euclidean` learns nothing and needs no classes. One round.
     """
 
-    takes = frozenset({"corpus", "queries"})
-    corpus_entries = CORPUS_ENTRIES
     components: nn.Parameter  # (r, D) of the transformed features: distances are |L (q - x)|
 
     def __init__(
@@ -42,20 +38,12 @@ class MetricBaseline(RoundRanker):
 
     def prepare(self) -> None:
         train = self.data.sets["train"]
-        check_queries(self, train.has_queries)
+        self.check_queries(train.has_queries)
         if self.method != "euclidean" and train.classes is None:
             raise ValueError(
                 f"method={self.method} learns from the classes of points, and data={self.data.name} has none: use "
                 "data=points, or method=euclidean."
             )
-
-    def score(self, batch: Batch) -> Tensor:
-        check_queries(self, batch.queries is not None)
-        return component_scores(batch, self.components)
-
-    def get_mahalanobis_matrix(self) -> Tensor:
-        """L'L (D, D)."""
-        return self.components.detach().T @ self.components.detach()
 
     def round(self) -> bool:
         train: Any = self.data.ready("train")

@@ -9,18 +9,18 @@ import torch
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 
-from torchrank.data.batch import Batch, as_floats
+from torchrank.data.batch import Batch
 from torchrank.rankers.base import RoundRanker
 from torchrank.rankers.cuts import CutRounds, Oracle, is_positive
+from torchrank.rankers.distance import DistanceRanker
 from torchrank.solvers.nearest import keep_nearest
-from torchrank.solvers.psi import add_diagonal_psi, add_metric_psi, component_scores, metric_scores
+from torchrank.solvers.psi import add_diagonal_psi, add_metric_psi, metric_scores
 
 FORMS = ("trace", "fro", "l21", "diagonal")
 KEPT = 2**23  # entries of lists that are made once, not in every round
-CORPUS_ENTRIES = 2**20  # at once: scores of 8 MB
 
 
-class MLR(RoundRanker):
+class MLR(DistanceRanker, RoundRanker):
     """Ranks by the distance from the query under a metric W: s = -(q - x)' W (q - x), and minimises over W >= 0
 
         Omega(W) + C mean over queries of max_y [1 - measure(y) - <W, psi(y*) - psi(y)>]
@@ -42,8 +42,6 @@ class MLR(RoundRanker):
     """
 
     certified = True
-    takes = frozenset({"corpus", "queries"})
-    corpus_entries = CORPUS_ENTRIES
     metric: nn.Parameter  # (D, D), or (D,) with regulariser="diagonal", of the transformed features
 
     def __init__(
@@ -98,10 +96,6 @@ class MLR(RoundRanker):
 
     # ---- scoring ------------------------------------------------------------------------------------------------
 
-    def score(self, batch: Batch) -> Tensor:
-        check_queries(self, batch.queries is not None)
-        return component_scores(batch, self.components)
-
     @property
     def components(self) -> Tensor:
         """L (r, D) with W = L'L, in float64, of the transformed features; the strongest direction first."""
@@ -114,11 +108,6 @@ class MLR(RoundRanker):
         """W (D, D)."""
         return self.metric.detach().diag() if self.metric.dim() == 1 else self.metric.detach().clone()
 
-    def embed(self, x: Tensor) -> Tensor:
-        """Rows (n, D) in the space whose squared Euclidean distances are those of the metric: transformed, times L'."""
-        rows: Any = self.transform(as_floats(x), torch.tensor([0, len(x)]))
-        return rows @ self.components.to(rows.dtype).T
-
     # ---- learning -----------------------------------------------------------------------------------------------
 
     def inputs_sized(self) -> None:
@@ -126,7 +115,7 @@ class MLR(RoundRanker):
             self.resize("metric", self._shape())
 
     def prepare(self) -> None:
-        check_queries(self, self.data.sets["train"].has_queries)
+        self.check_queries(self.data.sets["train"].has_queries)
         self.resize("metric", self._shape())
         self._anchored()
         self.cuts.prepare(self, self._shape())
@@ -193,11 +182,3 @@ def metric_components(metric: Tensor) -> Tensor:
     kept = values > len(values) * torch.finfo(values.dtype).eps * values.abs().max() if len(values) else values > 0
     found = (vectors * values.clamp(min=0).sqrt())[:, kept].flip(1).T
     return found.new_zeros(len(found), len(metric)).index_copy(1, live, found)
-
-
-def check_queries(ranker: Any, there: bool) -> None:
-    if not there:
-        raise ValueError(
-            f"{type(ranker).__name__} learns distances from query vectors, and these lists have none: use data=points, "
-            "retrieval or gaussian (queries= of a call), or SVMMap for documents with features of their own."
-        )
