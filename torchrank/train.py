@@ -125,6 +125,9 @@ def fit_and_test(config: DictConfig, trainer: Trainer) -> tuple[dict[str, Any], 
             if isinstance(end, SIGTERMException):  # its own code is that of success
                 raise SystemExit(128 + signal.SIGTERM) from None
             raise
+        stopper: Any = trainer.early_stopping_callback
+        if trainer.is_global_zero and stopper is not None and stopper.stopped_epoch:
+            print(f"stopped early: no better {stopper.monitor} in the last {stopper.patience} validations")
         best: Any = trainer.checkpoint_callback
         state = None if ranker.certified else best.best_model_path
     seconds["fit"], clock = time.perf_counter() - clock, time.perf_counter()

@@ -129,6 +129,12 @@ def test_an_interrupted_fit_says_how_to_go_on(tmp_path, sent, code):
     assert process.returncode == code and f"Go on with 'ckpt_path=\"{last}\"'" in errors
 
 
+def test_early_stopping_is_told(tmp_path):
+    done = quick_train(*SMALL, "model=lambdarank", "model.lr=1e-30", "trainer.max_epochs=9",
+                       "callbacks.early_stopping.patience=2", cwd=tmp_path)  # fmt: skip
+    assert "stopped early: no better val/ndcg@10 in the last 2 validations" in done.stdout, done.stderr
+
+
 def test_a_fit_is_not_resumed_with_other_options(run):
     last = run[1] / "out/checkpoints/last.ckpt"
     before = last.read_bytes()
