@@ -97,6 +97,8 @@ def hold_out(sets: dict[str, RankingSet], shares: Mapping[str, float], seed: int
     sizes = [round(share * len(train)) for share in missing.values()]
     if min(sizes) == 0 or sum(sizes) >= len(train):
         raise ValueError(f"{len(train)} training queries are too few to hold out {missing}; give files for these")
+    found = ", ".join(f"{size} for {split}" for split, size in zip(missing, sizes, strict=True))
+    warnings.warn(f"of {len(train)} training queries some are held out: {found}", DataWarning, stacklevel=2)
     parts = dict(zip([*missing, "train"], np.split(order, np.cumsum(sizes)), strict=True))
     taken = {split: train.subset(np.sort(rows)) for split, rows in parts.items()}
     for split, part in taken.items():

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from pytorch_lightning import LightningDataModule
-from pytorch_lightning.utilities import rank_zero_info
+from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -17,6 +17,7 @@ from torchrank.data.catalogue import CATALOGUE, find_entry, load_splits
 from torchrank.data.cleaning import clean
 from torchrank.data.clouds import load_clouds
 from torchrank.data.gaussian import load_gaussian
+from torchrank.data.letor import DataWarning
 from torchrank.data.lists import RankingSet
 from torchrank.data.matchmaking import load_matchmaking
 from torchrank.data.music import load_music
@@ -118,8 +119,9 @@ class RankingDataModule(LightningDataModule):
         sets = LOADERS[self.name](**options) if self.name in LOADERS else load_splits(self.name, **options)
         for split in [split for split in CLEANED[self.clean] if split in sets]:
             sets[split], report = clean(sets[split])
-            rank_zero_info(f"{split}: {report.documents_removed} contradictory documents removed, then "
-                           f"{report.queries_removed} queries without a relevant document")  # fmt: skip
+            documents, queries = report.documents_removed, report.queries_removed
+            found = f"{documents} contradictory documents removed, then {queries} queries without a relevant document"
+            rank_zero_warn(f"{split}: {found}", category=DataWarning)
         self.sets = sets
 
     @property

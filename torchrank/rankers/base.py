@@ -218,7 +218,7 @@ class Ranker(LightningModule):
         data = self.data
         if STAGE_SETS[stage] not in data.sets:
             wanted, there = STAGE_SETS[stage], ", ".join(data.sets)
-            raise ValueError(f"this stage needs {wanted} lists, and the data has {there} only: add {wanted}=...")
+            raise ValueError(f"this needs {wanted} lists, and this data has {there} only: add {wanted}=...")
         lists = data.sets[STAGE_SETS[stage]]
         self._check_rows(lists.x, lists.is_shared, lists.has_queries)
         for given in data.sets.values():
