@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.sparse import csr_matrix
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_wine
 from sklearn.exceptions import NotFittedError
@@ -70,6 +71,7 @@ def test_data_frames(wine, library):
     names = [f"x{i}" for i in range(13)]
     frame = frames.DataFrame(dict(zip(names, wine[0].T, strict=True)))
     metric = MetricEstimator(**QUICK).fit(frame, wine[1].reshape(-1, 1))
+    assert metric.score(frame, wine[1].reshape(-1, 1)) == metric.score(wine[0], wine[1])
     assert metric.feature_names_in_.tolist() == names
     with pytest.raises(ValueError, match=r"feature names should match .* these are x12, .*, x0"):
         metric.predict(frame[names[::-1]])
@@ -80,6 +82,8 @@ def test_data_frames(wine, library):
         images = learned.transform(frame)
         assert isinstance(images, frames.DataFrame) and list(images.columns) == columns
         np.testing.assert_allclose(images.to_numpy(), expected, atol=1e-12)
+    with config_context(transform_output=library):
+        assert isinstance(clone(inside[-1]).fit(*wine).transform(wine[0].tolist()), frames.DataFrame)
     assert isinstance(metric.set_output(transform="default").transform(frame), np.ndarray)
     assert not hasattr(metric.fit(*wine), "feature_names_in_")
     with pytest.raises(ValueError, match="transform='arrow' is no output"):
@@ -132,7 +136,7 @@ def test_wrong_use_is_refused(wine):
         with pytest.raises(ValueError, match=f"epochs={epochs!r} has to be an integer, 1 at least"):
             MetricEstimator("lowrank_mlr", epochs=epochs).fit(*wine)
     metric = MetricEstimator(**QUICK).fit(wine[0][:20], wine[1][:20])
-    for wrong in (wine[1][:20, None], wine[1][:1]):
+    for wrong in (wine[1][:20, None].repeat(2, 1), wine[1][:1]):
         with pytest.raises(ValueError, match="20 points need as many classes"):
             metric.score(wine[0][:20], wrong)
     with pytest.raises(ValueError, match=r"learned from 13 features, got rows \(90, 2\)"):

@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     score.add_argument("--run", action="store_true", help="write a run for trec_eval instead, by document id")
     score.add_argument("--qid", default="token", help="where query ids are: token, comment or file (FILE.query)")
     score.add_argument("--missing", type=float, help="the number that stands for NULL")
-    score.add_argument("--sentinel", type=float, help="the number that stands for values beyond float32")
+    score.add_argument("--sentinel", type=_clip, help="the number that stands for values beyond float32, or clip")
     score.add_argument("--device", default="cpu", help="such as cuda")
     select = commands.add_parser("select", help="choose by validation in a sweep, print and write its table")
     select.add_argument("folder", help="every results.json below it is read; table.md and table.json are written to it")
@@ -55,17 +55,27 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _clip(text: str) -> float | str:
+    return text if text == "clip" else float(text)
+
+
 def _score(options: argparse.Namespace) -> None:
     from torchrank.rankers.checkpoints import load
     from torchrank.rankers.scoring import read_rows, run_lines, score_lines, scores_of
     from torchrank.report.results import write_atomically
 
-    ranker = load(options.checkpoint).to(options.device)
+    out = Path(options.out)
+    if out.exists() and (not out.is_file() or out.samefile(options.file)):
+        raise ValueError(f"--out {out} is no file to write scores to")
+    try:
+        ranker = load(options.checkpoint).to(options.device)
+    except (ImportError, KeyError, RuntimeError, AssertionError) as error:  # of a device too
+        raise ValueError(f"cannot load {options.checkpoint} on {options.device}: {error}") from error
     given = {"qid": options.qid, "missing": options.missing, "sentinel": options.sentinel}
     lists = read_rows(options.file, ranker, **{name: value for name, value in given.items() if value is not None})
     scores = scores_of(ranker, lists)
     lines = run_lines(lists, scores, type(ranker).__name__) if options.run else score_lines(scores)
-    write_atomically(Path(options.out), lambda file: file.writelines(f"{line}\n".encode() for line in lines))
+    write_atomically(out, lambda file: file.writelines(f"{line}\n".encode() for line in lines))
     print(f"{len(scores)} documents of {len(lists)} queries scored by {type(ranker).__name__}: {options.out}")
 
 

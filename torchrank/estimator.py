@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from torchrank.functional.neighbours import majority
 
 MODELS = {"mlr": "MLR", "rmlr": "RMLR", "lowrank_mlr": "LowRankMLR", "metric_baseline": "MetricBaseline"}
 CHUNK_NUMBERS = 2**22  # distances held at once
+
+warnings.filterwarnings("ignore", ".*isinstance.treespec, LeafSpec.*")  # of Lightning, about itself, at every fit
 
 
 class MetricEstimator:
@@ -85,9 +88,7 @@ class MetricEstimator:
         _check_count("n_neighbors", self.n_neighbors)
         if self.model == "lowrank_mlr":
             _check_count("epochs", self.epochs)
-        x, classes, columns = _rows(X), np.asarray(y), _column_names(X)
-        if classes.ndim == 2 and classes.shape[1] == 1:
-            classes = classes[:, 0]
+        x, classes, columns = _rows(X), _as_classes(y), _column_names(X)
         if x.dim() != 2 or x.shape[1] == 0 or classes.shape != (len(x),):
             raise ValueError(f"expected points (n, D) and classes (n,), got {tuple(x.shape)} and {classes.shape}")
         if classes.dtype.kind == "f" and np.isnan(classes).any():
@@ -163,16 +164,23 @@ class MetricEstimator:
     def transform(self, X: Any) -> Any:
         """Points (n, D) as their images (n, r)."""
         images = self._embed(self._points(X)).numpy()
-        output = vars(self).get("_sklearn_output_config", {}).get("transform", "default")
+        output = self._output()
         if output == "pandas":
             import pandas
 
-            return pandas.DataFrame(images, columns=self.get_feature_names_out(), index=getattr(X, "index", None))
+            index = X.index if isinstance(X, pandas.DataFrame) else None
+            return pandas.DataFrame(images, columns=self.get_feature_names_out(), index=index)
         if output == "polars":
             import polars
 
             return polars.DataFrame(images, schema=list(self.get_feature_names_out()))
         return images
+
+    def _output(self) -> str:
+        given = vars(self).get("_sklearn_output_config")
+        if given is None and "sklearn" in sys.modules:
+            return sys.modules["sklearn"].get_config()["transform_output"]
+        return "default" if given is None else given["transform"]
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """The names of the columns of `transform`, as scikit-learn's pipelines ask for them."""
@@ -183,26 +191,28 @@ class MetricEstimator:
 
     def predict(self, X: Any) -> np.ndarray:
         """The classes for which the nearest training points vote."""
-        votes = self._votes(X)
-        return self.classes_[majority(votes, torch.ones_like(votes, dtype=torch.bool)).numpy()]
+        found = [majority(votes, torch.ones_like(votes, dtype=torch.bool)) for votes in self._votes(X)]
+        return self.classes_[torch.cat(found).numpy()]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Share of the votes of each class (n, classes), in the order of `classes_`."""
-        votes = self._votes(X)
-        return torch.nn.functional.one_hot(votes, len(self.classes_)).double().mean(1).numpy()
+        found = []
+        for votes in self._votes(X):
+            counts = torch.zeros(len(votes), len(self.classes_), dtype=torch.float64)
+            found.append(counts.scatter_add_(1, votes, torch.ones_like(votes, dtype=torch.float64)) / votes.shape[1])
+        return torch.cat(found).numpy()
 
-    def _votes(self, X: Any) -> Tensor:
-        """Codes of the classes of the nearest training points, nearest first (n, n_neighbors)."""
+    def _votes(self, X: Any) -> Iterator[Tensor]:
+        """Codes of the classes of the nearest training points, nearest first (some of n, n_neighbors)."""
         _check_count("n_neighbors", self.n_neighbors)
-        images, found = self._embed(self._points(X), centred=True), []
+        images = self._embed(self._points(X), centred=True)
         for part in images.split(max(1, CHUNK_NUMBERS // len(self._images))):
             distances = torch.cdist(part, self._images, compute_mode="donot_use_mm_for_euclid_dist")
-            found.append(self._codes[distances.argsort(dim=1, stable=True)[:, : self.n_neighbors]])
-        return torch.cat(found)
+            yield self._codes[distances.argsort(dim=1, stable=True)[:, : self.n_neighbors]]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of right predictions."""
-        found, classes = self.predict(X), np.asarray(y)
+        found, classes = self.predict(X), _as_classes(y)
         if classes.shape != found.shape:
             raise ValueError(f"{len(found)} points need as many classes, got {classes.shape}")
         return float(np.average(found == classes, weights=sample_weight))
@@ -258,6 +268,12 @@ def _not_fitted(message: str) -> Exception:
     return NotFittedError(message)
 
 
+def _as_classes(y: Any) -> np.ndarray:
+    """Classes (n,), also of a column (n, 1)."""
+    classes = np.asarray(y)
+    return classes[:, 0] if classes.ndim == 2 and classes.shape[1] == 1 else classes
+
+
 def _column_names(X: Any) -> np.ndarray | None:
     """Of a data frame whose columns have names."""
     columns = list(getattr(X, "columns", ()))
@@ -277,13 +293,11 @@ def _rows(X: Any) -> Tensor:
 
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
-    """Without the lines about devices that Lightning prints for every fit, and what it says about its own code."""
+    """Without the lines about devices that Lightning prints for every fit."""
     logger = logging.getLogger("pytorch_lightning")
     level = logger.level
     logger.setLevel(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*isinstance.treespec, LeafSpec.*")
-            yield
+        yield
     finally:
         logger.setLevel(level)

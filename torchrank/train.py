@@ -49,17 +49,16 @@ def main(config: DictConfig) -> float | None:
     for noise in NOISE:
         warnings.filterwarnings("ignore", noise)
     folder = Path(HydraConfig.get().runtime.output_dir)
-    results = finished(folder, plain(config))
-    if results is None:
-        results = with_short_errors(config, folder)
-    else:
-        print(f"{folder} holds the results of this configuration already: nothing to do")
-    return results["selection"]["value"]
+    return with_short_errors(config, folder)["selection"]["value"]
 
 
 def with_short_errors(config: DictConfig, folder: Path) -> dict[str, Any]:
     """`run`; of bad input only what is wrong is printed, not the way through Hydra and Lightning to it."""
     try:
+        results = finished(folder, plain(config))
+        if results is not None:
+            print(f"{folder} holds the results of this configuration already: nothing to do")
+            return results
         return run(config, folder)
     except (ValueError, OSError, InstantiationException, MissingMandatoryValue, MisconfigurationException) as error:
         cause = error.__cause__ if isinstance(error, InstantiationException) else error
@@ -70,9 +69,7 @@ def with_short_errors(config: DictConfig, folder: Path) -> dict[str, Any]:
 
 
 def run(config: DictConfig, folder: Path) -> dict[str, Any]:
-    hydra_config = HydraConfig.get()
-    if hydra_config.mode == RunMode.RUN and any(hydra_config.sweeper.get(key) for key in ("grids", "params")):
-        raise ValueError(f"experiment={hydra_config.runtime.choices['experiment']} is a sweep of many runs: add -m.")
+    check_sweep(config)
     if not config.train and config.ckpt_path is None:
         raise ValueError("train=false tests a checkpoint: name it with ckpt_path=FILE.")
     if config.ckpt_path is not None and not Path(config.ckpt_path).is_file():
@@ -93,6 +90,16 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
         write_results(folder, results, ranker, data)
     print_results(results, folder)
     return results
+
+
+def check_sweep(config: DictConfig) -> None:
+    """Refuse a sweep that is started as one run, unless that says which model it means."""
+    hydra_config = HydraConfig.get()
+    given = any(override.startswith("model=") for override in hydra_config.overrides.task) or config.ckpt_path
+    swept = any(hydra_config.sweeper.get(key) for key in ("grids", "params"))
+    if hydra_config.mode == RunMode.RUN and swept and not given:
+        name = hydra_config.runtime.choices.get("experiment")
+        raise ValueError(f"experiment={name} is a sweep of many runs: add -m, or name the model= of the one you mean.")
 
 
 def fit_and_test(config: DictConfig, trainer: Trainer) -> tuple[dict[str, Any], Ranker, LightningDataModule]:

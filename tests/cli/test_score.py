@@ -74,3 +74,47 @@ def test_a_file_that_is_no_checkpoint(tmp_path, capsys):
     file = str(tmp_path / "new.txt")
     assert main(["score", file, file, "--out", str(tmp_path / "out.txt")]) == 2
     assert "new.txt" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "."], "is no file to write scores to"),
+        (["--out", "new.txt"], "is no file to write scores to"),
+        (["--out", "out.txt", "--device", "nowhere"], "on nowhere: "),
+        (["--out", "out.txt", "--run"], "a document of 'new.txt' has the id 'two words'"),
+    ],
+)
+def test_bad_places_devices_and_ids(checkpoint, tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "new.txt", "ab")
+    before = (tmp_path / "new.txt").read_text().replace("doc1", "two words")
+    (tmp_path / "new.txt").write_text(before)
+    assert main(["score", str(checkpoint[0]), "new.txt", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["new.txt"] and (tmp_path / "new.txt").read_text() == before
+
+
+def test_documents_without_ids_are_numbered(checkpoint, tmp_path):
+    write(tmp_path / "new.txt", "bba")
+    text = "".join(line.partition(" #")[0] + "\n" for line in (tmp_path / "new.txt").read_text().splitlines())
+    (tmp_path / "new.txt").write_text(text)
+    link = tmp_path / "link.run"
+    link.symlink_to(tmp_path / "new.run")
+    assert main(["score", str(checkpoint[0]), str(tmp_path / "new.txt"), "--run", "--out", str(link)]) == 0
+    lines = [line.split() for line in (tmp_path / "new.run").read_text().splitlines()]
+    assert sorted((q, d) for q, _, d, *_ in lines) == [("a", "1"), ("b", "1"), ("b", "2")] and link.is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("num_topics", 3, "has a model for each of its topics"),
+        ("score", lambda self, batch: torch.full((len(batch.labels),), torch.nan), "2 of 2 scores are NaN"),
+    ],
+)
+def test_models_that_cannot_score(checkpoint, tmp_path, monkeypatch, capsys, name, value, message):
+    monkeypatch.setattr(LambdaRank, name, value)
+    write(tmp_path / "new.txt", "ab")
+    assert main(["score", str(checkpoint[0]), str(tmp_path / "new.txt"), "--out", str(tmp_path / "out.txt")]) == 2
+    assert message in capsys.readouterr().err and not (tmp_path / "out.txt").exists()

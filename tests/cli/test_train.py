@@ -129,6 +129,14 @@ def test_an_interrupted_fit_says_how_to_go_on(tmp_path, sent, code):
     assert process.returncode == code and f"Go on with 'ckpt_path=\"{last}\"'" in errors
 
 
+def test_one_run_of_an_experiment(tmp_path):
+    pytest.importorskip("sklearn")
+    done = quick_train("experiment=uci", "data.source=wine", "model=metric_baseline", "hydra.run.dir=out", cwd=tmp_path)
+    assert done.returncode == 0 and "knn_error@1" in results(tmp_path / "out")["test"]["default"]["measures"], (
+        done.stderr
+    )
+
+
 def test_early_stopping_is_told(tmp_path):
     done = quick_train(*SMALL, "model=lambdarank", "model.lr=1e-30", "trainer.max_epochs=9",
                        "callbacks.early_stopping.patience=2", cwd=tmp_path)  # fmt: skip
@@ -227,6 +235,7 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
         (["data=retrieval"], "Missing mandatory value: data.file"),
         (["monitor=val/foo"], "monitor=val/foo is not measured: choose one of val/ndcg@1"),
         (["+trainer.strategy=ddp_spawn"], "results do not come back: use trainer=ddp"),
+        (["model.kappa=${foo}"], "Interpolation key 'foo' not found"),
         (["measures=[ndgc@10]"], "unknown measure 'ndgc@10'"),
         (["experiment=mq2008"], "experiment=mq2008 is a sweep of many runs: add -m"),
         (["data=points", "measures=[knn_error@3]", "monitor=val/knn_error@3"], "say mode=min"),

@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 import torchrank
 from tests.rankers.small import FEATURES, data, lists, trainer
 from torchrank import (
+    AdaRank,
     GBDTRanker,
     LambdaRank,
     ListNet,
@@ -300,3 +301,10 @@ def test_a_certificate_that_was_not_reached_is_said(tmp_path):
 def test_options_that_the_rounds_own_are_refused(options):
     with pytest.raises(ValueError, match="rounds are an option of the ranker"):
         GBDTRanker(FEATURES, options=options)
+
+
+def test_what_is_stored_may_be_the_parameter_itself():
+    ranker = AdaRank(FEATURES)
+    ranker.store({"alpha": torch.tensor([1.0, 2.0])})
+    ranker.store({"alpha": ranker.alpha})
+    assert ranker.alpha.tolist() == [1.0, 2.0] and ranker.alpha.dtype == torch.float64

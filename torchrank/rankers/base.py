@@ -329,6 +329,7 @@ class Ranker(LightningModule):
     def store(self, values: Mapping[str, Tensor]) -> None:
         """Write parameters and buffers of sizes that depend on the data."""
         for name, value in values.items():
+            value = value.detach()  # of its old size even where it is the parameter itself
             self.resize(name, tuple(value.shape)).copy_(value)
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:

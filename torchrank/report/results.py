@@ -105,7 +105,8 @@ def unfinished(folder: str | Path) -> list[Path]:
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Write to a temporary name and rename: a reader sees the whole file or none."""
+    """Write to a temporary name and rename: a reader sees the whole file or none. A link stays one."""
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:

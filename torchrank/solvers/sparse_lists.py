@@ -8,7 +8,7 @@ from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
-from torchrank.functional.ragged import dominating, entries_of, list_ids, segment_sum, to_offsets
+from torchrank.functional.ragged import dominating, list_ids, segment_sum, to_offsets
 from torchrank.functional.ranking import levels_of
 from torchrank.solvers.linear import entry_scores
 
@@ -76,8 +76,7 @@ class SparseLists:
         width = part.stop - part.start
         if self.by_row is None:
             return Column(rows, values, feature, width)
-        places, bounds = entries_of(self.row_bounds, rows)
-        which = list_ids(bounds, len(places))
+        places, which = spans(self.row_bounds, rows)
         return Column(self.by_row[places], values[which], feature[which], width)
 
     def gradient(self, column: Column) -> Tensor:
@@ -129,8 +128,7 @@ class SparseLists:
 
     def _sum(self, lists: Tensor) -> None:
         """log S of these lists from all their scores."""
-        entries, bounds = entries_of(self.batch.offsets, lists)
-        which = list_ids(bounds, len(entries))
+        entries, which = spans(self.batch.offsets, lists)
         places = self.layers[entries] + (which - lists[which]) * self.grades
         sums = log_sums(self.scores[entries], places, len(lists) * self.grades).view(-1, self.grades)
         self.sums[lists] = self.highest[lists] = sums
@@ -138,8 +136,8 @@ class SparseLists:
     def _weigh(self, lists: Tensor) -> None:
         """log Z and log sum W / Z of these lists from log S and the scores of their dominating entries."""
         below = lower_sums(self.sums[lists], self.matrix)
-        slots, bounds = entries_of(self.above_bounds, lists)
-        entries, which = self.above[slots], list_ids(bounds, len(slots))
+        slots, which = spans(self.above_bounds, lists)
+        entries = self.above[slots]
         places = self.layers[entries] + (which - lists[which]) * self.grades
         own = torch.sigmoid(below.view(-1)[places] - self.scores[entries])
         weights = own.new_zeros(below.numel()).index_add_(0, places, own).view_as(below)
@@ -169,6 +167,20 @@ def log_sums(values: Tensor, places: Tensor, size: int) -> Tensor:
     peak = values.new_full((size,), -torch.inf).scatter_reduce(0, places, values, "amax")
     mass = values.new_zeros(size).index_add_(0, places, torch.exp(values - peak[places]))
     return peak + mass.log()
+
+
+def spans(bounds: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """`entries_of` for a few lists at every step: the entries, and which of the chosen lists each is of.
+
+    >>> spans(torch.tensor([0, 2, 2, 5]), torch.tensor([2, 0]))
+    (tensor([2, 3, 4, 0, 1]), tensor([0, 0, 0, 1, 1]))
+    """
+    starts = bounds[chosen]
+    counts = bounds[chosen + 1] - starts
+    ends = counts.cumsum(0)
+    total = int(ends[-1]) if len(ends) else 0
+    which = torch.repeat_interleave(counts, output_size=total)
+    return (starts - ends + counts)[which] + torch.arange(total, device=bounds.device), which
 
 
 def joined(batches: list[Batch]) -> Batch:
