@@ -6,7 +6,8 @@ from torchrank.data.lists import RankingSet
 from torchrank.data.sampler import BudgetSampler, ranges, shard
 from torchrank.data.sparse import SparseRows
 from torchrank.data.synthetic import synthetic_splits
-from torchrank.data.transforms import Transform, make_transform
+from torchrank.data.transform import Transform
+from torchrank.data.transforms import make_transform
 
 __all__ = [
     "Batch",

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchrank.data.batch import Batch, count_grades, count_pairs
 from torchrank.data.lists import Ids, RankingSet
 from torchrank.data.sparse import SparseRows
-from torchrank.data.transforms import Transform
+from torchrank.data.transform import Transform
 from torchrank.functional.ragged import entries_of, list_ids, per_entry, positions_within
 
 

@@ -27,7 +27,7 @@ from torchrank.data.retrieval import load_retrieval
 from torchrank.data.sampler import BudgetSampler, ranges, shard
 from torchrank.data.synthetic import synthetic_splits
 from torchrank.data.text import load_text
-from torchrank.data.transforms import Transform
+from torchrank.data.transform import Transform
 from torchrank.functional.ragged import entries_of
 
 LOADERS: dict[str, Callable] = {

@@ -14,7 +14,8 @@ from torch.utils.data import Dataset
 from torchrank.data.batch import Batch, check_lists, count_grades, count_pairs
 from torchrank.data.chunks import Chunks, parts_of
 from torchrank.data.sparse import SparseRows
-from torchrank.data.transforms import Identity, Transform
+from torchrank.data.transform import Transform
+from torchrank.data.transforms import Identity
 from torchrank.functional.ragged import entries_of
 
 Ids = Sequence[str] | np.ndarray

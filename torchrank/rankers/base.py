@@ -1,12 +1,11 @@
 """The two shapes of a ranker: a gradient (`GradientRanker`) or rounds over global sums (`RoundRanker`)."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 from tqdm import tqdm
@@ -20,6 +19,7 @@ from torchrank.functional.ragged import sort_within
 from torchrank.rankers.checkpoints import check_plain, check_same_data, check_same_ranker
 from torchrank.rankers.measured import MeasuredSplit
 from torchrank.rankers.rounds import RoundOptimizer, round_step, start_rounds
+from torchrank.rankers.sized_state import SizedState
 
 STAGE_SETS = {"fit": "train", "validate": "val", "test": "test", "predict": "test"}
 KINDS = {
@@ -29,7 +29,7 @@ KINDS = {
 }
 
 
-class Ranker(LightningModule):
+class Ranker(SizedState):
     """Scores whole lists; owns its feature transform; is measured, saved and loaded the same way whatever it learns.
 
     `takes` names the kinds of data beyond dense rows of its own that a ranker accepts (the keys of `KINDS`).
@@ -58,7 +58,6 @@ class Ranker(LightningModule):
         self.measured: dict[str, dict] = {}
         self.certificate: dict[str, float] = {}  # what a certified fit found, then what it has to be at most, then more
         self.findings: dict[str, Any] = {}  # what else a fit has to say, plain values, for results.json
-        self._sizes: dict[str, list[int]] = {}
         self.by_query: bool | None = None  # whether the lists of the fit have query vectors
         self._outline: dict[str, int] = {}  # of the training lists
         self._whole: tuple[Ranker, RankingDataModule] | None = None  # what it is a part of, and its lists: `join`
@@ -318,25 +317,11 @@ class Ranker(LightningModule):
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
 
-    def resize(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Give the parameter or buffer `name` a size that depends on the data, filled with 0; checkpoints record it."""
-        tensor = self.state_dict(keep_vars=True)[name]
-        tensor.data = tensor.new_zeros(shape)
-        self._sizes[name] = list(shape)
-        return tensor
-
-    @torch.no_grad()
-    def store(self, values: Mapping[str, Tensor]) -> None:
-        """Write parameters and buffers of sizes that depend on the data."""
-        for name, value in values.items():
-            value = value.detach()  # of its old size even where it is the parameter itself
-            self.resize(name, tuple(value.shape)).copy_(value)
-
     def on_save_checkpoint(self, checkpoint: dict) -> None:
+        super().on_save_checkpoint(checkpoint)
         checkpoint["ranker"] = type(self).__name__
         checkpoint["certificate"], checkpoint["findings"] = self.certificate, self.findings
-        checkpoint["sizes"], checkpoint["outline"] = self._sizes, self._outline
-        checkpoint["by_query"] = self.by_query
+        checkpoint["outline"], checkpoint["by_query"] = self._outline, self.by_query
         checkpoint["transform_sizes"] = self.transform.resized()
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
@@ -344,8 +329,7 @@ class Ranker(LightningModule):
         self.certificate, self.findings = checkpoint.get("certificate", {}), checkpoint.get("findings", {})
         self._outline, self.by_query = checkpoint.get("outline", {}), checkpoint.get("by_query")
         self.transform.allocate(checkpoint["transform_sizes"])
-        for name, shape in checkpoint["sizes"].items():
-            self.resize(name, tuple(shape))
+        super().on_load_checkpoint(checkpoint)
 
 
 class GradientRanker(Ranker):
