@@ -16,11 +16,11 @@ from pytorch_lightning import Trainer
 from rich.console import Console
 
 from torchrank import RankingDataModule, SVMMap
-from torchrank.data.clouds import load_clouds
+from torchrank.data.synthetic.clouds import load_clouds
 from torchrank.functional import average_precision
 from torchrank.report.figure1 import figure1_sheet, nearer
-from torchrank.report.sheets import show
-from torchrank.solvers.shapes import compare, make_shapes
+from torchrank.report.tables import show
+from torchrank.solvers.clouds.shapes import compare, make_shapes
 
 QUIET = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
 

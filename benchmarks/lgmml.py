@@ -29,7 +29,7 @@ from pytorch_lightning import Callback, Trainer
 from threadpoolctl import threadpool_limits
 
 from torchrank import LGMML, RankingDataModule
-from torchrank.data.synthetic import synthetic_splits
+from torchrank.data.synthetic.mslr import synthetic_splits
 from torchrank.functional import ndcg
 from torchrank.functional.spd import gmml_factor, gmml_residual, pair_scatter
 

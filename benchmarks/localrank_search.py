@@ -25,8 +25,8 @@ import torch
 from localrank import COMPONENTS, FEATURES, best_of, make_clouds
 
 from torchrank.functional import cloud_pca, nearest_clouds
-from torchrank.solvers.clustering import cluster_clouds
-from torchrank.solvers.hashing import build_tables, count_candidates, hashed_nearest, make_planes
+from torchrank.solvers.clouds.clustering import cluster_clouds
+from torchrank.solvers.clouds.hashing import build_tables, count_candidates, hashed_nearest, make_planes
 
 KINDS, CLUSTERS, SPREAD = 200, 10, (0.02, 0.2)
 TABLES = 16

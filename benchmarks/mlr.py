@@ -21,12 +21,12 @@ import torch
 from mlr_plain import NUMPY, TABLES, by_loops, make_table, one_pass
 
 from torchrank import MLR
-from torchrank.data.points import load_points
+from torchrank.data.sources.points import load_points
 from torchrank.functional import most_violated
-from torchrank.functional.merged import merge
-from torchrank.functional.placement import average_precision_places
-from torchrank.solvers.cutting_plane import add_cut, gap, start
-from torchrank.solvers.psi import add_metric_psi, metric_scores
+from torchrank.functional.oracles.merged import merge
+from torchrank.functional.oracles.whole_list import average_precision_places
+from torchrank.solvers.cutting_plane.plane import add_cut, gap, start
+from torchrank.solvers.cutting_plane.psi import add_metric_psi, metric_scores
 
 MEASURES = [("auc", None), ("precision", 10), ("mrr", None), ("map", None), ("ndcg", 10), ("ndcg", None)]
 

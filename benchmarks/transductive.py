@@ -18,7 +18,7 @@ from pytorch_lightning import Trainer
 
 from torchrank import QueryKNN, RankingDataModule, TransductivePCA
 from torchrank.functional import cloud_pca, listnet_loss
-from torchrank.solvers.many_linear import Lists, solve_many_linear
+from torchrank.solvers.linear.many import Lists, solve_many_linear
 
 
 def arguments():

@@ -60,9 +60,9 @@ def _clip(text: str) -> float | str:
 
 
 def _score(options: argparse.Namespace) -> None:
-    from torchrank.rankers.checkpoints import load
-    from torchrank.rankers.scoring import read_rows, run_lines, score_lines, scores_of
+    from torchrank.rankers.core.checkpoints import load
     from torchrank.report.results import write_atomically
+    from torchrank.scoring import read_rows, run_lines, score_lines, scores_of
 
     out = Path(options.out)
     if out.exists() and (not out.is_file() or out.samefile(options.file)):
@@ -80,8 +80,8 @@ def _score(options: argparse.Namespace) -> None:
 
 
 def _select(options: argparse.Namespace) -> None:
-    from torchrank.report.sheets import sheets
-    from torchrank.report.table import tabulate, write
+    from torchrank.report.summary import tabulate, write
+    from torchrank.report.tables import sheets
 
     document = tabulate(
         options.folder, measures=options.measures, conventions=options.convention, test_measure=options.test_measure
@@ -92,8 +92,8 @@ def _select(options: argparse.Namespace) -> None:
 
 
 def _neighbours(options: argparse.Namespace) -> None:
-    from torchrank.report.neighbours import pages, tabulate_neighbours
-    from torchrank.report.table import write_pages
+    from torchrank.report.knn import pages, tabulate_neighbours
+    from torchrank.report.summary import write_pages
 
     document = tabulate_neighbours(options.folder)
     found = pages(document)
@@ -105,7 +105,7 @@ def _neighbours(options: argparse.Namespace) -> None:
 def _show(pages: list) -> None:
     from rich.console import Console
 
-    from torchrank.report.sheets import show
+    from torchrank.report.tables import show
 
     console = Console(width=None if sys.stdout.isatty() else 160)  # a file or pipe has no edge to break lines at
     for sheet in pages:

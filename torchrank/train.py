@@ -21,9 +21,9 @@ from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
 
 from torchrank.functional.conventions import parse_measure
-from torchrank.rankers.base import Ranker
-from torchrank.rankers.checkpoints import load, read_checkpoint
-from torchrank.report.sheets import smaller_is_better
+from torchrank.rankers.core.checkpoints import load, read_checkpoint
+from torchrank.rankers.core.ranker import Ranker
+from torchrank.report.tables import smaller_is_better
 from torchrank.results import alone_in, finished, forget_results, print_results, record, write_results
 
 PACKAGE = Path(__file__).resolve().parent

@@ -94,7 +94,7 @@ def test_it_writes_its_results(run):
 def test_the_best_epoch_is_tested(run):
     found = results(run[1] / "out")
     ranker = torchrank.load(run[1] / "out/checkpoints/best.ckpt")
-    sets = torchrank.data.synthetic.synthetic_splits(40, num_features=20, mean_length=8.0)
+    sets = torchrank.data.synthetic.mslr.synthetic_splits(40, num_features=20, mean_length=8.0)
     with torch.no_grad():
         for split in ("val", "test"):
             lists = sets[split]

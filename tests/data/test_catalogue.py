@@ -264,7 +264,7 @@ def test_conventions_of_the_sets():
 
 def test_download_fills_the_folder(tmp_path, monkeypatch):
     """The links of the catalogue with a server of our own in the place of GitHub."""
-    from torchrank.data.download import Link, checksum_of
+    from torchrank.data.sources.download import Link, checksum_of
 
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
@@ -324,8 +324,8 @@ def test_published_numbers_of_queries():
 def test_the_links_carry_the_checksums_of_the_real_files():
     from pathlib import Path
 
-    from torchrank.data.download import checksum_of
-    from torchrank.data.points import SOURCES
+    from torchrank.data.sources.download import checksum_of
+    from torchrank.data.sources.points import SOURCES
 
     folders = {"lightgbm-lambdarank": CATALOGUE["lightgbm"].links}
     folders |= {"uci/balance-scale": SOURCES["balance"].links, "uci/ionosphere": SOURCES["ionosphere"].links}

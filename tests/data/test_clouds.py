@@ -6,7 +6,7 @@ import torch
 from pytorch_lightning import Trainer
 
 from torchrank import RankingDataModule, SVMMap
-from torchrank.data.clouds import draw_cloud, load_clouds, make_clouds
+from torchrank.data.synthetic.clouds import draw_cloud, load_clouds, make_clouds
 from torchrank.functional import most_violated
 
 WORLDS = range(1, 21)

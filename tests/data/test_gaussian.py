@@ -7,7 +7,7 @@ import pytest
 from scipy import linalg, stats
 
 from torchrank.data.datamodule import RankingDataModule
-from torchrank.data.gaussian import load_gaussian, make_classes
+from torchrank.data.synthetic.gaussian import load_gaussian, make_classes
 
 
 def fingerprint(part) -> str:

@@ -12,7 +12,7 @@ import torch
 
 from torchrank.data import SparseRows, letor
 from torchrank.data.letor import DataWarning, read_letor
-from torchrank.data.letor_files import read_blocks
+from torchrank.data.letor.files import read_blocks
 
 DATA = os.environ.get("TORCHRANK_DATA")
 needs_data = pytest.mark.skipif(

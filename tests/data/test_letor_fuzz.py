@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from torchrank.data import letor
-from torchrank.data.letor_exact import parse_exact
-from torchrank.data.letor_files import read_blocks
-from torchrank.data.letor_form import Form
-from torchrank.data.letor_parse import parse_fast
+from torchrank.data.letor.exact import parse_exact
+from torchrank.data.letor.fast import parse_fast
+from torchrank.data.letor.files import read_blocks
+from torchrank.data.letor.form import Form
 
 DIGITS = set(b"0123456789")
 PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # gzip, zstd

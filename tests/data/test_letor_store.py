@@ -6,16 +6,16 @@ import sys
 import numpy as np
 import pytest
 
-from torchrank.data import letor_store
 from torchrank.data.letor import read_letor
-from torchrank.data.letor_form import Rows
-from torchrank.data.letor_store import FeatureStore, Growing
+from torchrank.data.letor import store as letor_store
+from torchrank.data.letor.form import Rows
+from torchrank.data.letor.store import FeatureStore, Growing
 
 MEMORY = """
 import sys
 import numpy as np
-from torchrank.data.letor_form import Rows
-from torchrank.data.letor_store import FeatureStore
+from torchrank.data.letor.form import Rows
+from torchrank.data.letor.store import FeatureStore
 def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
 def rows(share):

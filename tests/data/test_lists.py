@@ -131,7 +131,7 @@ def test_batches_are_made_without_synchronisation(form):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("option", ["l2", "log1p", "standard", {"name": "pca", "variance": 0.5}, "quadratic"])
 def test_to_applies_the_transform_to_rows_and_query_vectors(form, option, monkeypatch):
-    monkeypatch.setattr("torchrank.data.chunks.ELEMENTS", 20)  # several chunks
+    monkeypatch.setattr("torchrank.data.rows.ELEMENTS", 20)  # several chunks
     lists = make_set(form, queries=True)
     rows = lists.x.dense() if lists.is_sparse else lists.x
     transform = make_transform(option, 4).fit(rows.double())
@@ -148,7 +148,7 @@ def test_to_applies_the_transform_to_rows_and_query_vectors(form, option, monkey
 
 
 def test_transforms_inside_lists_see_whole_lists(monkeypatch):
-    monkeypatch.setattr("torchrank.data.chunks.ELEMENTS", 5)
+    monkeypatch.setattr("torchrank.data.rows.ELEMENTS", 5)
     lists, transform = make_set("dense"), make_transform("query_minmax", 4)
     ready = lists.to("cpu", transform)
     for i in range(5):

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from torchrank import RMLR, RankingDataModule
-from torchrank.data.matchmaking import hidden_mixtures, load_matchmaking
-from torchrank.data.music import load_music, make_songs
+from torchrank.data.synthetic.matchmaking import hidden_mixtures, load_matchmaking
+from torchrank.data.synthetic.music import load_music, make_songs
 from torchrank.functional import auc, evaluate
 
 

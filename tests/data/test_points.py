@@ -12,9 +12,9 @@ from scipy.sparse import csr_matrix
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchrank.data.corpus import CorpusSet, Judged
-from torchrank.data.points import load_points, stratified
 from torchrank.data.sampler import BudgetSampler
-from torchrank.data.tables import read_table
+from torchrank.data.sources.points import load_points, stratified
+from torchrank.data.sources.tables import read_table
 from torchrank.data.transforms import make_transform
 
 DATA = os.environ.get("TORCHRANK_DATA")

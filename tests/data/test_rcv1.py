@@ -10,8 +10,8 @@ import torch
 from torchrank.data.corpus import CorpusSet
 from torchrank.data.datamodule import RankingDataModule
 from torchrank.data.letor import DataWarning
-from torchrank.data.rcv1 import load_rcv1
-from torchrank.data.rcv1_files import read_documents, read_tokens, read_topics, read_vectors
+from torchrank.data.sources.rcv1 import load_rcv1
+from torchrank.data.sources.rcv1_files import read_documents, read_tokens, read_topics, read_vectors
 
 WORDS = [f"word{number}" for number in range(40)]
 TOPICS = ["E11", "CCAT", "M14", "GCAT"]

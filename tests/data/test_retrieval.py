@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from torchrank.data.corpus import CorpusSet
-from torchrank.data.retrieval import load_retrieval
+from torchrank.data.sources.retrieval import load_retrieval
 
 
 def make(rng, num_rows=12, num_queries=9, graded=False):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torchrank.data import make_transform, synthetic_splits
-from torchrank.data.synthetic import GRADES, draw, draw_lengths, make_world
+from torchrank.data.synthetic.mslr import GRADES, draw, draw_lengths, make_world
 
 
 def fingerprint(lists) -> str:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from torchrank.data.points import load_points
-from torchrank.data.tables import read_table
+from torchrank.data.sources.points import load_points
+from torchrank.data.sources.tables import read_table
 
 CSV = {
     "first": "red,1,2\nblue,3,4\nred,5,6.5\n",

@@ -9,7 +9,7 @@ from sklearn.metrics import average_precision_score
 from torchrank.data import make_transform
 from torchrank.data.corpus import CorpusSet
 from torchrank.data.datamodule import RankingDataModule
-from torchrank.data.text import draw_topics, load_text, make_topics, zipf
+from torchrank.data.synthetic.text import draw_topics, load_text, make_topics, zipf
 
 SMALL = {"num_documents": 1000, "num_features": 3000, "num_topics": 5, "topic_words": 200}
 

@@ -125,7 +125,7 @@ def pivoted(texts: list[str], slope: float, min_count: int) -> np.ndarray:
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("elements", [2**20, 8])
 def test_singhal_word_by_word(slope, min_count, sparse, elements, monkeypatch):
-    monkeypatch.setattr("torchrank.data.chunks.ELEMENTS", elements)
+    monkeypatch.setattr("torchrank.data.rows.ELEMENTS", elements)
     rows = (lambda texts: SparseRows.from_dense(count(texts).double())) if sparse else lambda t: count(t).double()
     transform = fitted({"name": "singhal", "slope": slope, "min_count": min_count}, rows(TRAINING), None)
     for texts in (TRAINING, UNSEEN):
@@ -247,7 +247,7 @@ CHAINS = [["log1p", "standard"], ["log1p", "query_minmax", "quantile"], ["standa
 @pytest.mark.parametrize("option", [*(name for name in TRANSFORMS if name != "quadratic"), *CHAINS], ids=str)
 def test_resident_streamed_and_single_lists_agree_bit_for_bit(option, monkeypatch):
     """A column such as 1.6e9 + 128 k has 3 values left when its logarithms are rounded to float32 between steps."""
-    monkeypatch.setattr("torchrank.data.chunks.ELEMENTS", 300)
+    monkeypatch.setattr("torchrank.data.rows.ELEMENTS", 300)
     x = rows_for(option, huge=1e3).float()
     x[:, 4] = 1.6e9 + 128 * (torch.arange(200) % 50)
     lists = RankingSet(x, torch.zeros(200), OFFSETS)
@@ -274,7 +274,7 @@ def test_a_chain_does_not_round_between_its_steps():
 @pytest.mark.parametrize("option", ["standard", "l2", "pca", ["none", "standard"]], ids=str)
 @pytest.mark.parametrize("sentinel", [3.4e38, -3.4e38])
 def test_a_sentinel_in_a_training_column_is_refused(option, sparse, sentinel, monkeypatch):
-    monkeypatch.setattr("torchrank.data.chunks.ELEMENTS", 100)
+    monkeypatch.setattr("torchrank.data.rows.ELEMENTS", 100)
     x = awkward_rows().float()
     x[150, 3] = sentinel
     if sparse and option != "l2":
@@ -297,7 +297,7 @@ OPTIONS = [name for name in TRANSFORMS if name != "quadratic"] + [["standard", "
 def test_fit_does_not_depend_on_the_chunks(option, monkeypatch):
     x = rows_for(option, huge=1e5)
     whole = fitted(option, x)
-    monkeypatch.setattr("torchrank.data.chunks.ELEMENTS", 100)
+    monkeypatch.setattr("torchrank.data.rows.ELEMENTS", 100)
     parts = fitted(option, x)
     assert whole.num_outputs == parts.num_outputs
     np.testing.assert_allclose(whole(x, OFFSETS).numpy(), parts(x, OFFSETS).numpy(), rtol=1e-9, atol=1e-8)
@@ -332,7 +332,7 @@ def test_forward_runs_on_meta_so_it_never_synchronises(option):
 
 @pytest.mark.parametrize("option", ["none", "l2", "log1p", ["log1p", "l2"]], ids=str)
 def test_sparse_rows_stay_sparse_and_agree_with_dense_ones(option, monkeypatch):
-    monkeypatch.setattr("torchrank.data.chunks.ELEMENTS", 100)
+    monkeypatch.setattr("torchrank.data.rows.ELEMENTS", 100)
     x = awkward_rows(huge=10).relu()
     rows = SparseRows.from_dense(x)
     dense, sparse = fitted(option, x), fitted(option, rows)
@@ -351,7 +351,7 @@ def test_the_others_refuse_sparse_rows_with_the_reason(option):
 @pytest.mark.parametrize("option", list(TRANSFORMS))
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_nan_and_infinity_are_refused_with_their_place(option, bad, monkeypatch):
-    monkeypatch.setattr("torchrank.data.chunks.ELEMENTS", 100)
+    monkeypatch.setattr("torchrank.data.rows.ELEMENTS", 100)
     x = rows_for(option, huge=1.0)
     x[123, 3] = bad
     with pytest.raises(ValueError, match=rf"feature 3 .* of row 123 is {bad}"):

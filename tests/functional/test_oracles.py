@@ -11,9 +11,9 @@ import torch
 import torchrank.functional as F
 from tests.rankers.small import FEATURES, lists
 from torchrank import NeuralRanker
-from torchrank.functional.merged import merge
 from torchrank.functional.oracles import HOST_NUMBERS
-from torchrank.functional.placement import average_precision_places
+from torchrank.functional.oracles.merged import merge
+from torchrank.functional.oracles.whole_list import average_precision_places
 
 MEASURES = ["auc", "precision", "map", "mrr", "ndcg"]
 CUTS = [("auc", None), ("map", None), ("mrr", None), ("ndcg", None)]

@@ -13,8 +13,8 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
 from torchrank.functional import cloud_pca, cloud_similarity
-from torchrank.solvers import shapes
-from torchrank.solvers.clustering import cluster_similar, cut, link, merge_small
+from torchrank.solvers.clouds import shapes
+from torchrank.solvers.clouds.clustering import cluster_similar, cut, link, merge_small
 
 # --- plain forms ---
 

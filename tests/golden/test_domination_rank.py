@@ -7,7 +7,7 @@ import torch
 from tests.golden.domination_reference import Objective, list_loss, margins_of
 from tests.rankers.small import FEATURES, data, lists, trainer
 from torchrank import DominationRank, RankingDataModule
-from torchrank.solvers.negatives import keep_negatives
+from torchrank.solvers.narrowing import keep_negatives
 
 MATRIX = [[9.0, 9.0, 9.0], [0.4, 9.0, 9.0], [2.5, 1.0, 9.0]]  # of which the part below the diagonal counts
 PENALTIES = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchrank.rankers.evaluation import RankingMetrics
+from torchrank.rankers.core.evaluation import RankingMetrics
 
 from . import reference
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from torchrank.functional import cloud_similarity, nearest_clouds
-from torchrank.solvers import hashing
-from torchrank.solvers.hashing import (
+from torchrank.solvers.clouds import hashing
+from torchrank.solvers.clouds.hashing import (
     build_tables,
     complement,
     count_candidates,

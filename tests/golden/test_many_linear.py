@@ -10,9 +10,9 @@ import torch
 from scipy.optimize import minimize
 
 from torchrank.data.batch import make_batch
-from torchrank.solvers import many_linear
-from torchrank.solvers.many_lbfgs import many_lbfgs
-from torchrank.solvers.many_linear import OwnLists, SharedLists, join_lists, solve_many_linear
+from torchrank.solvers.linear import many as many_linear
+from torchrank.solvers.linear.many import OwnLists, SharedLists, join_lists, solve_many_linear
+from torchrank.solvers.linear.many_lbfgs import many_lbfgs
 
 FEATURES = 4
 

@@ -7,7 +7,13 @@ import torch
 from torchrank import MLR, RMLR, RankingSet, RankSVM, SVMMap
 from torchrank.data.corpus import CorpusSet, Judged, SameClass
 from torchrank.functional import most_violated
-from torchrank.solvers.psi import add_diagonal_psi, add_linear_psi, add_metric_psi, linear_scores, metric_scores
+from torchrank.solvers.cutting_plane.psi import (
+    add_diagonal_psi,
+    add_linear_psi,
+    add_metric_psi,
+    linear_scores,
+    metric_scores,
+)
 
 from .local_fits import run
 from .mlr_programs import Program, lists_of

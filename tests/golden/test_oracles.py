@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torchrank.functional import oracles
-from torchrank.functional.placement import average_precision_places
+from torchrank.functional.oracles.whole_list import average_precision_places
 
 from . import mlr_reference as plain
 from .reference import blocks

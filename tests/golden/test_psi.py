@@ -6,7 +6,7 @@ import torch
 
 from torchrank.data.batch import make_batch
 from torchrank.data.corpus import CorpusSet, Judged, SameClass
-from torchrank.solvers import psi
+from torchrank.solvers.cutting_plane import psi
 
 from . import mlr_reference as plain
 from .reference import blocks

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from torchrank import functional as F
-from torchrank.solvers.warp import sampled_warp
+from torchrank.solvers.local_metrics.warp import sampled_warp
 
 from . import reference
 from .reference import tensors

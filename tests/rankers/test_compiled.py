@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from torchrank.functional.kernels import KERNELS
-from torchrank.rankers import compiled
-from torchrank.rankers.compiled import CompiledMetrics, CompiledScorer, compile_scorer, truncate
+from torchrank.rankers.lgmml import compiled
+from torchrank.rankers.lgmml.compiled import CompiledMetrics, CompiledScorer, compile_scorer, truncate
 
 PHI = {  # the table of kernels typed again
     "paper": lambda z, beta: -z * np.exp(-z),

@@ -43,7 +43,7 @@ def test_a_certified_path_warns_of_nothing(tmp_path, recwarn):
 
 
 def test_a_step_of_a_path_that_is_not_proved_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("torchrank.rankers.domination.PATH_ROUNDS", 1)
+    monkeypatch.setattr("torchrank.rankers.domination.ranker.PATH_ROUNDS", 1)
     with pytest.warns(UserWarning, match="this step of the path ends at a KKT violation of"):
         fit(tmp_path, **SOLVERS["path"] | {"path_ratio": 1e-4, "tolerance": 1e-12})
 
@@ -51,7 +51,7 @@ def test_a_step_of_a_path_that_is_not_proved_says_so(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", SOLVERS)
 def test_checkpoints_hold_everything(tmp_path, name, monkeypatch):
     """Cut after every round and taken up by a new ranker, the fit ends at the same state."""
-    monkeypatch.setattr("torchrank.rankers.domination.STEPS", 3)
+    monkeypatch.setattr("torchrank.rankers.domination.ranker.STEPS", 3)
     options = SOLVERS[name] | {"tolerance": 1e-3, "rounds": 4, "transform": None}
 
     def make():
@@ -85,7 +85,7 @@ def counted(ranker, stop=None):
 
 @pytest.mark.parametrize("name", SOLVERS)
 def test_an_interrupt_at_any_sum_loses_nothing(tmp_path, name, monkeypatch):
-    monkeypatch.setattr("torchrank.rankers.domination.STEPS", 2)  # fewer sums, as many kinds of them
+    monkeypatch.setattr("torchrank.rankers.domination.ranker.STEPS", 2)  # fewer sums, as many kinds of them
     options = SOLVERS[name] | {"tolerance": 1e-2 if "path" not in name else 5.0, "rounds": 3, "transform": None}
 
     def make():

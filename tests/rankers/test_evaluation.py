@@ -6,7 +6,7 @@ import torch
 import torch.multiprocessing
 
 from torchrank.functional import evaluate
-from torchrank.rankers.evaluation import RankingMetrics
+from torchrank.rankers.core.evaluation import RankingMetrics
 
 MEASURES = ["ndcg@3", "map", "auc"]
 

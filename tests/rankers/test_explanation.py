@@ -9,7 +9,7 @@ import torch
 from tests.rankers.local import WEIGHTS, fit, judged, with_queries
 from tests.rankers.small import FEATURES, data, lists, trainer
 from torchrank import LGMMLNet
-from torchrank.rankers.explanation import explain_differences, lists_of_pairs
+from torchrank.rankers.lgmml.explain import explain_differences, lists_of_pairs
 
 KERNELS = ["paper", "demo", "rbf", "laplace", "distance", "localized"]
 

@@ -5,7 +5,7 @@ import pytest
 
 from tests.rankers.small import data, trainer
 from torchrank import GMML, LambdaRank, RankingDataModule
-from torchrank.data.points import load_points
+from torchrank.data.sources.points import load_points
 
 
 def iris(**options) -> RankingDataModule:

@@ -9,7 +9,7 @@ import torch
 from tests.rankers.local import KERNELS, WEIGHTS, fit, moved, plain_distance, plain_scores, rows_of
 from tests.rankers.small import FEATURES, lists
 from torchrank import GMML, LGMML
-from torchrank.rankers.compiled import CompiledScorer
+from torchrank.rankers.lgmml.compiled import CompiledScorer
 
 CHANGES = [
     *({"kernel": kernel} for kernel in (*KERNELS, "localized")),

@@ -72,7 +72,7 @@ def test_the_order_of_lists_does_not_matter_where_all_are_used(tmp_path):
 
 def test_kernel_values_are_kept_or_made_again(tmp_path, monkeypatch):
     kept = fit(tmp_path, rounds=4, precision="64-true")
-    monkeypatch.setattr("torchrank.rankers.lgmml.KEPT_BYTES", 0)
+    monkeypatch.setattr("torchrank.rankers.lgmml.ranker.KEPT_BYTES", 0)
     assert_equal_fits(kept, fit(tmp_path, rounds=4, precision="64-true"))
 
 

@@ -11,7 +11,7 @@ from tests.functional import plain
 from tests.rankers.local import WEIGHTS, fit, moved, plain_scores, rows_of, split, with_queries
 from tests.rankers.small import lists, trainer
 from torchrank import RankingDataModule
-from torchrank.solvers.warp import sampled_warp
+from torchrank.solvers.local_metrics.warp import sampled_warp
 
 # ---- WARP rounds -----------------------------------------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ def test_sampled_rounds(tmp_path, monkeypatch, weights, nonneg):
         steps.extend(lr.tolist())
         return sampled_warp(*given, lr=lr, **options)
 
-    monkeypatch.setattr("torchrank.rankers.lgmml.sampled_warp", recorded)
+    monkeypatch.setattr("torchrank.rankers.lgmml.ranker.sampled_warp", recorded)
     change = {"kernel": "demo", "tau": "max", "weights": weights, "nonneg": nonneg}  # nearer is worse: weights fall
     ranker = fit(tmp_path, mode="sgd", rounds=5, lr=6.0, callbacks=[watch], **change)
     assert (watch.weights[0] == 1).all() and not torch.equal(watch.weights[0], watch.weights[1])

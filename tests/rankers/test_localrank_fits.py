@@ -16,7 +16,7 @@ from tests.rankers.small import FEATURES, data, trainer
 from torchrank import LocalRank, RankingDataModule, RankingSet
 from torchrank.data import SparseRows
 from torchrank.functional import ndcg
-from torchrank.rankers.localrank import smallest_not_worse
+from torchrank.rankers.localrank.ranker import smallest_not_worse
 
 SMALL = {"clusters": [2, 3], "transform": None, "min_lists": 1, "base_options": {"l2": 0.3}}
 FAST = {"base": "singlefeature", "base_options": {}, "rounds": 1}

@@ -10,7 +10,7 @@ import torch
 import torchrank
 from tests.rankers.small import data, trainer
 from torchrank import MetricBaseline, RankingDataModule, RankingSet
-from torchrank.data.points import load_points
+from torchrank.data.sources.points import load_points
 
 OPTIONS = {"euclidean": None, "nca": None, "lmnn": {"max_iter": 60, "n_neighbors": 2}, "itml": {"max_iter": 20}}
 

@@ -13,9 +13,9 @@ from tests.rankers.small import trainer
 from torchrank import MLR, RMLR, RankingDataModule, RankingSet
 from torchrank.data.batch import make_batch
 from torchrank.data.corpus import CorpusSet, SameClass
-from torchrank.data.points import load_points
-from torchrank.rankers.cuts import Oracle
-from torchrank.rankers.mlr import metric_components
+from torchrank.data.sources.points import load_points
+from torchrank.rankers.metric.cutting_plane import Oracle
+from torchrank.rankers.metric.mlr import metric_components
 
 # ---- the objective ----------------------------------------------------------------------------------------------
 

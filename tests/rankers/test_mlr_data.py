@@ -15,7 +15,7 @@ from torchrank.functional import average_precision
 def test_batches_and_copies_of_rows_change_nothing(tmp_path, kind, monkeypatch):
     one = fit(tmp_path / "one", data(10_000, "corpus"), **KINDS[kind])
     monkeypatch.setattr("torchrank.MLR.corpus_entries", 0)
-    monkeypatch.setattr("torchrank.rankers.mlr.KEPT", 0)
+    monkeypatch.setattr("torchrank.rankers.metric.mlr.KEPT", 0)
     other = fit(tmp_path / "flat", data(12, "flat" if kind != "map" else "corpus"), **KINDS[kind])
     torch.testing.assert_close(other.metric, one.metric, rtol=1e-7, atol=1e-7)
     assert other.trainer.current_epoch == one.trainer.current_epoch

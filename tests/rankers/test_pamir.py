@@ -12,7 +12,7 @@ from torchrank.data import SparseRows
 from torchrank.data.corpus import CorpusSet, Judged
 from torchrank.functional import average_precision, ndcg
 from torchrank.functional.ragged import pairs
-from torchrank.solvers.passive import SAMPLINGS
+from torchrank.solvers.pamir import SAMPLINGS
 
 TOPICS, DOCUMENTS, WORDS = 4, 60, 30
 OPTIONS = [

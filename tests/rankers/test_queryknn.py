@@ -14,8 +14,8 @@ from tests.rankers.rounds import check_every_cut, equal_states, interrupted
 from tests.rankers.small import FEATURES, data, lists, trainer
 from torchrank import ListNet, QueryKNN, RankingDataModule, RankingSet
 from torchrank.data import SparseRows
-from torchrank.solvers import query_vectors as module_of_vectors
-from torchrank.solvers.query_vectors import nearest_queries, query_vectors
+from torchrank.solvers import query_means as module_of_vectors
+from torchrank.solvers.query_means import nearest_queries, query_vectors
 
 QUICK = {"neighbours": 3, "l2": 0.1, "transform": None}
 

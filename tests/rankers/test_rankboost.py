@@ -15,8 +15,8 @@ from tests.rankers.rounds import check_every_cut, check_every_interrupt, equal_s
 from tests.rankers.small import FEATURES, data, lists, trainer
 from torchrank import RankBoost, RankingDataModule, RankingSet
 from torchrank.data import SparseRows
-from torchrank.solvers.potentials import crossing_masses, pair_masses, paired_lists
-from torchrank.solvers.thresholds import stump_scores
+from torchrank.solvers.boosting.potentials import crossing_masses, pair_masses, paired_lists
+from torchrank.solvers.boosting.thresholds import stump_scores
 
 CHOICES = [{}, {"bins": None}, {"bins": 8, "alpha": "exact"}, {"pair_weight": "query", "allow_negative": False}]
 

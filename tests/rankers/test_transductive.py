@@ -13,8 +13,8 @@ from tests.golden.test_many_linear import objective
 from tests.rankers.small import FEATURES, data, lists, trainer
 from torchrank import ListNet, RankBoost, RankingDataModule, RankingSet, TransductivePCA
 from torchrank.data import SparseRows
-from torchrank.solvers import many_boosting
-from torchrank.solvers.many_boosting import Rules, boost_many, project, rule_scores
+from torchrank.solvers.boosting import many as many_boosting
+from torchrank.solvers.boosting.many import Rules, boost_many, project, rule_scores
 
 QUICK = {"components": 2, "l2": 0.1, "transform": None}
 

@@ -7,7 +7,7 @@ import pytest
 
 from torchrank.report.clairvoyant import clairvoyant, clairvoyant_sheet, deal
 from torchrank.report.figure1 import figure1_sheet, nearer
-from torchrank.report.sheets import markdown
+from torchrank.report.tables import markdown
 
 
 def draw(seed, queries=30, models=5, levels=4):

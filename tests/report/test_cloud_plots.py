@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from torchrank.report.clairvoyant import clairvoyant
-from torchrank.report.cloud_plots import plot_clouds, plot_numbers, plot_ranks, within_by_chance
+from torchrank.report.plots.clouds import plot_clouds, plot_numbers, plot_ranks, within_by_chance
 
 pytest.importorskip("matplotlib")
 

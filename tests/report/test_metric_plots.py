@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tests.report.sweep import write_run
-from torchrank.report.metric_plots import (
+from torchrank.report.knn import SELECTIONS, tabulate_neighbours
+from torchrank.report.plots.metrics import (
     plot_features,
     plot_measures,
     plot_neighbours,
@@ -12,8 +13,7 @@ from torchrank.report.metric_plots import (
     plot_spectrum,
     spectrum,
 )
-from torchrank.report.neighbours import SELECTIONS, tabulate_neighbours
-from torchrank.report.table import tabulate
+from torchrank.report.summary import tabulate
 
 
 def test_a_spectrum_is_that_of_its_factors(tmp_path):

@@ -8,8 +8,8 @@ import pytest
 
 from tests.report.sweep import write_run
 from torchrank.cli import main
-from torchrank.report.neighbours import pages, tabulate_neighbours
-from torchrank.report.sheets import markdown
+from torchrank.report.knn import pages, tabulate_neighbours
+from torchrank.report.tables import markdown
 
 CUTS, POINTS = (1, 3, 11), 8
 

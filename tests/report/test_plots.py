@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.report.sweep import write_run
-from torchrank.report.plots import plot_sweep, sweep_lines
+from torchrank.report.plots.sweep import plot_sweep, sweep_lines
 from torchrank.report.results import read_runs
 
 METRICS = (1, 2, 10)
@@ -135,5 +135,5 @@ def test_what_would_be_a_wrong_figure_is_refused(tmp_path):
 
 
 def test_numbers_come_without_matplotlib():
-    code = "import sys, torchrank.report.plots; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, torchrank.report.plots.sweep; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

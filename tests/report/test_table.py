@@ -10,8 +10,8 @@ from scipy import stats
 
 from tests.report.sweep import TEXT, write_run, write_sweep
 from torchrank.report.results import read_runs
-from torchrank.report.sheets import markdown, sheets, show
-from torchrank.report.table import tabulate, write
+from torchrank.report.summary import tabulate, write
+from torchrank.report.tables import markdown, sheets, show
 
 
 def test_means_deviations_and_pooled_means(tmp_path):

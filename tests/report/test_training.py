@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from torchrank.report.training import plot_training, read_training
+from torchrank.report.plots.training import plot_training, read_training
 
 
 def write(folder, rows):

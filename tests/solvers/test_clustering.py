@@ -5,8 +5,8 @@ import warnings
 import pytest
 import torch
 
-from torchrank.solvers import shapes
-from torchrank.solvers.clustering import cut, draw_lists, link, merge_small
+from torchrank.solvers.clouds import shapes
+from torchrank.solvers.clouds.clustering import cut, draw_lists, link, merge_small
 
 
 def cluster_clouds(u, ranks, clusters, *, kind="ordered", min_size=1, seed=0):

@@ -7,9 +7,9 @@ from scipy.optimize import minimize
 
 from tests.solvers.coordinate_problems import FEATURES, PENALTIES, loss, objective, problem, setting, zeros
 from torchrank.functional.domination import domination_slopes
-from torchrank.solvers.coordinate import coordinate_step, coordinate_sweep, useful_blocks
-from torchrank.solvers.fista import fista_start, fista_step
-from torchrank.solvers.penalty import Penalty
+from torchrank.solvers.domination.coordinate import coordinate_step, coordinate_sweep, useful_blocks
+from torchrank.solvers.domination.fista import fista_start, fista_step
+from torchrank.solvers.domination.penalty import Penalty
 
 # ---- every update -----------------------------------------------------------------------------------------------
 

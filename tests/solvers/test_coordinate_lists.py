@@ -20,8 +20,8 @@ from tests.solvers.coordinate_problems import (
 )
 from torchrank.data import SparseRows
 from torchrank.data.batch import make_batch
-from torchrank.solvers.coordinate import coordinate_lists, coordinate_step, coordinate_sweep
-from torchrank.solvers.penalty import Penalty
+from torchrank.solvers.domination.coordinate import coordinate_lists, coordinate_step, coordinate_sweep
+from torchrank.solvers.domination.penalty import Penalty
 
 # ---- sums that are kept -----------------------------------------------------------------------------------------
 

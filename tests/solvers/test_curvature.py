@@ -10,7 +10,7 @@ from tests.golden.domination_reference import Objective
 from torchrank.data import SparseRows
 from torchrank.data.batch import make_batch
 from torchrank.functional.ragged import dominating, segment_sum
-from torchrank.solvers.curvature import add_curvature
+from torchrank.solvers.domination.curvature import add_curvature
 
 LENGTHS, FEATURES = [5, 1, 8, 0, 12], 6
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
-from torchrank.solvers import cutting_plane
-from torchrank.solvers.admm import Cuts, Reduced, admm
-from torchrank.solvers.cutting_plane import add_cut, gap, restart, start
-from torchrank.solvers.interior_point import interior_point
-from torchrank.solvers.reduced import solve_reduced
-from torchrank.solvers.regularisers import make_regulariser
+from torchrank.solvers.cutting_plane import plane as cutting_plane
+from torchrank.solvers.cutting_plane.admm import Cuts, Reduced, admm
+from torchrank.solvers.cutting_plane.interior_point import interior_point
+from torchrank.solvers.cutting_plane.plane import add_cut, gap, restart, start
+from torchrank.solvers.cutting_plane.reduced_problem import solve_reduced
+from torchrank.solvers.cutting_plane.regularisers import make_regulariser
 
 NAMES = ("trace", "fro", "l21", "diagonal", "linear", "anchor")
 

@@ -6,8 +6,8 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from torchrank.solvers.fista import Fista, fista_start, fista_step
-from torchrank.solvers.penalty import Penalty
+from torchrank.solvers.domination.fista import Fista, fista_start, fista_step
+from torchrank.solvers.domination.penalty import Penalty
 
 ROWS, FEATURES = 40, 7
 

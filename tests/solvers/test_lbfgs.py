@@ -5,7 +5,7 @@ import pytest
 import scipy.optimize
 import torch
 
-from torchrank.solvers.lbfgs import ROUNDING, lbfgs_start, lbfgs_step
+from torchrank.solvers.linear.lbfgs import ROUNDING, lbfgs_start, lbfgs_step
 
 
 def logistic(seed: int, condition: float):

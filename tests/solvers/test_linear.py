@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchrank.data import SparseRows
 from torchrank.data.batch import make_batch
-from torchrank.solvers.linear import add_gradient, column_extremes, entry_scores, restrict, take_columns
+from torchrank.solvers.linear.scores import add_gradient, column_extremes, entry_scores, restrict, take_columns
 
 LENGTHS, ROWS, FEATURES, TOPICS = [4, 0, 1, 6], 9, 5, 7
 

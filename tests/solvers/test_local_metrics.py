@@ -14,10 +14,10 @@ import scipy.linalg
 import torch
 
 from tests.functional import plain
-from torchrank.data.lists import RankingSet
+from torchrank.data.sets import RankingSet
 from torchrank.functional.ragged import segment_sum
-from torchrank.solvers.local_metrics import KAPPAS, MetricOptions, local_metrics, ridged
-from torchrank.solvers.sources import high_and_low
+from torchrank.solvers.local_metrics.closed_form import KAPPAS, MetricOptions, local_metrics, ridged
+from torchrank.solvers.local_metrics.sources import high_and_low
 
 OPTIONS = MetricOptions(metrics=4, queries_per_metric=3)
 WIDTH = 5
@@ -266,7 +266,7 @@ def test_solved_in_pieces(monkeypatch, many):
     """More lists than fit at once and more metrics than fit at once."""
     train, options = lists(7, num_lists=40), replace(OPTIONS, metrics=9)
     whole = learn(train, options)
-    monkeypatch.setattr("torchrank.solvers.local_metrics.AT_ONCE", 6 * 25 * 2 if many else 1)
+    monkeypatch.setattr("torchrank.solvers.local_metrics.closed_form.AT_ONCE", 6 * 25 * 2 if many else 1)
     assert_same(whole, learn(train, options), 1e-12)
 
 

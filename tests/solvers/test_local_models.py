@@ -8,9 +8,9 @@ from scipy.special import log_softmax, softmax
 
 from torchrank.data.batch import make_batch
 from torchrank.functional import average_precision, ndcg
-from torchrank.solvers import local_models
-from torchrank.solvers.local_models import group_models, group_similarity, measure_models
-from torchrank.solvers.many_linear import join_lists
+from torchrank.solvers.clouds import groups as local_models
+from torchrank.solvers.clouds.groups import group_models, group_similarity, measure_models
+from torchrank.solvers.linear.many import join_lists
 
 
 def draw(seed, lengths=(5, 8, 3, 6, 4, 7)):

@@ -9,7 +9,7 @@ from scipy.stats import chisquare
 
 from torchrank import RankingSet
 from torchrank.data import SparseRows
-from torchrank.solvers.negatives import keep_negatives
+from torchrank.solvers.narrowing import keep_negatives
 
 
 def lists(lengths=(7, 0, 1, 30, 12, 5), seed=0):

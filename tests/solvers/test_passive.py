@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from scipy.stats import chisquare
 
 from torchrank.data import SparseRows
-from torchrank.solvers.passive import (
+from torchrank.solvers.pamir import (
     SAMPLINGS,
     SMALLEST,
     differences,

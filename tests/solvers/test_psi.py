@@ -8,8 +8,8 @@ import torch
 
 from torchrank.data import SparseRows
 from torchrank.data.batch import make_batch
-from torchrank.solvers import psi
-from torchrank.solvers.psi import (
+from torchrank.solvers.cutting_plane import psi
+from torchrank.solvers.cutting_plane.psi import (
     add_diagonal_psi,
     add_linear_psi,
     add_metric_psi,

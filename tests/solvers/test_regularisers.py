@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from torchrank.solvers.interior_point import interior_point
-from torchrank.solvers.regularisers import REGULARISERS, GroupSparse, make_regulariser, shrink_spectrum
+from torchrank.solvers.cutting_plane.interior_point import interior_point
+from torchrank.solvers.cutting_plane.regularisers import REGULARISERS, GroupSparse, make_regulariser, shrink_spectrum
 
 D = 5
 

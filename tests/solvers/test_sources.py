@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torchrank.data.batch import make_batch
-from torchrank.solvers.sources import (
+from torchrank.solvers.local_metrics.sources import (
     ListTable,
     add_table,
     draw_candidates,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import torchrank.functional as F
-from torchrank.solvers.warp import sampled_warp
+from torchrank.solvers.local_metrics.warp import sampled_warp
 
 LABELS = [0, 2, 0, 1, 1, 0, 0, 0]
 

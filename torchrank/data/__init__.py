@@ -2,12 +2,12 @@
 
 from torchrank.data.batch import Batch, make_batch
 from torchrank.data.cleaning import CleanReport, clean
-from torchrank.data.lists import RankingSet
 from torchrank.data.sampler import BudgetSampler, ranges, shard
+from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
-from torchrank.data.synthetic import synthetic_splits
-from torchrank.data.transform import Transform
+from torchrank.data.synthetic.mslr import synthetic_splits
 from torchrank.data.transforms import make_transform
+from torchrank.data.transforms.base import Transform
 
 __all__ = [
     "Batch",

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from torchrank.data.cache_files import DamagedError, check_set, is_fresh, load_set, read_all, save_set, state
 from torchrank.data.letor import DataWarning
-from torchrank.data.letor_files import side_file
-from torchrank.data.lists import RankingSet
+from torchrank.data.letor.files import side_file
+from torchrank.data.sets import RankingSet
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from torchrank.data.lists import RankingSet
+from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
 from torchrank.data.strings import Strings
 

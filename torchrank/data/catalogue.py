@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from torchrank.data.cache import cached
-from torchrank.data.download import fetch
 from torchrank.data.entries import CATALOGUE, Entry
 from torchrank.data.letor import DataWarning, read_letor
-from torchrank.data.lists import RankingSet
+from torchrank.data.sets import RankingSet
+from torchrank.data.sources.download import fetch
 
 COMPRESSED = (".gz", ".zst")
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from torchrank.data.chunks import ELEMENTS
-from torchrank.data.lists import RankingSet
+from torchrank.data.rows import ELEMENTS
+from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
 
 

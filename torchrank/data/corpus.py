@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from torchrank.data.batch import Batch, count_grades, count_pairs
-from torchrank.data.lists import Ids, RankingSet
+from torchrank.data.sets import Ids, RankingSet
 from torchrank.data.sparse import SparseRows
-from torchrank.data.transform import Transform
+from torchrank.data.transforms.base import Transform
 from torchrank.functional.ragged import entries_of, list_ids, per_entry, positions_within
 
 

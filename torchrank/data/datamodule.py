@@ -15,19 +15,19 @@ from torch.utils.data import Dataset
 from torchrank.data.batch import Batch
 from torchrank.data.catalogue import CATALOGUE, find_entry, load_splits
 from torchrank.data.cleaning import clean
-from torchrank.data.clouds import load_clouds
-from torchrank.data.gaussian import load_gaussian
 from torchrank.data.letor import DataWarning
-from torchrank.data.lists import RankingSet
-from torchrank.data.matchmaking import load_matchmaking
-from torchrank.data.music import load_music
-from torchrank.data.points import load_points
-from torchrank.data.rcv1 import load_rcv1
-from torchrank.data.retrieval import load_retrieval
 from torchrank.data.sampler import BudgetSampler, ranges, shard
-from torchrank.data.synthetic import synthetic_splits
-from torchrank.data.text import load_text
-from torchrank.data.transform import Transform
+from torchrank.data.sets import RankingSet
+from torchrank.data.sources.points import load_points
+from torchrank.data.sources.rcv1 import load_rcv1
+from torchrank.data.sources.retrieval import load_retrieval
+from torchrank.data.synthetic.clouds import load_clouds
+from torchrank.data.synthetic.gaussian import load_gaussian
+from torchrank.data.synthetic.matchmaking import load_matchmaking
+from torchrank.data.synthetic.mslr import synthetic_splits
+from torchrank.data.synthetic.music import load_music
+from torchrank.data.synthetic.text import load_text
+from torchrank.data.transforms.base import Transform
 from torchrank.functional.ragged import entries_of
 
 LOADERS: dict[str, Callable] = {

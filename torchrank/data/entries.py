@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from torchrank.data.download import Link
+from torchrank.data.sources.download import Link
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 LETOR_FILES = MappingProxyType(

@@ -5,7 +5,7 @@ from torchrank.functional.conventions import CONVENTIONS, describe, evaluate
 from torchrank.functional.domination import domination_loss
 from torchrank.functional.gaussians import cloud_gaussians, cloud_moments, gaussian_divergence
 from torchrank.functional.losses import LOSSES, lambdarank_loss, listnet_loss, rank_weights, ranknet_loss, warp_loss
-from torchrank.functional.metrics import (
+from torchrank.functional.measures import (
     all_pairs_error,
     auc,
     average_precision,

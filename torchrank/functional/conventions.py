@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from torchrank.functional import metrics
+from torchrank.functional import measures
 from torchrank.functional.neighbours import vote_errors
 from torchrank.functional.ragged import read
 from torchrank.functional.ranking import Hits, Ranking, check, hits, rank_checked
@@ -227,7 +227,7 @@ def _ndcgs(ranking: Ranking, rules: Convention, wanted: dict[str, Measure]) -> d
     for minus in (False, True):
         names = [name for name, measure in wanted.items() if measure.family == "ndcg" and measure.minus == minus]
         if names:
-            found = metrics.ndcg_at(
+            found = measures.ndcg_at(
                 ranking,
                 [wanted[name].k for name in names],
                 gain=rules.gain,
@@ -244,26 +244,26 @@ def _value(ranking: Ranking, found: Hits, rules: Convention, measure: Measure, m
     empty, k = 0.0 if measure.minus else rules.empty, measure.k
     match measure.family:
         case "mean_ndcg":
-            return metrics.mean_ndcg_of(
+            return measures.mean_ndcg_of(
                 ranking, gain=rules.gain, discount=rules.discount, ties=rules.ties, empty=rules.empty
             )
         case "map" if rules.map_divisor == "cut" and k is not None:
-            value = metrics.average_precision_of(ranking, found, k, empty=empty)
+            value = measures.average_precision_of(ranking, found, k, empty=empty)
             return torch.where(found.total > k, value * found.total / k, value)
         case "map":
-            return metrics.average_precision_of(ranking, found, k, empty=empty)
+            return measures.average_precision_of(ranking, found, k, empty=empty)
         case "p":
-            return metrics.precision_of(ranking, found, k, empty=empty)
+            return measures.precision_of(ranking, found, k, empty=empty)
         case "recall":
-            return metrics.recall_of(ranking, found, k, empty=empty)
+            return measures.recall_of(ranking, found, k, empty=empty)
         case "mrr":
-            return metrics.reciprocal_rank_of(found, k, empty=empty)
+            return measures.reciprocal_rank_of(found, k, empty=empty)
         case "err":
-            return metrics.err_of(ranking, k, max_label=cast(float, max_label), empty=empty)
+            return measures.err_of(ranking, k, max_label=cast(float, max_label), empty=empty)
         case "auc":
-            return metrics.auc_of(ranking, rules.threshold)
+            return measures.auc_of(ranking, rules.threshold)
         case "domination_error":
-            return metrics.domination_error_of(ranking)
+            return measures.domination_error_of(ranking)
         case "all_pairs_error":
-            return metrics.all_pairs_error_of(ranking)
+            return measures.all_pairs_error_of(ranking)
     raise AssertionError(measure)

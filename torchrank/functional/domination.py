@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchrank.functional.gradient import KnownGradient
+from torchrank.functional.known_gradient import KnownGradient
 from torchrank.functional.ragged import list_ids, measure_sum, read, wide
 from torchrank.functional.ranking import check_lists, levels_of, result_dtype
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torchrank.functional.domination import domination_loss
 from torchrank.functional.gains import discount_of, gain_of, ideal_dcg
-from torchrank.functional.gradient import KnownGradient
+from torchrank.functional.known_gradient import KnownGradient
 from torchrank.functional.oracles import structured_hinge
 from torchrank.functional.ragged import (
     dominating,

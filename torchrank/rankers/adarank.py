@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
 from torchrank.functional.conventions import parse_measure
-from torchrank.functional.metrics import average_precision, ndcg
+from torchrank.functional.measures import average_precision, ndcg
 from torchrank.functional.ragged import per_entry, sort_within, to_offsets
-from torchrank.rankers.base import RoundRanker
+from torchrank.rankers.core.ranker import RoundRanker
 from torchrank.rankers.singlefeature import dense
-from torchrank.solvers.linear import entry_scores
-from torchrank.solvers.thresholds import first_largest
+from torchrank.solvers.boosting.thresholds import first_largest
+from torchrank.solvers.linear.scores import entry_scores
 
 BLOCK = 2**22  # values ranked at once when all features are measured
 SAME = 1e-12  # a change of a measure below this is none

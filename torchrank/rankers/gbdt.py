@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
-from torchrank.rankers.base import RoundRanker
+from torchrank.rankers.core.ranker import RoundRanker
 
 OBJECTIVES = ("lambdarank", "rank_xendcg", "regression")  # the papers' lambda-MART, its listwise variant, and GBRT
 ROUNDS = ("num_iteration", "num_tree", "num_round", "nround", "n_iter", "n_estimators", "max_iter", "num_boost_round")

@@ -6,9 +6,9 @@ from torch import Tensor
 
 from torchrank.data.batch import Batch
 from torchrank.functional.losses import listnet_loss
+from torchrank.rankers.core.rounds import start_rounds
 from torchrank.rankers.neural import LinearScorer, NeuralRanker
-from torchrank.rankers.rounds import start_rounds
-from torchrank.solvers.lbfgs import LBFGS, lbfgs_step
+from torchrank.solvers.linear.lbfgs import LBFGS, lbfgs_step
 
 MEMORY = 30  # moves remembered by L-BFGS
 

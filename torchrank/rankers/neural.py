@@ -10,7 +10,7 @@ from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
 from torchrank.functional.kernels import KERNELS
 from torchrank.functional.losses import LOSSES
-from torchrank.rankers.base import GradientRanker
+from torchrank.rankers.core.ranker import GradientRanker
 
 
 class LinearScorer(nn.Module):

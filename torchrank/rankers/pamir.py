@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
-from torchrank.rankers.base import RoundRanker, density_of
-from torchrank.rankers.topics import check_topics, topic_names
-from torchrank.solvers.linear import entry_scores
-from torchrank.solvers.passive import (
+from torchrank.rankers.core.ranker import RoundRanker, density_of
+from torchrank.rankers.core.topics import check_topics, topic_names
+from torchrank.solvers.linear.scores import entry_scores
+from torchrank.solvers.local_metrics.sources import found_in
+from torchrank.solvers.pamir import (
     Passed,
     differences,
     draw_lists,
@@ -23,7 +24,6 @@ from torchrank.solvers.passive import (
     passive_minibatches,
     passive_steps,
 )
-from torchrank.solvers.sources import found_in
 
 NUMBERS = 2**24  # numbers of the differences held at once: 128 MB in float64
 

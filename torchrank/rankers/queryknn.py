@@ -7,11 +7,11 @@ from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
-from torchrank.rankers.base import RoundRanker
+from torchrank.rankers.core.ranker import RoundRanker
 from torchrank.rankers.singlefeature import dense
-from torchrank.solvers.many_linear import Lists, join_lists, solve_many_linear
-from torchrank.solvers.many_losses import LOSSES
-from torchrank.solvers.query_vectors import nearest_queries, own_scores, query_vectors
+from torchrank.solvers.linear.losses import LOSSES
+from torchrank.solvers.linear.many import Lists, join_lists, solve_many_linear
+from torchrank.solvers.query_means import nearest_queries, own_scores, query_vectors
 
 
 class QueryKNN(RoundRanker):

@@ -6,11 +6,18 @@ import torch
 from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
-from torchrank.rankers.base import RoundRanker
+from torchrank.rankers.core.ranker import RoundRanker
 from torchrank.rankers.singlefeature import dense
-from torchrank.solvers.many_linear import join_lists
-from torchrank.solvers.potentials import PairedLists, crossing_masses, pair_masses, paired_lists
-from torchrank.solvers.thresholds import Thresholds, binned_edges, encode, exact_edges, first_largest, stump_scores
+from torchrank.solvers.boosting.potentials import PairedLists, crossing_masses, pair_masses, paired_lists
+from torchrank.solvers.boosting.thresholds import (
+    Thresholds,
+    binned_edges,
+    encode,
+    exact_edges,
+    first_largest,
+    stump_scores,
+)
+from torchrank.solvers.linear.many import join_lists
 
 SAMPLE = 10_000  # rows from which bins are made
 CLIP = 1 - 1e-10  # largest |r|: one rule that orders every pair gets a finite weight

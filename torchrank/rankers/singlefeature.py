@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from torchrank.data.batch import Batch
-from torchrank.functional.metrics import ndcg
-from torchrank.rankers.base import RoundRanker
+from torchrank.functional.measures import ndcg
+from torchrank.rankers.core.ranker import RoundRanker
 
 
 class SingleFeature(RoundRanker):

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from torchrank.data.batch import Batch, make_batch
 from torchrank.functional.clouds import choose_components, cloud_pca
 from torchrank.functional.ragged import per_entry, to_offsets, wide
-from torchrank.rankers.base import RoundRanker
+from torchrank.rankers.core.ranker import RoundRanker
 from torchrank.rankers.singlefeature import dense
-from torchrank.solvers.many_boosting import Rules, boost_many, project, rule_scores
-from torchrank.solvers.many_linear import Lists, ManyLinear, join_lists, solve_many_linear
-from torchrank.solvers.query_vectors import own_scores
+from torchrank.solvers.boosting.many import Rules, boost_many, project, rule_scores
+from torchrank.solvers.linear.many import Lists, ManyLinear, join_lists, solve_many_linear
+from torchrank.solvers.query_means import own_scores
 
 BASES = ("listnet", "ranksvm", "rankboost")
 MOST_COMPONENTS = 20  # of components="auto"

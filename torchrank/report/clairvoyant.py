@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torchrank.report.sheets import NOTHING, Sheet
+from torchrank.report.tables import NOTHING, Sheet
 
 ROUNDING = 1e-12  # measures that differ by less are equal
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
-from torchrank.report.sheets import Sheet
+from torchrank.report.tables import Sheet
 
 PUBLISHED = {  # Banerjee, Dubey, Machchhar & Chakrabarti 2009, Figure 1; its parameters are not published
     "AP": (1.000, 0.887), "pca": (0.177, 0.810), "jeffreys": (84.6, 48.0), "1 - K": (1.000, 0.917), "mean": (95.9, 1.1),

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from torchrank.data.batch import Batch
 from torchrank.functional.ragged import ranks
-from torchrank.solvers.negatives import narrow
-from torchrank.solvers.psi import metric_scores
+from torchrank.solvers.cutting_plane.psi import metric_scores
+from torchrank.solvers.narrowing import narrow
 
 IMPOSTORS = 3  # for each relevant neighbour
 

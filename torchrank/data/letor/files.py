@@ -1,0 +1,124 @@
+"""The bytes of a data file, plain or compressed, in blocks of whole lines; and the side file with the list lengths."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from torchrank.data.letor.form import show
+
+BLOCK = 4 << 20
+GZIP, ZSTD, BOM = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xef\xbb\xbf"
+
+
+class Block(NamedTuple):
+    """Whole lines of a file."""
+
+    text: bytes
+    first_line: int  # from 1
+    place: int  # bytes of the file read so far, for the progress bar
+
+
+def read_blocks(path: Path, size: int = BLOCK) -> Iterator[Block]:
+    """The file in blocks that end at a line's end; gzip and zstd are known by their first bytes, a BOM is left out."""
+    with path.open("rb") as raw:
+        pieces: list[bytes] = []  # a line that is longer than a block
+        line = 1
+        for chunk in _chunks(raw, size, path):
+            cut = chunk.rfind(b"\n") + 1
+            pieces.append(chunk[:cut] if cut else chunk)
+            if cut:
+                block = b"".join(pieces)
+                yield Block(block.removeprefix(BOM) if line == 1 else block, line, raw.tell())
+                line, pieces = line + block.count(b"\n"), [chunk[cut:]]
+        if block := b"".join(pieces):
+            yield Block(block.removeprefix(BOM) if line == 1 else block, line, raw.tell())
+
+
+def _chunks(raw: BinaryIO, size: int, path: Path) -> Iterator[bytes]:
+    start = raw.read(4)
+    raw.seek(0)
+    opened = _gzip(raw, size) if start.startswith(GZIP) else _zstd(raw, size) if start == ZSTD else _plain(raw, size)
+    try:
+        yield from opened
+    except (OSError, EOFError, zlib.error) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk, not the data
+        raise ValueError(f"{path}: the compressed data is damaged or cut off: {error}. Fetch the file again") from error
+
+
+def _plain(raw: BinaryIO | gzip.GzipFile, size: int) -> Iterator[bytes]:
+    while chunk := raw.read(size):
+        yield chunk
+
+
+def _gzip(raw: BinaryIO, size: int) -> Iterator[bytes]:
+    with gzip.GzipFile(fileobj=raw) as stream:
+        yield from _plain(stream, size)
+
+
+def _zstd(raw: BinaryIO, size: int) -> Iterator[bytes]:
+    """Frame by frame: the stream reader of zstandard takes a file that was cut off for a whole one."""
+    try:
+        import zstandard
+    except ImportError as error:
+        raise ValueError("a .zst file needs the package zstandard: pip install 'torchrank[zstd]'") from error
+    frame = None
+    rest = b""
+    while chunk := rest or raw.read(size >> 2):
+        frame = frame or zstandard.ZstdDecompressor().decompressobj()
+        try:
+            text = frame.decompress(chunk)
+        except zstandard.ZstdError as error:
+            raise EOFError(str(error)) from error
+        rest = frame.unused_data
+        frame = None if frame.eof else frame
+        if text:
+            yield text
+    if frame is not None:
+        raise EOFError("the last zstd frame is incomplete")
+
+
+def side_file(path: Path, query_file: str | Path | None) -> Path:
+    """The file with the list lengths: the one named, or `path` with .query (LightGBM) or .group (XGBoost) added.
+
+    Of a compressed file `rank.train.gz` also `rank.train.query` and `rank.train.group`.
+    """
+    if query_file is not None:
+        return Path(query_file)
+    names = [path.name, path.stem] if path.suffix in (".gz", ".zst") else [path.name]
+    sides = [path.with_name(name + suffix) for name in names for suffix in (".query", ".group")]
+    for side in sides:
+        if side.is_file():
+            return side
+    raise ValueError(
+        f"{path}: qid=file needs the list lengths beside it, one number per line: expected a file named "
+        f"{' or '.join(side.name for side in sides)}, found none"
+    )
+
+
+def line_with(path: Path, index: int) -> int:
+    """The first line, from 1, of a row with this index; 0 if there is none."""
+    token = re.compile(rb"\s0*%d:" % index)
+    for block in read_blocks(path):
+        for line, text in enumerate(block.text.split(b"\n"), block.first_line):
+            if token.search(text.partition(b"#")[0]):
+                return line
+    return 0
+
+
+def read_lengths(path: Path) -> list[int]:
+    """The list lengths of a .query or .group file, one whole number per line."""
+    lengths = []
+    for block in read_blocks(path):
+        for line, text in enumerate(block.text.split(b"\n"), block.first_line):
+            token = text.strip()
+            if token and not (token.isdigit() and 0 < len(token) < 19 and int(token) > 0):
+                raise ValueError(f"{path}, line {line}: list length {show(token)}: expected one whole number from 1")
+            if token:
+                lengths.append(int(token))
+    return lengths

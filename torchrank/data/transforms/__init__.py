@@ -1,0 +1,316 @@
+"""The feature transforms that rankers choose from, one or several in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchrank.data.rows import Chunks, Rows, column_squares, present, word_counts
+from torchrank.data.sparse import SparseRows
+from torchrank.data.transforms.base import Transform
+from torchrank.functional.ragged import list_ids, per_entry
+
+SAMPLE = 10_000  # training rows from which quantiles are taken
+MOST_PRODUCTS = 100_000  # outputs of a quadratic transform, that of 445 features: a row of them takes 400 kB
+
+
+class Identity(Transform):
+    """Leaves the rows as they are."""
+
+    def change(self, values: Tensor, columns: Tensor | slice) -> Tensor:
+        return values
+
+
+class Standard(Transform):
+    """Subtract the training mean, divide by the training deviation (1 for a constant column), clip to [-8, 8]."""
+
+    learns = True
+    sparse_refusal = "subtracting means would fill every zero. Use transform=l2, or data.sparse=false"
+    clip = 8.0
+    mean: Tensor  # (D,)
+    deviation: Tensor  # (D,)
+
+    def __init__(self, num_features: int):
+        super().__init__(num_features)
+        self.register_buffer("mean", torch.zeros(num_features, dtype=torch.float64))
+        self.register_buffer("deviation", torch.ones(num_features, dtype=torch.float64))
+
+    def learn(self, chunks: Chunks, seed: int) -> None:
+        mean = chunks.mean()
+        variance = chunks.total(lambda rows: ((rows - mean) ** 2).sum(0)) / chunks.num_rows
+        self.store(mean=mean, deviation=torch.where(variance > 0, variance.sqrt(), 1.0))
+
+    def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
+        return ((x - self.mean) / self.deviation).clamp(-self.clip, self.clip)
+
+
+class QueryMinMax(Transform):
+    """(x - min) / (max - min) within each list and column, 0 where they are equal (LETOR's QueryLevelNorm)."""
+
+    per_query = True
+    sparse_refusal = "subtracting minima would fill the zeros of columns with negative values. Use data.sparse=false"
+
+    def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
+        wide, places = x.double(), list_ids(offsets, len(x))[:, None].expand_as(x)
+        start = wide.new_full((len(offsets) - 1, x.shape[1]), torch.inf)
+        low = start.scatter_reduce(0, places, wide, "amin")
+        spread = (-start).scatter_reduce(0, places, wide, "amax") - low
+        spread = torch.where(spread > 0, spread, 1.0)
+        return (wide - per_entry(low, offsets, len(x))) / per_entry(spread, offsets, len(x))
+
+
+class ColumnNorm(Transform):
+    """Divide each column by its 2-norm over the training rows (by 1 if that is 0)."""
+
+    learns = True
+    norm: Tensor  # (D,)
+
+    def __init__(self, num_features: int):
+        super().__init__(num_features)
+        self.register_buffer("norm", torch.ones(num_features, dtype=torch.float64))
+
+    def learn(self, chunks: Chunks, seed: int) -> None:
+        squares = chunks.total(column_squares)
+        self.store(norm=torch.where(squares > 0, squares.sqrt(), 1.0))
+
+    def change(self, values: Tensor, columns: Tensor | slice) -> Tensor:
+        return values / self.norm[columns]
+
+
+class SignedLog(Transform):
+    """sign(x) log(1 + |x|)."""
+
+    def change(self, values: Tensor, columns: Tensor | slice) -> Tensor:
+        below, above = values.double().clamp(max=0), values.double().clamp(min=0)
+        return torch.where(values < 0, -(-below).log1p(), above.log1p())  # the slope at 0 is 1, that of |x| would be 0
+
+
+class Quantile(Transform):
+    """The normal score of a value's place among the training values, linear between 1001 order statistics.
+
+    Values that occur often (an atom at zero) get the middle of their range of ranks. Outside the training range the
+    score of the end is taken, so every output is finite. From a seeded subsample of at most 10,000 rows.
+    """
+
+    learns = True
+    sparse_refusal = "a normal score of zero is not zero. Use transform=log1p, or data.sparse=false"
+    points = 1001
+    nodes: Tensor  # (D, points) order statistics of the training values
+    scores: Tensor  # (D, points) their normal scores
+
+    def __init__(self, num_features: int):
+        super().__init__(num_features)
+        self.register_buffer("nodes", torch.zeros(num_features, self.points, dtype=torch.float64))
+        self.register_buffer("scores", torch.zeros(num_features, self.points, dtype=torch.float64))
+
+    def learn(self, chunks: Chunks, seed: int) -> None:
+        values = chunks.sample(SAMPLE, seed).T.contiguous().sort(1).values  # (D, sample)
+        count = values.shape[1]
+        places = torch.linspace(0, count - 1, self.points, dtype=torch.float64, device=values.device)
+        nodes = values[:, places.round().long()].contiguous()
+        ranks = torch.searchsorted(values, nodes) + torch.searchsorted(values, nodes, right=True)
+        self.store(nodes=nodes, scores=torch.special.ndtri(ranks.double() / (2 * count)))
+
+    def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
+        values = x.double().T.contiguous()  # (D, N)
+        above = torch.searchsorted(self.nodes, values, right=True)
+        low, high = (above - 1).clamp(min=0), above.clamp(max=self.points - 1)
+        start, gap = self.nodes.gather(1, low), self.nodes.gather(1, high) - self.nodes.gather(1, low)
+        share = torch.where(gap > 0, (values - start) / torch.where(gap > 0, gap, 1.0), 0.0)  # no slope is 0/0
+        return torch.lerp(self.scores.gather(1, low), self.scores.gather(1, high), share).T
+
+
+class PCA(Transform):
+    """The fewest principal components that hold the share `variance` of the training variance, not rescaled.
+
+    Signs: the entry of largest magnitude of each component is positive. Chain with "standard" if the columns have
+    different units.
+    """
+
+    learns = True
+    sparse_refusal = "centred rows have no zeros. Use data.sparse=false"
+    mean: Tensor  # (D,)
+    components: Tensor  # (D, num_outputs)
+
+    def __init__(self, num_features: int, variance: float = 0.95):
+        super().__init__(num_features)
+        if not 0 < variance <= 1:
+            raise ValueError(f"pca keeps a share of the variance, above 0 and at most 1, got variance={variance}")
+        self.variance, self.num_outputs = variance, 0
+        self.register_buffer("mean", torch.zeros(num_features, dtype=torch.float64))
+        self.register_buffer("components", torch.zeros(num_features, 0, dtype=torch.float64))
+
+    def learn(self, chunks: Chunks, seed: int) -> None:
+        mean = chunks.mean()
+        scatter = chunks.total(lambda rows: (rows - mean).T @ (rows - mean))
+        eigenvalues, vectors = torch.linalg.eigh(scatter)
+        eigenvalues, vectors = eigenvalues.flip(0).clamp(min=0), vectors.flip(1)
+        missing = eigenvalues.sum() - eigenvalues.cumsum(0)  # variance left out by the first 1, 2, ... components
+        allowed = (1 - self.variance + 1e-12) * eigenvalues.sum()
+        self.num_outputs = int((missing > allowed).sum()) + 1
+        vectors = vectors[:, : self.num_outputs]
+        largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
+        self.store(mean=mean, components=vectors * largest.sign())
+
+    def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
+        return (x - self.mean) @ self.components
+
+    def resized(self) -> dict[str, list[int]]:
+        return {"components": list(self.components.shape)}
+
+    def allocate(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        self.store(components=self.components.new_zeros(*shapes["components"]))
+        self.num_outputs = self.components.shape[1]
+
+
+class Quadratic(Transform):
+    """All x_i, then x_i x_j for i < j, then x_i^2: C(D, 2) + 2 D outputs (Banerjee et al. 2009, section 4.3)."""
+
+    sparse_refusal = "the products are made for all pairs of columns. Use data.sparse=false"
+    pairs: Tensor  # (2, D (D - 1) / 2)
+
+    def __init__(self, num_features: int):
+        super().__init__(num_features)
+        self.num_outputs = num_features * (num_features - 1) // 2 + 2 * num_features
+        if self.num_outputs > MOST_PRODUCTS:
+            raise ValueError(
+                f"quadratic makes {self.num_outputs:,} features of {num_features}, at most {MOST_PRODUCTS:,}: choose "
+                "some of the features first"
+            )
+        pairs = torch.triu_indices(num_features, num_features, offset=1)
+        self.register_buffer("pairs", pairs, persistent=False)
+
+    def learn(self, chunks: Chunks, seed: int) -> None:
+        largest = max(float(rows.abs().max()) for rows, _ in chunks)
+        if largest**2 > torch.finfo(torch.float32).max:
+            raise ValueError(
+                f"the square of {largest:.3g} overflows float32: put 'standard' or 'l2' before 'quadratic'"
+            )
+
+    def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
+        return torch.cat((x, x[:, self.pairs[0]] * x[:, self.pairs[1]], x * x), 1)
+
+
+class Singhal(Transform):
+    """Pivoted tf-idf of word counts c > 0: idf (1 + ln c) / (1 + ln mean c) / (1 - slope + slope u / mean u).
+
+    Singhal, Buckley & Mitra, "Pivoted document length normalization", SIGIR 1996. u is the number of different words of
+    a document and mean c the mean of their counts; idf = ln(documents / documents with the word) and the mean of u are
+    those of the training documents. A word that occurs there less than `min_count` times is not in the vocabulary: it
+    becomes 0 and does not count in u and mean c.
+    """
+
+    learns = True
+    known: Tensor  # (D,) 1 for a word of the vocabulary
+    idf: Tensor  # (D,) 0 for one that is not in it
+    pivot: Tensor  # () mean of u
+
+    def __init__(self, num_features: int, slope: float = 0.3, min_count: int = 2):
+        super().__init__(num_features)
+        if not 0 <= slope <= 1 or min_count < 1:
+            raise ValueError(f"singhal takes a slope of 0 to 1 and a min_count from 1, got {slope} and {min_count}")
+        self.slope, self.min_count = slope, min_count
+        for name in ("known", "idf"):
+            self.register_buffer(name, torch.zeros(num_features, dtype=torch.float64))
+        self.register_buffer("pivot", torch.ones((), dtype=torch.float64))
+
+    def learn(self, chunks: Chunks, seed: int) -> None:
+        counts, documents = chunks.total(word_counts)
+        known = ((counts >= self.min_count) & (documents > 0)).double()
+        idf = torch.where(known > 0, (chunks.num_rows / documents).log(), 0.0)
+        words = chunks.total(lambda rows: (present(rows) @ known).sum())
+        if words == 0:
+            raise ValueError(f"no word occurs {self.min_count} times in {chunks.num_rows} documents: lower min_count")
+        self.store(known=known, idf=idf, pivot=words / chunks.num_rows)
+
+    def scale(self, rows: Rows) -> Tensor:
+        """What the numbers of a document are multiplied by (N,)."""
+        words = (present(rows) @ self.known).clamp(min=1)  # an empty document has no number to scale
+        mean = (rows.to(dtype=torch.float64) @ self.known) / words
+        return 1 / ((1 + mean.clamp(min=1).log()) * (1 - self.slope + self.slope * words / self.pivot))
+
+    def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
+        return self.scale(x)[:, None] * self.change(x, slice(None))
+
+    def sparse(self, x: SparseRows) -> Tensor:
+        scale = torch.repeat_interleave(self.scale(x), x.row_offsets.diff(), output_size=len(x.values))
+        return scale * self.change(x.values, x.columns)
+
+    def change(self, values: Tensor, columns: Tensor | slice) -> Tensor:
+        counts = torch.where(values > 0, values.double(), 1.0)  # the logarithm of 0 would have no slope
+        return self.idf[columns] * torch.where(values > 0, 1 + counts.log(), 0.0)
+
+
+class Chain(Transform):
+    """Transforms one after another, each fitted on the output of those before it."""
+
+    steps: Any  # nn.ModuleList of Transform
+
+    def __init__(self, steps: Sequence[Transform]):
+        super().__init__(steps[0].num_features)
+        self.steps = nn.ModuleList(steps)
+        self.per_query = any(step.per_query for step in steps)
+        self.sparse_refusal = next((step.sparse_refusal for step in steps if step.sparse_refusal), "")
+        self.num_outputs, self.fitted = steps[-1].num_outputs, all(step.fitted for step in steps)
+
+    def learn(self, chunks: Chunks, seed: int) -> None:
+        for step in self.steps:
+            step.learn(chunks, seed)
+            step.fitted = True
+            chunks = chunks.through(step, step.num_outputs)
+        self.num_outputs = self.steps[-1].num_outputs
+
+    def forward(self, x: Rows, offsets: Tensor) -> Rows:
+        """Float64 from step to step, rounded once: as in `RankingSet.to`, bit for bit."""
+        wide = x.to(dtype=torch.float64)
+        for step in self.steps:
+            wide = step(wide, offsets)
+        return wide.to(dtype=x.dtype)
+
+    def resized(self) -> dict[str, list[int]]:
+        return {f"{i}.{name}": shape for i, step in enumerate(self.steps) for name, shape in step.resized().items()}
+
+    def allocate(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        for i, step in enumerate(self.steps):
+            step.allocate(
+                {name.removeprefix(f"{i}."): shape for name, shape in shapes.items() if name.startswith(f"{i}.")}
+            )
+        self.num_outputs = self.steps[-1].num_outputs
+
+
+TRANSFORMS = {
+    "none": Identity,
+    "standard": Standard,
+    "query_minmax": QueryMinMax,
+    "l2": ColumnNorm,
+    "log1p": SignedLog,
+    "quantile": Quantile,
+    "pca": PCA,
+    "quadratic": Quadratic,
+    "singhal": Singhal,
+}
+
+
+def make_transform(option: str | Mapping | Sequence | None, num_features: int) -> Transform:
+    """A transform from a plain option: a name, a name with options, or a list of these (a chain); None is "none".
+
+    >>> make_transform(["standard", {"name": "pca", "variance": 0.9}], 3).fit(torch.eye(3)).num_outputs
+    2
+    """
+    if option is None or isinstance(option, str):
+        option = {"name": option or "none"}
+    if isinstance(option, Mapping):
+        options = dict(option)
+        name = options.pop("name", None)
+        if name not in TRANSFORMS:
+            raise ValueError(f"unknown transform {name!r}: choose one of {', '.join(TRANSFORMS)}")
+        return TRANSFORMS[name](num_features, **options)
+    steps: list[Transform] = []
+    for part in option:
+        if steps and steps[-1].num_outputs == 0:
+            raise ValueError("pca must be the last transform of a chain: its number of outputs depends on the data")
+        steps.append(make_transform(part, steps[-1].num_outputs if steps else num_features))
+    return Chain(steps) if steps else Identity(num_features)

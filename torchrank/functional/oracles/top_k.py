@@ -1,0 +1,124 @@
+"""The most violated rankings of measures that look at the first k places: precision@k and NDCG@k.
+
+In a ranking with a relevant entries among the first k, and beta = k - a irrelevant ones, the i-th best relevant entry
+has b_i <= beta for i <= a and b_i >= beta for i > a. Behind the cut nothing counts but psi, which is concave in every
+b_i with its maximum at m_i: there b_i = max(m_i, beta). See merged.py for the letters.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchrank.functional.oracles.merged import Merged, running_sums
+from torchrank.functional.ragged import read, wide
+
+
+class Cuts(NamedTuple):
+    """The cuts a = 0..k, `(Q, k + 1)` each."""
+
+    relevant: Tensor  # a
+    irrelevant: Tensor  # beta: k - a, but no more than N
+    allowed: Tensor  # there are such rankings
+    change: Tensor  # sum of cost_i(beta) over a < i <= t(beta); minus that over t(beta) < i <= a
+    scores: Tensor  # s_a
+    costs: Tensor  # running sum of C(m_i) - m_i s_i up to a
+    sums: Tensor  # C(b) for b = 0..k
+    width: int  # behind so many places there is no cut
+
+
+def find_cuts(merged: Merged, k: int) -> Cuts:
+    (num_relevant, num_irrelevant), numbers = merged.counts, torch.arange(k + 1, device=merged.above.device)
+    mine, others = merged.nth(merged.above, k), merged.nth(merged.below, k)
+    width = merged.above.shape[1]
+    if mine.device.type == "cpu" and len(mine) > 0:  # then looking is free
+        width = read(torch.maximum(mine[:, -1], others[:, -1]).max()) + 1
+    scores = merged.scores(width)
+    sums = running_sums(merged, scores)
+
+    def at(values: Tensor, places: Tensor) -> Tensor:
+        return torch.where(numbers > 0, values.gather(1, places), 0)
+
+    a, beta = numbers.expand(len(scores), -1), torch.minimum(k - numbers, num_irrelevant)
+    best, relevant, costs = (at(values, mine) for values in (scores, sums.relevant, sums.costs))
+    irrelevant = at(sums.irrelevant, others)
+    t, relevant_t, costs_t = (at(v, others).gather(1, beta) for v in (merged.above, sums.relevant, sums.costs))
+    change = costs_t - costs - (t - a) * irrelevant.gather(1, beta) + beta * (relevant_t - relevant)
+    allowed = (a <= num_relevant) & (a >= torch.minimum(k - num_irrelevant, num_relevant))
+    return Cuts(a, beta, allowed, change, best, costs, irrelevant, width)
+
+
+def best_cut(cuts: Cuts, values: Tensor) -> tuple[Tensor, Tensor]:
+    """a and beta of the cut with the largest value, `(Q, 1)` each."""
+    best = torch.where(cuts.allowed, values, -torch.inf).argmax(1, keepdim=True)
+    return cuts.relevant.gather(1, best), cuts.irrelevant.gather(1, best)
+
+
+def cut_precision(merged: Merged, k: int) -> tuple[Tensor, Tensor]:
+    """Inversions `(Q, L)` and loss `(Q,)`. The loss is known from a, so that b_i = min(m_i, beta) for i <= a: this is
+    the sorted ranking but between the places of the a-th relevant and the beta-th irrelevant entry: there b_i = beta.
+    """
+    cuts, most = find_cuts(merged, k), wide(merged.counts[0].clamp(1, k))
+    # no cost is negative, so the sum over a < i <= t or t < i <= a is the size of the change
+    a, beta = best_cut(cuts, 1 - cuts.relevant / most - merged.scale * cuts.change.abs())
+    last = torch.searchsorted(merged.above, a), torch.searchsorted(merged.below, beta)
+    one, other = (torch.where(count > 0, place, -1) for count, place in zip((a, beta), last, strict=True))
+    places = torch.arange(cuts.width, device=a.device)
+    moved = (places > torch.minimum(one, other)) & (places <= torch.maximum(one, other))
+    inversions, relevant = merged.inversions(merged.below, merged.above), merged.relevant[:, : cuts.width]
+    moved_to = torch.where(relevant, beta, a - merged.counts[0])
+    inversions[:, : cuts.width] = torch.where(moved, moved_to, inversions[:, : cuts.width])
+    return inversions, (1 - a / most)[:, 0]
+
+
+def cut_ndcg(merged: Merged, discounts: Tensor) -> tuple[Tensor, Tensor]:
+    """Inversions `(Q, L)` and loss `(Q,)`, for any `discounts (k,)`.
+
+    A dynamic programme within the first k places (Chakrabarti et al., KDD 2008): V_i(b) is the largest value of
+    b_1 <= .. <= b_i = b, and V_i(b) = max over b' <= b of V_{i-1}(b') - 2/(P N) cost_i(b) - D(i + b) / Z.
+    """
+    k, (num_relevant, num_irrelevant) = len(discounts), merged.counts
+    cuts, ideal = find_cuts(merged, k), discounts.cumsum(0)[(num_relevant - 1).clamp(0, k - 1)]
+    numbers = torch.arange(k + 1, device=discounts.device)
+    value, tops = torch.zeros_like(cuts.sums), [torch.zeros_like(ideal)]
+    last: list[Tensor] = []
+    pointers: list[Tensor] = []
+    for i in range(1, k + 1):
+        b = numbers[: k - i + 1]
+        value, pointer = value[:, : len(b)].cummax(1)
+        cost = (
+            cuts.costs[:, i, None] - cuts.costs[:, i - 1, None] - cuts.sums[:, : len(b)] + b * cuts.scores[:, i, None]
+        )
+        value = torch.where(b <= num_irrelevant, value - merged.scale * cost - discounts[i - 1 :] / ideal, -torch.inf)
+        top, argument = value.max(1, keepdim=True)
+        tops.append(top)
+        last.append(argument)
+        pointers.append(pointer)
+    a, beta = best_cut(cuts, torch.cat(tops, 1) - merged.scale * cuts.change.clamp(min=0))
+    chosen = _trace(a, last, pointers)
+    rank = numbers[1:] + chosen
+    gains = torch.where(rank <= k, discounts[(rank - 1).clamp(max=k - 1)], 0)
+    return _cut_inversions(merged, chosen, a, beta), 1 - (gains.sum(1, keepdim=True) / ideal)[:, 0]
+
+
+def _trace(a: Tensor, last: list[Tensor], pointers: list[Tensor]) -> Tensor:
+    """b_1..b_a of the best ranking, then k + 1: `(Q, k)`. `last[i - 1]` is the best b_i if a = i."""
+    k, chosen, b = len(last), [], torch.zeros_like(a)
+    for i in range(k, 0, -1):
+        b = torch.where(a == i, last[i - 1], b)
+        chosen.append(torch.where(a >= i, b, k + 1))
+        b = pointers[i - 1].gather(1, b)
+    return torch.cat(chosen[::-1], 1)
+
+
+def _cut_inversions(merged: Merged, chosen: Tensor, a: Tensor, beta: Tensor) -> Tensor:
+    above, below, k = merged.above, merged.below, chosen.shape[1]
+    numbers = torch.arange(k + 1, device=chosen.device).expand(len(chosen), -1).contiguous()
+    placed = torch.searchsorted(chosen, numbers)  # how many b_i are smaller than j, j = 0..k
+    inside_relevant, inside_irrelevant = (
+        chosen.gather(1, (above - 1).clamp(0, k - 1)),
+        placed.gather(1, below.clamp(max=k)),
+    )
+    before_relevant = torch.where(above <= a, inside_relevant, torch.maximum(below, beta))
+    before_irrelevant = torch.where(below <= beta, inside_irrelevant, torch.maximum(above, a))
+    return merged.inversions(before_relevant, before_irrelevant)

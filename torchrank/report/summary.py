@@ -1,0 +1,216 @@
+"""The table of a sweep as plain numbers: what `table.json` holds, and what `sheets.py` shows."""
+
+import json
+import math
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from torchrank.report.results import read_runs, unfinished, write_atomically
+from torchrank.report.select import Method, Selection, measured, natural, paired, select
+from torchrank.report.significance import ALPHA, holm, paired_t, randomisation
+from torchrank.report.tables import Sheet, markdown, sheets, smaller_is_better
+
+
+def tabulate(
+    folder: str | Path,
+    *,
+    measures: list[str] | None = None,
+    conventions: list[str] | None = None,
+    test_measure: str | None = None,
+) -> dict[str, Any]:
+    """Selects by validation among all runs below the folder and returns the tables, one per data set.
+
+    Without `measures` and `conventions` everything that the files hold is shown; the paired tests are of the measure
+    of selection unless `test_measure` names another.
+    """
+    runs, missing = read_runs(folder), unfinished(folder)
+    if not runs:
+        raise ValueError(f"no results.json below {folder}, and {len(missing)} runs without results. Run a sweep first.")
+    _check_names("convention", conventions, {name for run in runs for name in run.test})
+    present = {name for run in runs for part in run.test.values() for name in part["measures"]}
+    _check_names("measure", [*(measures or []), *([test_measure] if test_measure else [])], present)
+    tables = [_table(selection, measures, conventions, test_measure) for selection in select(runs)]
+    names = [str(path.relative_to(folder)) for path in missing]
+    return {"schema": 1, "runs": len(runs), "unfinished": names, "tables": tables}
+
+
+def write(folder: str | Path, document: dict[str, Any]) -> None:
+    """Writes table.json and table.md into the folder."""
+    write_pages(folder, document, sheets(document))
+
+
+def write_pages(folder: str | Path, document: dict[str, Any], pages: list[Sheet]) -> None:
+    """A document and its sheets as table.json and table.md; a reader sees the old file or the new one, never a half."""
+    numbers = json.dumps(_plain(document), indent=1, allow_nan=False)
+    text = "\n\n".join(markdown(sheet) for sheet in pages)
+    write_atomically(Path(folder) / "table.json", lambda file: file.write(f"{numbers}\n".encode()))
+    write_atomically(Path(folder) / "table.md", lambda file: file.write(f"{text}\n".encode()))
+
+
+def compare(methods: list[Method], convention: str, measure: str) -> list[dict[str, Any]]:
+    """Paired tests of every pair of methods on the queries that both have, Holm-adjusted over the pairs."""
+    rows = []
+    for a, b in tqdm(list(combinations(methods, 2)), desc="paired tests", delay=2, leave=False, disable=None):
+        first, second = paired(a, b, convention, measure)
+        rows.append({"a": a.name, "b": b.name, "queries": len(first)})
+        rows[-1]["difference"] = float((first - second).mean()) if len(first) else math.nan
+        rows[-1] |= {"t": paired_t(first, second), "randomisation": randomisation(first, second)}
+    for test in ("t", "randomisation"):
+        for row, adjusted in zip(rows, holm([row[test] for row in rows]), strict=True):
+            row[f"{test}_holm"] = float(adjusted)
+    return rows
+
+
+def _table(selection: Selection, measures: list | None, conventions: list | None, test_measure: str | None) -> dict:
+    present = _present(selection)
+    shown = {
+        convention: [name for name in measures or present[convention] if name in present[convention]]
+        for convention in conventions or present
+        if convention in present
+    }
+    test_measure = test_measure or selection.measure.rpartition("/")[2]  # val/ndcg@10, or val/letor/map
+    tested = [convention for convention in shown if test_measure in present[convention]]
+    methods = _ordered(selection, tested[0] if tested else "", test_measure)
+    comparisons = {convention: compare(methods, convention, test_measure) for convention in tested}
+    table: dict[str, Any] = {
+        "data": selection.data,
+        "folds": selection.folds,
+        "selection": selection.measure,
+        "test_measure": test_measure if tested else None,
+        "measures": shown,
+        "methods": [_describe(method, selection.folds, shown) for method in methods],
+        "comparisons": comparisons,
+    }
+    table["best"] = {convention: _best(table, convention) for convention in shown}
+    return _plain(table)
+
+
+def _present(selection: Selection) -> dict[str, list[str]]:
+    """The measures of each convention that any chosen run has, in the order of the files."""
+    present: dict[str, dict[str, None]] = {}
+    for choice in (choice for method in selection.methods for choice in method.choices):
+        for convention, part in choice.run.test.items():
+            present.setdefault(convention, {}).update(dict.fromkeys(part["measures"]))
+    return {convention: list(names) for convention, names in present.items()}
+
+
+def _ordered(selection: Selection, convention: str, measure: str) -> list[Method]:
+    """Best first, methods with missing folds last."""
+
+    def key(method: Method) -> tuple:
+        mean = float(np.mean(list(method.fold_means(convention, measure).values())))
+        incomplete = len(method.folds) < len(selection.folds) or math.isnan(mean)
+        return incomplete, mean if smaller_is_better(measure) else -mean, method.name
+
+    return sorted(selection.methods, key=key)
+
+
+def _describe(method: Method, folds: list, shown: dict[str, list[str]]) -> dict[str, Any]:
+    return {
+        "name": method.name,
+        "ranker": method.choices[0].run.ranker,
+        "folds": sorted(method.folds, key=natural),
+        "missing_folds": [fold for fold in folds if fold not in method.folds],
+        "seeds": sorted({choice.run.seed for choice in method.choices}),
+        "fit_seconds": float(np.mean([choice.run.fit_seconds for choice in method.choices])),
+        "density": _mean([choice.run.density for choice in method.choices]),
+        "steps": _mean([choice.run.steps for choice in method.choices]),
+        "varied": method.varied,
+        "chosen": [
+            {
+                "fold": choice.run.fold,
+                "seed": choice.run.seed,
+                "settings": choice.run.settings,
+                "candidates": len(choice.candidates),
+                "validation": choice.run.value,
+                "fit_seconds": choice.run.fit_seconds,
+                "proved": choice.run.proved,
+            }
+            for choice in method.choices
+        ],
+        "test": {convention: _measures(method, convention, names) for convention, names in shown.items()},
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Over the chosen runs; None where a file does not tell."""
+    told = [value for value in values if value is not None]
+    return float(np.mean(told)) if len(told) == len(values) else None
+
+
+def _measures(method: Method, convention: str, names: list[str]) -> dict[str, Any] | None:
+    """One method under one convention: queries counted over the folds, and each measure; None if a run lacks it."""
+    runs = [runs[0] for runs in method.folds.values()]  # seeds share their fold's queries
+    if any(convention not in run.test for run in runs):
+        return None
+    first = [run.test[convention] for run in runs]
+    return {
+        "text": " / ".join(dict.fromkeys(part["text"] for part in first)),
+        "lists": sum(part["lists"] for part in first),
+        "empty": sum(part["empty"] for part in first),
+        "measures": {name: _measure(method, convention, name) for name in names},
+    }
+
+
+def _measure(method: Method, convention: str, name: str) -> dict[str, Any] | None:
+    """Mean of the fold means, their deviation (n-1; over the seeds where there is one fold) and the pooled mean."""
+    means = method.fold_means(convention, name)
+    if any(math.isnan(value) for value in means.values()):
+        return None
+    over = "folds" if len(means) > 1 else "seeds"
+    replicates = list(means.values())
+    if over == "seeds":
+        replicates = [measured(choice.run, convention, name) for choice in method.choices]
+    queries = {fold: values for fold, (_, values) in method.per_query(convention, name).items()}
+    for fold, values in queries.items():
+        if not abs(np.nanmean(values) - means[fold]) < 1e-4:
+            raise ValueError(
+                f"{method.folds[fold][0].folder}: {convention}/{name} is {means[fold]:.6f} in results.json, but the "
+                f"per-query values have the mean {np.nanmean(values):.6f}. Run it again."
+            )
+    return {
+        "mean": float(np.mean(list(means.values()))),
+        "deviation": float(np.std(replicates, ddof=1)) if len(replicates) > 1 else math.nan,
+        "deviation_over": over,
+        "pooled": float(np.nanmean(np.concatenate(list(queries.values())))),
+        "folds": list(means.values()),
+    }
+
+
+def _best(table: dict, convention: str) -> dict[str, dict[str, Any]]:
+    """For each measure the best method among those with all folds, and those not significantly different from it."""
+    rows = [method for method in table["methods"] if not method["missing_folds"]] or table["methods"]
+    found = {}
+    for measure in table["measures"][convention]:
+        values = {row["name"]: (row["test"][convention] or {"measures": {}})["measures"].get(measure) for row in rows}
+        means = {name: value["mean"] for name, value in values.items() if value}
+        if means:
+            name = (min if smaller_is_better(measure) else max)(means, key=means.__getitem__)
+            tests = table["comparisons"].get(convention, []) if measure == table["test_measure"] else []
+            found[measure] = {"name": name, "not_different": _not_different(name, tests)}
+    return found
+
+
+def _not_different(name: str, tests: list[dict]) -> list[str]:
+    level = [test for test in tests if name in (test["a"], test["b"]) and not test["randomisation_holm"] < ALPHA]
+    return [test["b"] if test["a"] == name else test["a"] for test in level]
+
+
+def _check_names(kind: str, asked: list[str] | None, present: set[str]) -> None:
+    unknown = [name for name in asked or [] if name not in present]
+    if unknown:
+        raise ValueError(f"no run has the {kind} {', '.join(unknown)}; the files hold {', '.join(sorted(present))}")
+
+
+def _plain(value: Any) -> Any:
+    """nan and infinity as None: strict JSON has neither."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

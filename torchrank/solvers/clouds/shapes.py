@@ -1,0 +1,94 @@
+"""Shapes: what is kept of the clouds of lists to compare them, under one name for every kind.
+
+By directions (the similarities of `torchrank.functional.clouds`), by moments, or as Gaussians: the comparison of
+Figures 9 and 10 of Banerjee, Dubey, Machchhar & Chakrabarti 2009.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchrank.functional.clouds import KINDS as DIRECTIONS
+from torchrank.functional.clouds import cloud_pca, cloud_similarity, nearest_clouds
+from torchrank.functional.gaussians import DIVERGENCES, cloud_gaussians, cloud_moments, gaussian_divergence
+from torchrank.functional.ragged import wide
+from torchrank.solvers.clouds.clustering import Clusters, cluster_similar, draw_lists
+
+MOMENTS = ("mean", "variance", "skew")
+SHAPES = (*DIRECTIONS, *MOMENTS, *DIVERGENCES)
+COMPARED = 2**24  # similarities made at once
+MAX_EXACT, SAMPLE = 8000, 4000  # lists above which a sample is clustered, and its size
+
+
+class Shapes(NamedTuple):
+    """Of Q lists: directions (Q, P, D) and their variances (Q, P); or one moment (Q, 1, D) and nothing (Q, 0); or means
+    (Q, 1, D) and covariances (Q, D, D)."""
+
+    points: Tensor
+    spread: Tensor
+    ranks: Tensor  # (Q,) 0: the list has no shape, and is compared with nothing
+
+    def of(self, lists: Tensor | slice) -> "Shapes":
+        return Shapes(self.points[lists], self.spread[lists], self.ranks[lists])
+
+
+def make_shapes(x: Tensor, offsets: Tensor, kind: str, components: int) -> tuple[Shapes, Tensor]:
+    """Shapes of the lists of rows `x (N, D)`, and the total variance of each, (Q,)."""
+    if kind in DIRECTIONS:
+        u, eigenvalues, total, ranks = cloud_pca(x, offsets, components)
+        return Shapes(u, eigenvalues, ranks), total
+    mean, variance, skew = cloud_moments(x, offsets)
+    ranks = (offsets.diff() > 0).long()
+    if kind in MOMENTS:
+        moment = {"mean": mean, "variance": variance, "skew": skew}[kind]
+        return Shapes(moment.unsqueeze(1), moment.new_zeros(len(ranks), 0), ranks), variance.sum(1)
+    means, covariances = cloud_gaussians(x, offsets)
+    return Shapes(means.unsqueeze(1), covariances, ranks), variance.sum(1)
+
+
+def compare(a: Shapes, b: Shapes, kind: str) -> Tensor:
+    """Similarity of all shapes to all others (Q, Q'): of directions from 0 to 1, else minus a distance."""
+    if kind in DIRECTIONS:
+        size = 8 * len(a.ranks) * len(b.ranks)
+        options = {"kind": kind, "eigenvalues": a.spread, "eigenvalues_v": b.spread, "max_bytes": size}
+        return cloud_similarity(a.points, a.ranks, b.points, b.ranks, **options)  # type: ignore[arg-type]
+    first, second = a.points.squeeze(1), b.points.squeeze(1)
+    if kind in MOMENTS:
+        return -torch.cdist(wide(first), wide(second), compute_mode="donot_use_mm_for_euclid_dist")
+    return -gaussian_divergence(first, a.spread, second, b.spread, kind=kind)
+
+
+def most_similar(a: Shapes, b: Shapes, kind: str) -> tuple[Tensor, Tensor]:
+    """For each shape of `a` the similarity (Q,) and place (Q,) of the most similar of `b`, of equal ones the first;
+    place -1 where either has no shape."""
+    if kind in DIRECTIONS:
+        options = {"kind": kind, "eigenvalues": a.spread, "eigenvalues_v": b.spread}
+        best, place = nearest_clouds(a.points, a.ranks, b.points, b.ranks, **options)  # type: ignore[arg-type]
+        best, place = best[:, 0], place[:, 0]
+    else:
+        parts = [a.of(slice(i, i + _rows(b))) for i in range(0, max(1, len(a.ranks)), _rows(b))]
+        found = [compare(part, b, kind).masked_fill_(b.ranks == 0, -torch.inf).max(1) for part in parts]
+        best, place = (torch.cat([part[i] for part in found]) for i in (0, 1))
+    return best, torch.where((a.ranks > 0) & b.ranks.any(), place, -1)
+
+
+@torch.no_grad()
+def cluster(shapes: Shapes, clusters: list[int], kind: str, *, min_size: int, seed: int) -> Clusters:
+    """Complete-link clusters, for each number of them; see `cluster_similar`. Of very many lists a drawn sample is
+    clustered, and each other one is where its most similar drawn one is."""
+    usable = shapes.ranks > 0
+    if max(clusters, default=1) == 1:
+        return cluster_similar(torch.empty(0, 0, device=usable.device), usable, clusters, min_size=min_size)
+    kept = some = shapes.of(usable)
+    leader: Tensor | None = None
+    if len(kept.ranks) > MAX_EXACT:
+        drawn = draw_lists(len(kept.ranks), SAMPLE, seed).to(usable.device)
+        some = kept.of(drawn)
+        leader = most_similar(kept, some, kind)[1]
+        leader[drawn] = torch.arange(len(drawn), device=leader.device)
+    return cluster_similar(compare(some, some, kind), usable, clusters, min_size=min_size, leader=leader)
+
+
+def _rows(b: Shapes) -> int:
+    return max(1, COMPARED // max(1, len(b.ranks)))

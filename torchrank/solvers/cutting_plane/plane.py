@@ -1,0 +1,199 @@
+"""The stabilised 1-slack cutting plane: F(W) = Omega(W) + C h(W), where h is a maximum of affine functions.
+
+McFee & Lanckriet, "Metric learning to rank", ICML 2010, Algorithm 1, after Joachims, Finley & Yu 2009. An oracle gives
+(Psi, M) at the probe, with h(probe) = max(0, M - <probe, Psi>) and h(W) >= M - <W, Psi> everywhere: a cut. Probes lie
+between the minimum of the cuts and the best point so far ("in-out"), which takes half of the rounds or less.
+
+The state lives on any device, always in float64; the reduced problem is solved on the host, by one thread.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from threadpoolctl import ThreadpoolController
+from torch import Tensor
+
+from torchrank.solvers.cutting_plane.admm import Cuts, Reduced, hinge
+from torchrank.solvers.cutting_plane.reduced_problem import solve_reduced
+from torchrank.solvers.cutting_plane.regularisers import Diagonal, GroupSparse, Regulariser, make_regulariser
+
+PATIENCE = 50  # rounds without weight after which a cut is dropped
+LOOSE = 0.4  # share of the gap to which the reduced problem is solved; exact minima make worse probes than inner points
+
+
+class Plane(NamedTuple):
+    """R cuts, where the reduced problem stands, the next probe, the best probe so far, and bounds of the minimum."""
+
+    psi: Tensor  # (R, *shape)
+    loss: Tensor  # (R,)
+    gram: Tensor  # (R, R) inner products of psi
+    idle: Tensor  # (R,) rounds in a row without weight
+    alpha: Tensor  # (R,) weights of the cuts
+    primal: Tensor  # (*shape) Z of ADMM
+    dual: Tensor  # (2, *shape) scaled multipliers of ADMM; the second only with l21
+    rho: Tensor  # () 0 before the first cut
+    probe: Tensor  # (*shape)
+    best: Tensor  # (*shape)
+    hinge: Tensor  # () h(best)
+    upper: Tensor  # () F(best), infinite before the first cut
+    lower: Tensor  # ()
+
+
+def start(shape: tuple[int, ...], device: torch.device | str = "cpu") -> Plane:
+    """No cuts, the probe at 0. `shape` is (D, D), or (D,) for `diagonal` and `linear`."""
+    zeros = torch.zeros(shape, dtype=torch.float64, device=device)
+    none, zero = zeros.new_zeros(0), zeros.new_zeros(())
+    return Plane(
+        psi=zeros.new_zeros(0, *shape),
+        loss=none,
+        gram=zeros.new_zeros(0, 0),
+        idle=torch.zeros(0, dtype=torch.int64, device=device),
+        alpha=none,
+        primal=zeros,
+        dual=zeros.new_zeros(2, *shape),
+        rho=zero,
+        probe=zeros,
+        best=zeros,
+        hinge=zero + math.inf,
+        upper=zero + math.inf,
+        lower=zero,
+    )
+
+
+def gap(plane: Plane) -> Tensor:
+    """F(best) is at most this far above the minimum."""
+    return plane.upper - plane.lower
+
+
+def add_cut(
+    plane: Plane,
+    psi: Tensor,
+    loss: Tensor,
+    *,
+    C: float,
+    regulariser: str = "trace",
+    lam: float = 0.0,
+    anchor: Tensor | None = None,
+    eps: float = 1e-3,
+    stabilise: float = 0.3,
+) -> Plane:
+    """One round: `psi (*shape)` and `loss ()` are what the oracle says at `plane.probe`.
+
+    F(probe) is exact; where it is the lowest so far the probe becomes `best`. Then the reduced problem with this cut is
+    solved, to 0.4 of the gap; its lower bound holds for F, and the next probe is `stabilise` of the way from `best` to
+    its minimum (1: at the minimum, the algorithm as published). With the gap at C eps or below it nothing is solved.
+    A round whose cut does not lift the minimum of the cuts shrinks the gap by a factor 1 - 0.6 `stabilise` or more.
+
+    >>> plane = start((1,))
+    >>> for _ in range(3):  # w^2 / 2 + 2 max(0, 1 - 3 w)
+    ...     plane = add_cut(plane, torch.tensor([3.0]), torch.tensor(1.0), C=2, regulariser="linear", stabilise=1)
+    >>> plane.best, plane.upper
+    (tensor([0.3333], dtype=torch.float64), tensor(0.0556, dtype=torch.float64))
+    """
+    home, plane = plane.probe.device, _to(plane, torch.device("cpu"))
+    omega = make_regulariser(regulariser, lam, anchor)
+    plane = _with_cut(plane, psi.detach().double().cpu(), torch.as_tensor(loss).detach().double().cpu())
+    reached = torch.clamp(plane.loss[-1] - (plane.probe * plane.psi[-1]).sum(), min=0.0)
+    value = omega.value(plane.probe.numpy()) + C * reached
+    if value < plane.upper:
+        plane = plane._replace(best=plane.probe, hinge=reached, upper=value)
+    if gap(plane) > C * eps:
+        plane = _solved(plane, omega, C, stabilise)
+    return _to(plane, home)
+
+
+def restart(
+    plane: Plane,
+    *,
+    C: float,
+    regulariser: str = "trace",
+    lam: float = 0.0,
+    anchor: Tensor | None = None,
+    eps: float = 1e-3,
+    stabilise: float = 0.3,
+) -> Plane:
+    """The same cuts for another C (or another Omega of the same shape): a step on a path of C.
+
+    Cuts say nothing of C, so both bounds start from what is known: F at `best`, and the minimum of the cuts.
+    """
+    home, plane = plane.probe.device, _to(plane, torch.device("cpu"))
+    omega = make_regulariser(regulariser, lam, anchor)
+    upper = omega.value(plane.best.numpy()) + C * plane.hinge
+    plane = plane._replace(upper=upper, lower=torch.zeros_like(upper))
+    if len(plane.loss) and gap(plane) > C * eps:
+        plane = _solved(plane, omega, C, stabilise)
+    return _to(plane, home)
+
+
+def _to(plane: Plane, device: torch.device) -> Plane:
+    return Plane(*(part.to(device) for part in plane))
+
+
+def _with_cut(plane: Plane, psi: Tensor, loss: Tensor) -> Plane:
+    if psi.shape != plane.probe.shape or not (torch.isfinite(psi).all() and torch.isfinite(loss)):
+        raise ValueError(f"a cut must be finite, of shape {tuple(plane.probe.shape)}; this one has {tuple(psi.shape)}")
+    psi = (psi + psi.T) / 2 if psi.ndim == 2 else psi  # not exactly symmetric where products were rounded
+    psis = torch.cat((plane.psi, psi[None]))
+    row = psis.flatten(1) @ psi.flatten()
+    gram = torch.cat((torch.cat((plane.gram, row[None, :-1])), row[:, None]), 1)
+    idle, alpha = (torch.cat((part, part.new_zeros(1))) for part in (plane.idle, plane.alpha))
+    return plane._replace(psi=psis, loss=torch.cat((plane.loss, loss[None])), gram=gram, idle=idle, alpha=alpha)
+
+
+def _solved(plane: Plane, omega: Regulariser, C: float, stabilise: float) -> Plane:
+    """The reduced problem solved, old cuts dropped, and the next probe."""
+    cuts = Cuts(plane.psi.flatten(1).numpy(), plane.loss.numpy(), plane.gram.numpy())
+    z, rho = plane.primal.numpy(), float(plane.rho)
+    before = Reduced(z, plane.dual.numpy()[: omega.splits], rho, plane.alpha.numpy(), z, math.inf, -math.inf, 0)
+    with _one_thread():
+        found = solve_reduced(cuts, before, omega, C, LOOSE * float(gap(plane)), plane.idle.numpy())
+    idle = torch.where(torch.from_numpy(found.alpha) > 0, 0, plane.idle + 1)
+    keep = idle < PATIENCE
+    dual = plane.dual.clone()
+    dual[: omega.splits] = torch.from_numpy(found.u)
+    return Plane(
+        psi=plane.psi[keep],
+        loss=plane.loss[keep],
+        gram=plane.gram[keep][:, keep],
+        idle=idle[keep],
+        alpha=torch.from_numpy(found.alpha)[keep],
+        primal=torch.from_numpy(found.z),
+        dual=dual,
+        rho=plane.rho.new_tensor(found.rho),
+        probe=_next_probe(plane, cuts, torch.from_numpy(found.point), omega, C, stabilise),
+        best=plane.best,
+        hinge=plane.hinge,
+        upper=plane.upper,
+        lower=plane.lower.clamp(min=found.lower),
+    )
+
+
+def _next_probe(plane: Plane, cuts: Cuts, point: Tensor, omega: Regulariser, C: float, stabilise: float) -> Tensor:
+    """Between the best point and the minimum of the cuts.
+
+    Features that are 0 at the minimum, with l21 or a diagonal, are 0 in the probe, or else they would never become 0 in
+    the best point, unless the cuts say already that the best point is no good without them.
+    """
+    inner = plane.best
+    if isinstance(omega, GroupSparse | Diagonal):
+        kept = point > 0 if point.dim() == 1 else point.diagonal() > 0
+        rest = inner * (kept if point.dim() == 1 else kept[:, None] & kept)
+        if omega.value(rest.numpy()) + C * hinge(cuts, rest.numpy()) <= plane.upper:
+            inner = rest
+    return stabilise * point + (1 - stabilise) * inner
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Linear algebra on small matrices is ten to fifty times slower with threads that wait for each other."""
+    with _blas().limit(limits=1):
+        yield
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()

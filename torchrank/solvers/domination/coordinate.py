@@ -1,0 +1,144 @@
+"""Coordinate descent on the domination loss of linear scores (Stevens 2010): scores stay, a step reads one column.
+
+A column is read, its gradient taken from the scores as they are, the weight moved, and the scores with it. Two forms of
+the lists do this: `DenseLists` computes the slopes of all scores anew, `SparseLists` touches the documents in which the
+feature occurs and the dominating documents of their lists.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from torchrank.data.batch import Batch
+from torchrank.data.sparse import SparseRows
+from torchrank.functional.domination import domination_slopes
+from torchrank.functional.ragged import per_entry, segment_sum
+from torchrank.solvers.domination.penalty import Penalty
+from torchrank.solvers.domination.sparse_lists import Margins, SparseLists
+from torchrank.solvers.linear.scores import entry_scores
+
+Lists = Any  # DenseLists or SparseLists: refresh, read, gradient, move
+
+
+# ---- steps ------------------------------------------------------------------------------------------------------
+
+
+def coordinate_sweep(
+    lists: Lists,
+    weight: Tensor,
+    penalty: Penalty,
+    steepness: Tensor,
+    firsts: Iterable[int],
+    *,
+    block: int = 1,
+    reduce: Callable[[Tensor], Tensor] = torch.clone,
+) -> Tensor:
+    """Weights (T, D) after one step on each block of features first..first+block-1, in the order of `firsts`.
+
+    `steepness (T, D)` bounds the curvature for features that move together (`add_curvature`), so that no step raises an
+    objective; weights of 0 where it is 0 stay. `reduce` sums over processes.
+
+    >>> from torchrank.data.batch import make_batch
+    >>> batch = make_batch(torch.tensor([[0.0], [1.0]]), torch.tensor([0, 1]), torch.tensor([0, 2]))
+    >>> lists = DenseLists([batch], [None])
+    >>> start, steepness = torch.zeros(1, 1, dtype=torch.float64), torch.full((1, 1), 0.25, dtype=torch.float64)
+    >>> coordinate_sweep(lists, start, Penalty(0.1, 0.0), steepness, [0])
+    tensor([[1.6000]], dtype=torch.float64)
+    """
+    weight = weight.clone()
+    lists.refresh(weight)
+    for first in firsts:
+        part = slice(first, min(first + block, weight.shape[1]))
+        coordinate_step(lists, weight, part, penalty, steepness[:, part], reduce)
+    return weight
+
+
+def coordinate_step(
+    lists: Lists,
+    weight: Tensor,
+    part: slice,
+    penalty: Penalty,
+    steepness: Tensor,
+    reduce: Callable[[Tensor], Tensor] = torch.clone,
+) -> None:
+    """Move the weights of the features `part` to the minimiser of their quadratic bound, in place, and the scores."""
+    column = lists.read(part)
+    before = weight[:, part]
+    gradient = torch.where(steepness > 0, reduce(lists.gradient(column)), 0.0)  # rounding where there is no slope
+    after = penalty.prox(before, gradient, steepness)
+    steps = after - before
+    if steps.any():
+        lists.move(column, steps)
+        weight[:, part] = after
+
+
+def useful_blocks(
+    weight: Tensor, steepness: Tensor, block: int = 1, generator: torch.Generator | None = None
+) -> list[int]:
+    """First features of the blocks that can move: something has a slope, or a weight to lose. In a random order with a
+    generator.
+
+    >>> useful_blocks(torch.zeros(1, 5), torch.tensor([[0.0, 0.0, 1.0, 0.0, 2.0]]), block=2)
+    [2, 4]
+    """
+    moves = ((steepness > 0) | (weight != 0)).any(0)
+    useful = pad(moves, (0, -len(moves) % block)).view(-1, block).any(1).nonzero().flatten().cpu()
+    if generator is not None:
+        useful = useful[torch.randperm(len(useful), generator=generator)]
+    return (useful * block).tolist()
+
+
+def coordinate_lists(batches: list[Batch], margins: Margins, topics: int | None = None) -> Lists:
+    """The lists in the form that suits their rows, for one model or one for each of the topics, with the margins of
+    `domination_loss` batch by batch; `refresh` them before the first step."""
+    form: Any = SparseLists if isinstance(batches[0].x, SparseRows) else DenseLists
+    return form(batches, margins, topics)
+
+
+# ---- dense rows -------------------------------------------------------------------------------------------------
+
+
+class DenseLists:
+    """Lists of dense rows: a step computes the slopes of all scores in O(N), and only if they have moved."""
+
+    def __init__(self, batches: list[Batch], margins: Margins, topics: int | None = None):
+        self.batches, self.margins = batches, margins
+        self.per_topic, self.num_models = topics is not None, topics or 1
+
+    def refresh(self, weight: Tensor) -> None:
+        self.scores = [entry_scores(batch, weight, self.per_topic) for batch in self.batches]
+        self._slopes: list[Tensor] | None = None
+
+    def read(self, part: slice) -> list[Tensor]:
+        """Columns of the entries (N, B), batch by batch."""
+        rows: list[Any] = [batch.x for batch in self.batches]
+        pairs = zip((x[:, part].double() for x in rows), self.batches, strict=True)
+        return [batch.at_entries(column) for column, batch in pairs]
+
+    def gradient(self, columns: list[Tensor]) -> Tensor:
+        """Slopes (T, B) of the loss along the weights of these columns."""
+        if self._slopes is None:
+            self._slopes = [self._of(*one) for one in zip(self.batches, self.scores, self.margins, strict=True)]
+        total = columns[0].new_zeros(self.num_models, columns[0].shape[1])
+        for batch, column, slopes in zip(self.batches, columns, self._slopes, strict=True):
+            if self.per_topic:
+                total[batch.query] += segment_sum(column * slopes[:, None], batch.offsets)
+            else:
+                total[0] += slopes @ column
+        return total
+
+    def _of(self, batch: Batch, scores: Tensor, margin: Tensor | None) -> Tensor:
+        sizes = {"max_length": batch.max_length, "num_grades": batch.num_grades}
+        return domination_slopes(scores, batch.labels, batch.offsets, margin=margin, **sizes)[1]
+
+    def move(self, columns: list[Tensor], steps: Tensor) -> None:
+        """Add the scores that weights (T, B) give to these columns."""
+        for batch, column, scores in zip(self.batches, columns, self.scores, strict=True):
+            if self.per_topic:
+                scores += (column * per_entry(steps[batch.query], batch.offsets, len(scores))).sum(1)
+            else:
+                scores += column @ steps[0]
+        self._slopes = None
