@@ -1,16 +1,24 @@
-# make train [ARGS="model=listnet data=mq2008 data.root=..."]   make test [ARGS="-k metrics"]   make lint
+# make train [ARGS="model=listnet data=mq2008 data.root=..."]   make quick|test [ARGS="-k measures"]   make lint|format
 PYTHON ?= python3
 BIN := .venv/bin
 
 train: .venv/installed
 	$(BIN)/python train.py $(ARGS)
 
+quick: .venv/installed  # what to run while you work: under a minute
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not distributed and not peers" $(ARGS)
+
 test: .venv/installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 lint: .venv/installed
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy torchrank
+
+format: .venv/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -20,4 +28,4 @@ lint: .venv/installed
 clean:
 	rm -rf .venv
 
-.PHONY: train test lint clean
+.PHONY: train quick test lint format clean

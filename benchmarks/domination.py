@@ -1,16 +1,17 @@
 """Domination loss, forward + backward: against the list length, the naive pair form, ListNet and a padded logsumexp.
 
-    python benchmarks/domination.py [--lists 256] [--length 10000] [--repeats 200] [--threads 1] [--skip-naive]
+    python benchmarks/domination.py [--lists 256] [--length 10000] [--repeats 200] [--skip-naive] [--quick]
 
-Each time is the best of `repeats` rounds in which all forms take turns, so that a busy machine slows all of them. The
-padded logsumexp is timed from the flat scores (the `(Q, L)` tensor is made inside, as for every other form), and once
-more, for scale, on a tensor that somebody has padded before.
+Each time is the best of `repeats` rounds in which all forms take turns, so that a busy machine slows down all of them.
+The padded logsumexp is timed from the flat scores (it makes the `(Q, L)` tensor itself, as every other form), and once
+more, for scale, on a tensor that was padded before.
 """
 
 import argparse
 import time
 
 import torch
+from quick import parse
 
 from torchrank.functional import domination_loss, listnet_loss, pad
 
@@ -40,7 +41,7 @@ def gradient(loss, leaf):
 
 
 def naive(scores, labels):
-    """log(1 + sum of exp(f_j - f_i)) over all pairs of one list, by autograd, `ROWS` rows of the matrix at a time."""
+    """Gradient of log(1 + sum of exp(f_j - f_i)) over all pairs of one list, `ROWS` rows of the matrix at a time."""
     scores.grad = None
     for some in torch.arange(len(scores)).split(ROWS):
         terms = torch.where(labels[some, None] > labels, scores - scores[some, None], -torch.inf)
@@ -111,7 +112,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--skip-naive", action="store_true", help="the pairs of 10,000 entries take several seconds")
-    options = parser.parse_args()
+    options = parse(parser, lists=32, length=500, repeats=3)
     torch.set_num_threads(options.threads)
     print(f"forward + backward, float32, {GRADES} grades, {options.threads} thread(s), best of {options.repeats}\n")
     against_length(options.length, options.repeats, not options.skip_naive)

@@ -1,35 +1,35 @@
-"""Figure 1 of the LocalRank paper on made-up clouds: does the distance of two queries say whose model is the better?
+"""Figure 1 of the LocalRank paper on synthetic clouds: does the distance of two queries tell whose model is better?
 
-    python benchmarks/figure1.py [--worlds 20] [--components 4] [--C 1]
+    python benchmarks/figure1.py [--worlds 20] [--components 4] [--C 1] [--quick]
 
-In every world SVM-map is trained on q1 and ranks q2 and q3 (data=clouds); beside its average precisions stand four
-distances of the clouds of q2 and q3 to that of q1. The construction decides the result: it shows an invariance.
+In every world SVM-map is trained on q1 and ranks q2 and q3 (data=clouds); its average precisions are shown with four
+distances of the clouds of q2 and q3 from that of q1. The construction decides the result: it shows an invariance.
 """
 
 import argparse
-import logging
+import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import torch
-from pytorch_lightning import Trainer
+from quick import parse
 from rich.console import Console
 
-from torchrank import RankingDataModule, SVMMap
+from torchrank import SVMMap
 from torchrank.data.synthetic.clouds import load_clouds
 from torchrank.functional import average_precision
-from torchrank.report.figure1 import figure1_sheet, nearer
 from torchrank.report.tables import show
 from torchrank.solvers.clouds.shapes import compare, make_shapes
 
-QUIET = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from notebooks.localrank import figure1_sheet, nearer
 
 
 def precisions(sets, C):
     """Average precision of q1's model on q2 and q3."""
-    ranker, test = SVMMap(sets["train"].num_features, C=C, transform="none"), sets["test"]
-    trainer = Trainer(accelerator="cpu", devices=1, max_epochs=ranker.rounds, limit_val_batches=0, **QUIET)
-    trainer.fit(ranker, datamodule=RankingDataModule.from_sets(train=sets["train"]))
+    test = sets["test"]
+    ranker = SVMMap(test.num_features, C=C, transform="none").fit(sets["train"])
     return average_precision(ranker(test.x, test.offsets), test.labels, test.offsets).tolist()
 
 
@@ -49,9 +49,8 @@ def main():
     parser.add_argument("--worlds", type=int, default=20)
     parser.add_argument("--components", type=int, default=4)
     parser.add_argument("--C", type=float, default=1.0)
-    options = parser.parse_args()
+    options = parse(parser, worlds=2)
     warnings.simplefilter("ignore")
-    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     worlds = [load_clouds(fold=fold) for fold in range(1, options.worlds + 1)]
     precision = np.array([precisions(sets, options.C) for sets in worlds])
     found = [apart(sets, options.components) for sets in worlds]

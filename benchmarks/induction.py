@@ -1,22 +1,20 @@
-"""Feature induction beside the full L1 optimum on a text corpus: average precision, density, time, memory.
+"""Feature induction and the full L1 optimum on a text corpus: average precision, density, time, memory.
 
-    python benchmarks/induction.py [--documents 50000] [--features 100000] [--topics 20] [--steps 10]
+    python benchmarks/induction.py [--documents 50000] [--features 100000] [--topics 20] [--steps 10] [--quick]
 
-One model per topic, all topics side by side, on the seeded corpus `data=text` with pivoted tf-idf. First a path of
-l1, from the value at which all weights are 0 (of each topic) downwards: the share with the best validation MAP is
-taken. Its steps only have to tell which share is best, so they are solved by induction and to a looser violation
-(`--path-tolerance`).
-Then both fits at that l1 from w = 0, each in a process of its own and to the same KKT violation: FISTA on all
-features, and feature induction. Wall time is that of the clock and CPU time that of the process, which other
-processes disturb less. Memory is the largest resident size less that after the imports. A small run to try it:
-`python benchmarks/induction.py --documents 2000 --features 3000 --topics 4 --steps 4`. One part alone, which prints
-what it found as JSON: `--part path`, `--part full --share 0.05`, `--part induced --share 0.05`.
+One model per topic, all topics at once, on the seeded corpus `data=text` with pivoted tf-idf. First a path of l1,
+downwards from the value at which all weights of a topic are 0, finds the share with the best validation MAP. Its steps
+only have to tell which share is best, so they are solved by induction and to a looser violation (`--path-tolerance`).
+Then both fits at that l1 from w = 0, each in its own process and to the same KKT violation: FISTA on all features, and
+feature induction. CPU time is that of the process, which other processes disturb less than wall time. Memory is the
+largest resident size minus that after the imports. A small run to try it: `python benchmarks/induction.py
+--documents 2000 --features 3000 --topics 4 --steps 4`. A single part, which prints its findings as JSON: `--part path`,
+`--part full --share 0.05`, `--part induced --share 0.05`.
 """
 
 import argparse
 import json
 import logging
-import resource
 import subprocess
 import sys
 import time
@@ -24,8 +22,10 @@ import warnings
 
 import torch
 from pytorch_lightning import Callback, Trainer
+from quick import parse
 
-from torchrank import DominationRank, RankingDataModule
+from torchrank import DominationRank, RankingDataModule, RankingEvaluation
+from torchrank.files import peak_memory_mb
 
 RATIO = 0.02  # the last l1 of the path as a share of the first
 
@@ -66,11 +66,11 @@ def arguments():
     parser.add_argument("--features-per-round", type=int, default=30)
     parser.add_argument("--part", choices=("path", "full", "induced"), help="one of the three fits, in this process")
     parser.add_argument("--share", type=float)
-    return parser.parse_args()
+    return parse(parser, documents=200, features=500, topics=2, steps=2, tolerance=1.0)
 
 
 def run(options, part, share=None):
-    """A part in a process of its own, which prints what it found as its last line."""
+    """Run a part in its own process, whose last line is what it found."""
     command = [sys.executable, __file__, "--part", part]
     for name in ("documents", "features", "topics", "steps", "tolerance", "path_tolerance", "features_per_round"):
         command += [f"--{name.replace('_', '-')}", str(vars(options)[name])]
@@ -84,38 +84,35 @@ def verdict(text, value, limit):
 
 
 class Validated(Callback):
-    """Validation MAP after each round."""
+    """Keeps the validation MAP of each validated round."""
 
     def __init__(self):
         self.values = []
 
     def on_validation_end(self, trainer, ranker):
-        self.values.append(ranker.measured["val"]["default"]["measures"]["map"])
+        self.values.append(float(trainer.callback_metrics["val/map"]))
 
 
 def fit(options, **settings):
-    """The fitted ranker, its trainer and data, the validated rounds, and what the fit took of time and memory."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """The fitted ranker, its trainer and data, the validated rounds, and the time and memory of the fit."""
+    before = peak_memory_mb()
     data = RankingDataModule(
         "text",
         num_documents=options.documents,
         num_features=options.features,
         num_topics=options.topics,
         batch_documents=60_000,  # two topics at a time: memory
-        measures=["map"],
     )
     data.setup()
     ranker = DominationRank(data.num_features, l2=0.0, per_topic=True, transform="singhal", rounds=1000, **settings)
     watch = Validated()
     quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
-    every = 1 if settings.get("path") else 1000  # the last round is validated in any case
-    rounds = {"max_epochs": 1000, "check_val_every_n_epoch": every, "num_sanity_val_steps": 0}
-    trainer = Trainer(accelerator="cpu", callbacks=[watch], **rounds, **quiet)
+    callbacks = [RankingEvaluation(["map"]), watch]
+    trainer = Trainer(accelerator="cpu", max_epochs=1000, num_sanity_val_steps=0, callbacks=callbacks, **quiet)
     start, cpu = time.perf_counter(), time.process_time()
     trainer.fit(ranker, datamodule=data)
     spent = {"seconds": time.perf_counter() - start, "cpu": time.process_time() - cpu}
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-    return ranker, trainer, data, watch, spent | {"memory": memory}
+    return ranker, trainer, data, watch, spent | {"memory": (peak_memory_mb() - before) * 2**20}
 
 
 def path(options):
@@ -130,8 +127,8 @@ def one(options, **settings):
         options, l1=options.share, relative=True, tolerance=options.tolerance, **settings
     )
     objective = float(trainer.callback_metrics["train/objective"])
-    trainer.test(ranker, datamodule=data, verbose=False)
-    found |= {"map": ranker.measured["test"]["default"]["measures"]["map"], "kkt": ranker.certificate["kkt"]}
+    (tested,) = trainer.test(ranker, datamodule=data, verbose=False)
+    found |= {"map": tested["test/map"], "kkt": ranker.certificate.found}
     weight, csr = ranker.weight, 0
     for lists in data.sets.values():
         csr += sum(part.nbytes for part in (lists.x.values, lists.x.columns, lists.x.row_offsets))

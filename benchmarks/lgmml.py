@@ -1,13 +1,13 @@
-"""L-GMML beside scipy and LightGBM in one run: metrics solved, training, scoring.
+"""L-GMML against scipy and LightGBM in one run: solving for metrics, training, scoring.
 
-    python benchmarks/lgmml.py [--queries 6000] [--metrics 500] [--trees 200] [--threads 2]
+    python benchmarks/lgmml.py [--queries 6000] [--metrics 500] [--trees 200] [--threads 2] [--quick]
 
 Data in the shape of MSLR-WEB10K: 6,000 training queries, 136 features, about 717,000 documents. The three parts:
 
-1. All metrics in closed form (eq. 9), beside a loop over scipy's `sqrtm`.
+1. All metrics in closed form (eq. 9), against a loop over scipy's `sqrtm`.
 2. Training from the resident features to the saved model (scatter, metrics, anchors, scale, kernel values of all
-   documents, 3 rounds of WARP), beside LightGBM with 5,000 trees of 31 leaves, its dataset already made.
-3. Scoring raw rows in full rank and in the lowest rank that costs less than 0.001 NDCG@10 on validation lists, beside
+   documents, 3 rounds of WARP), against LightGBM with 5,000 trees of 31 leaves, its dataset already made.
+3. Scoring raw rows in full rank and in the lowest rank that costs less than 0.001 NDCG@10 on validation lists, against
    these 5,000 trees.
 
 The times of 5,000 trees are those of `--trees` trees in proportion. A small run to try it:
@@ -25,7 +25,8 @@ import lightgbm
 import numpy as np
 import scipy.linalg
 import torch
-from pytorch_lightning import Callback, Trainer
+from pytorch_lightning import Trainer
+from quick import parse
 from threadpoolctl import threadpool_limits
 
 from torchrank import LGMML, RankingDataModule
@@ -62,7 +63,7 @@ def arguments():
     parser.add_argument("--loop", type=int, default=20, help="metrics of the sqrtm loop; its time is scaled")
     parser.add_argument("--repeats", type=int, default=3, help="rounds of parts 1 and 3; the best counts")
     parser.add_argument("--threads", type=int, default=2, help="of torch and LightGBM; scipy's BLAS is left as it is")
-    return parser.parse_args()
+    return parse(parser, queries=120, metrics=8, trees=3, documents=500, loop=1, repeats=1, threads=1)
 
 
 def seconds(function, *arguments):
@@ -72,7 +73,7 @@ def seconds(function, *arguments):
 
 
 def best_of(repeats, tools):
-    """Least seconds of each tool over rounds in which they take turns, so that a busy machine slows all of them."""
+    """Least seconds of each tool over rounds in which they take turns: a busy machine slows down all of them."""
     times = {name: [] for name in tools}
     for _ in range(repeats):
         for name, tool in tools.items():
@@ -143,35 +144,41 @@ def one_thread(function, *arguments):
 # ---- 2. training -----------------------------------------------------------------------------------------------------
 
 
-class Clock(Callback):
-    """Starts when the features are resident: making them is left out, as LightGBM's dataset is."""
+class Timed(LGMML):
+    """L-GMML whose clock starts when the features are resident: making them is left out, as is LightGBM's dataset."""
 
-    def on_fit_start(self, trainer, ranker):
-        self.preparing, _ = seconds(trainer.datamodule.ready, "train")
-        self.start = time.perf_counter()
-        self.rounds = []
+    def learn_transform(self, train):
+        super().learn_transform(train)
+        self.learned = time.perf_counter()
 
-    def on_train_epoch_end(self, trainer, ranker):
-        self.rounds.append(time.perf_counter() - self.start - sum(self.rounds))
+    def start(self, lists):
+        self.clock = [time.perf_counter()]
+        super().start(lists)
+
+    def round(self, lists, number):
+        found = super().round(lists, number)
+        self.clock.append(time.perf_counter())
+        return found
 
 
 def training(sets, options):
-    train, clock = sets["train"], Clock()
-    ranker = LGMML(train.num_features, metrics=options.metrics, kappa=KAPPA, rounds=4)
+    train = sets["train"]
+    ranker = Timed(train.num_features, metrics=options.metrics, kappa=KAPPA, rounds=4)
     with tempfile.TemporaryDirectory() as folder:
         quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
-        trainer = Trainer(accelerator="cpu", devices=1, max_epochs=4, callbacks=[clock], **quiet)
+        trainer = Trainer(accelerator="cpu", devices=1, max_epochs=4, **quiet)
         trainer.fit(ranker, datamodule=RankingDataModule.from_sets(train=train))
         trainer.save_checkpoint(Path(folder, "lgmml.ckpt"))
-        ours = time.perf_counter() - clock.start
+        ours = time.perf_counter() - ranker.clock[0]
         megabytes = Path(folder, "lgmml.ckpt").stat().st_size / 1e6
     data = lightgbm.Dataset(train.x.numpy(), train.labels.numpy(), group=train.lengths)
     constructing, _ = seconds(data.construct)
     given = {"objective": "lambdarank", "num_leaves": LEAVES, "num_threads": options.threads, "verbosity": -1}
     growing, booster = seconds(lightgbm.train, given, data, options.trees)
     theirs = growing * TREES / options.trees
-    rounds = ", ".join(f"{each:.1f}" for each in clock.rounds)
-    print(f"\n2. torchrank {ours:.1f} s (rounds {rounds}; {megabytes:.0f} MB saved), after {clock.preparing:.1f} s to "
+    rounds = ", ".join(f"{each:.1f}" for each in np.diff(ranker.clock))
+    preparing = ranker.clock[0] - ranker.learned
+    print(f"\n2. torchrank {ours:.1f} s (rounds {rounds}; {megabytes:.0f} MB saved), after {preparing:.1f} s to "
           f"make features resident\n   LightGBM {theirs:.0f} s for {TREES} trees ({options.trees} in {growing:.1f} s, "
           f"times {TREES / options.trees:g}), after {constructing:.1f} s to make its dataset")  # fmt: skip
     verdict(f"   LightGBM, {TREES} trees / torchrank, {options.metrics} metrics", theirs / ours, 3)

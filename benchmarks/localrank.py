@@ -1,25 +1,24 @@
-"""The systems of the LocalRank paper beside plain forms of them, in one run.
+"""The systems of the LocalRank paper against plain forms of them, in one run.
 
-    python benchmarks/localrank.py [--parts pca similarity rankboost search] [--clouds 6000] [--queries 470]
+    python benchmarks/localrank.py [--parts pca similarity rankboost search] [--clouds 6000] [--queries 470] [--quick]
 
-rankboost: lists in the shape of MQ2008 (46 features, 3 grades). A round beside numpy with an explicit list of pairs:
-naive, every rule of every feature (256 bins) tried on all pairs; and, for scale, the list of pairs summed into
-potentials with all values presorted, feature by feature. All find the same rules. Then a round on longer lists with
-136 features, where the list of pairs is what costs.
+rankboost: lists in the shape of MQ2008 (46 features, 3 grades). A round against numpy with an explicit list of pairs:
+naive, trying every rule of every feature (256 bins) on all pairs; and, for scale, with the list of pairs summed into
+potentials and all values presorted, feature by feature. All find the same rules. Then a round on longer lists with 136
+features, where the list of pairs dominates the cost.
 
-pca: principal directions of clouds of about 120 x 136 float32 numbers beside a loop of scikit-learn's PCA over the
+pca: principal directions of clouds of about 120 x 136 float32 numbers against a loop of scikit-learn's PCA over the
 queries, which computes in float32; the exact route computes in float64. Both on one thread and on all cores; the
-verdict is that of all cores. Standard deviations fall linearly to 0, on axes of its own for every cloud. similarity:
-all pairs of these clouds at 5 directions beside the bare products, and the nearest cloud. --clouds 300 takes seconds.
+verdict is that of all cores. Standard deviations fall linearly to 0, on different axes for every cloud. similarity: all
+pairs of these clouds with 5 directions against the bare products, and the nearest cloud. --clouds 300 takes seconds.
 
-search: LSH beside exact search and memory at 30,000 queries, which is localrank_search.py at its own sizes.
+search: LSH against exact search and memory with 30,000 queries, which is localrank_search.py with its own sizes.
 
 Times are the best of all rounds.
 """
 
 import argparse
 import itertools
-import logging
 import os
 import subprocess
 import sys
@@ -30,11 +29,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from pytorch_lightning import Trainer
+from quick import parse
 from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 
-from torchrank import RankBoost, RankingDataModule, RankingSet
+from torchrank import RankBoost, RankingSet
 from torchrank.functional import cloud_pca, cloud_similarity, nearest_clouds
 
 BINS = 256
@@ -149,9 +148,10 @@ def similarity(options):
 
 
 def search(options):
-    """In a process of its own: its largest resident size is printed."""
+    """Run it in its own process, whose largest resident size it prints."""
     script = Path(__file__).with_name("localrank_search.py")
     chosen = ["--threads", str(options.threads), "--repeats", str(options.repeats)]
+    chosen += ["--quick"] if options.quick else []
     subprocess.run([sys.executable, str(script), *chosen], check=True)
 
 
@@ -159,23 +159,24 @@ def search(options):
 
 
 class Timed(RankBoost):
-    """RankBoost that notes how long its rounds take."""
+    """RankBoost that records the seconds of its rounds."""
 
-    def round(self):
+    def start(self, lists):
+        self.seconds = []
+        super().start(lists)
+
+    def round(self, lists, number):
         start = time.perf_counter()
-        done = super().round()
+        found = super().round(lists, number)
         self.seconds.append(time.perf_counter() - start)
-        return done
+        return found
 
 
 def boost(train, rounds, bins):
     """Rules (feature, threshold, alpha) of a fit, the best round and the whole fit in seconds."""
     ranker = Timed(train.num_features, bins=bins, rounds=rounds)
-    ranker.seconds = []
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    trainer = Trainer(accelerator="cpu", devices=1, max_epochs=rounds, **quiet)
     start = time.perf_counter()
-    trainer.fit(ranker, datamodule=RankingDataModule.from_sets(train=train))
+    ranker.fit(train)
     whole = time.perf_counter() - start
     rules = np.stack([ranker.feature.numpy(), ranker.threshold.numpy(), ranker.alpha.numpy()], 1)
     return rules, min(ranker.seconds), whole
@@ -292,10 +293,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--naive-rounds", type=int, default=3, help="that the plain forms are timed on and compared")
     parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
+    small = {"clouds": 60, "repeats": 1, "queries": 20, "rounds": 3, "naive_rounds": 1}
+    options = parse(parser, parts=["pca", "similarity", "rankboost"], **small)
     torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore")
-    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     print(f"{options.threads} thread(s)\n")
     for part in options.parts:
         sys.stdout.flush()

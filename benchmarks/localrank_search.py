@@ -1,32 +1,34 @@
-"""The search for the most similar training query of LocalRank: LSH beside exact search, and memory at 30,000 queries.
+"""The search for the most similar training query of LocalRank: LSH, exact search, and memory with 30,000 queries.
 
-    python benchmarks/localrank_search.py [--parts lsh memory] [--training 10000 100000 1000000] [--queries 30000]
+    python benchmarks/localrank_search.py [--parts lsh memory] [--training 10000 100000] [--queries 30000] [--quick]
 
 lsh: directions of synthetic training queries around those of 200 kinds of queries, some close, some far (5 directions
-of 136 features in float32); 16 hash tables for each direction, with more bits the more queries. One query at a time,
-beside the bare products; in a batch, beside `nearest_clouds`, its copy of all directions included. Recall: the
-list found is the nearest one; by votes: the list with most votes is, which is Figure 3 of the paper without the exact
-comparison of the 50 best. Loss: of similarity, against the nearest. Agreement: the cluster of the list found is that of
-the nearest one, with 10 complete-link clusters of the kinds. Sizes that need more memory than is free are left out.
+of 136 features in float32); 16 hash tables for each direction, with more bits for more queries. One query at a time,
+against the bare products; in a batch, against `nearest_clouds`, including its copy of all directions. Recall: how often
+the list found is the nearest one; by votes: how often the list with most votes is, which is Figure 3 of the paper
+without the exact comparison of the 50 best. Loss: of similarity, against the nearest. Agreement: how often the list
+found is in the cluster of the nearest one, with 10 complete-link clusters of the kinds. Sizes that need more memory
+than is free are left out.
 
 memory: clouds of about 120 x 136 float32 numbers: directions, clusters (of a sample above 8000), nearest training
-query; the largest resident size of this process, which starts with this part, the rows included.
+query; the largest resident size of this process, which starts with this part, including the rows.
 
 Times are the best of all rounds. A small run to try it: --training 2000 20000 --queries 2000 --repeats 1.
 """
 
 import argparse
 import os
-import resource
 import time
 import warnings
 
 import torch
 from localrank import COMPONENTS, FEATURES, best_of, make_clouds
+from quick import parse
 
+from torchrank.files import peak_memory_mb
 from torchrank.functional import cloud_pca, nearest_clouds
-from torchrank.solvers.clouds.clustering import cluster_clouds
 from torchrank.solvers.clouds.hashing import build_tables, count_candidates, hashed_nearest, make_planes
+from torchrank.solvers.clouds.shapes import Shapes, cluster
 
 KINDS, CLUSTERS, SPREAD = 200, 10, (0.02, 0.2)
 TABLES = 16
@@ -88,13 +90,19 @@ def most_voted(tables, v):
     return found, len(query) / len(v)
 
 
+def clusters_of(u, ranks, numbers, min_size=1):
+    """Complete-link clusters by directions (Q, P, D) alone."""
+    return cluster(Shapes(u, u.new_zeros(u.shape[:2]), ranks), numbers, "ordered", min_size=min_size, seed=0)
+
+
 def quality(found, exact, tables, v, kind):
     similarity, index, searches = found
     best, nearest = exact
     voted, met = most_voted(tables, v)
-    cluster = cluster_clouds(kinds(), full(kinds()), [CLUSTERS]).labels[0][kind]
+    centres = kinds()
+    cluster_of = clusters_of(centres, full(centres), [CLUSTERS]).labels[0][kind]
     recall, by_votes = (index == nearest).float().mean(), (voted == nearest[:, 0]).float().mean()
-    agreement = (cluster[index] == cluster[nearest]).float().mean()
+    agreement = (cluster_of[index] == cluster_of[nearest]).float().mean()
     print(f"    recall {recall:.2f} (by votes {by_votes:.2f}), similarity {best.mean():.3f}, loss "
           f"{(best - similarity).mean():.4f}, agreement {agreement:.3f}, {met:.0f} lists met, "
           f"{searches} of {len(v)} exact searches")  # fmt: skip
@@ -123,7 +131,7 @@ def lsh_at(count, options):
 
 def lsh(options):
     print(
-        f"LSH beside exact search, {options.batch} queries in a batch, {COMPONENTS} directions of {FEATURES} features"
+        f"LSH against exact search, {options.batch} queries in a batch, {COMPONENTS} directions of {FEATURES} features"
     )
     for count in options.training:
         need = count * COMPONENTS * (4 * FEATURES + 8 * TABLES) * 1.3 + 2**30
@@ -147,7 +155,7 @@ def memory(options):
     u, _, _, ranks = cloud_pca(x[:last], offsets[: options.queries + 1], COMPONENTS)
     v, _, _, ranks_v = cloud_pca(x[last:], offsets[options.queries :] - last, COMPONENTS)
     directions = time.perf_counter()
-    found = cluster_clouds(u, ranks, [2, 3, 5, 8], min_size=10)
+    found = clusters_of(u, ranks, [2, 3, 5, 8], min_size=10)
     clusters = time.perf_counter()
     nearest_clouds(v, ranks_v, u, ranks)
     searched = time.perf_counter()
@@ -155,7 +163,7 @@ def memory(options):
     print(f"  directions {directions - start:.1f} s, clusters {clusters - directions:.1f} s "
           f"({'of a sample' if found.sampled else 'exact'}, sizes at 8: {sizes}), "
           f"{options.batch} nearest {searched - clusters:.2f} s")  # fmt: skip
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    peak = peak_memory_mb() * 2**20 / 1e9
     name = "largest resident size, GB"
     print(f"  {name:58}{peak:10.2f}   (wanted: <= {LIMIT}) {'ok' if peak <= LIMIT else 'MISSED'}\n")
 
@@ -171,7 +179,7 @@ def main():
     parser.add_argument("--batch", type=int, default=200, help="queries to search for")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
+    options = parse(parser, training=[500], queries=300, batch=20, repeats=1)
     torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore")
     print(f"{options.threads} thread(s)\n")

@@ -1,16 +1,16 @@
-"""MLR: the oracles against plain loops and against numpy, list by list; average precision against its dense form; where
-the time of a round on IsoLet goes.
+"""MLR: the oracles against plain loops and against numpy, list by list; average precision against its dense form; the
+parts of a round on IsoLet.
 
     python benchmarks/mlr.py [--lists 1000] [--length 500] [--relevant 0.1] [--loop-lists 20] [--repeats 20]
-                             [--threads 1] [--isolet FOLDER]
+                             [--long-lists 64] [--long-length 3000] [--threads 1] [--isolet FOLDER] [--quick]
 
-The loops are the published pseudo-code, entry by entry, and are timed on a few lists only: their time is scaled to all.
-What the formulas write as a number of entries they count; for AUC and precision also, without a wanted ratio, in one
-pass over the sorted entries (Joachims, ICML 2005).
+The loops are the published pseudo-code, entry by entry, timed on a few lists and scaled to all. They count what the
+formulas write as a number of entries; for AUC and precision also, without a wanted ratio, in one pass over the sorted
+entries (Joachims, ICML 2005).
 The numpy forms take one list at a time, as fast as we could write them. All three must find rankings of equal value.
-Each time is that of the processor, best of `repeats` rounds in which the forms take turns: what else the machine does
-counts little. With two threads the time of both counts. The rounds on IsoLet (FOLDER has Isolet1.mat and so on, or
-they lie in isolet/ or uci/isolet/ below it; 95% of the variance; AUC and MRR, C = 10) are timed by the clock.
+Each time is CPU time, the best of `repeats` rounds in which the forms take turns: other processes matter little. With
+two threads the time of both counts. The rounds on IsoLet (FOLDER has Isolet1.mat and so on, or they are in isolet/
+or uci/isolet/ below it; 95% of the variance; AUC and MRR, C = 10) are timed by the wall clock.
 """
 
 import argparse
@@ -19,14 +19,16 @@ import time
 import numpy as np
 import torch
 from mlr_plain import NUMPY, TABLES, by_loops, make_table, one_pass
+from quick import parse
 
 from torchrank import MLR
 from torchrank.data.sources.points import load_points
 from torchrank.functional import most_violated
 from torchrank.functional.oracles.merged import merge
-from torchrank.functional.oracles.whole_list import average_precision_places
+from torchrank.functional.oracles.whole_list import average_precision_at, average_precision_problem, dense, halving
 from torchrank.solvers.cutting_plane.plane import add_cut, gap, start
-from torchrank.solvers.cutting_plane.psi import add_metric_psi, metric_scores
+from torchrank.solvers.cutting_plane.psi import add_metric_psi
+from torchrank.solvers.metric_scores import metric_scores
 
 MEASURES = [("auc", None), ("precision", 10), ("mrr", None), ("map", None), ("ndcg", 10), ("ndcg", None)]
 
@@ -92,7 +94,11 @@ def against_loops_and_numpy(options):
 def halving_against_dense(lists, length, share, repeats):
     scores, labels, offsets = make_lists(lists, length, share)
     merged = merge(scores, labels > 0, offsets, max_length=length)
-    forms = {form: lambda form=form: average_precision_places(merged, form) for form in ("divide", "dense")}
+    solvers = {"divide": halving, "dense": dense}
+    forms = {
+        name: lambda solve=solve: average_precision_at(merged, solve(average_precision_problem(merged)))
+        for name, solve in solvers.items()
+    }
     best = best_times(forms, max(1, repeats // 3))
     (a, loss), (b, other) = (run() for run in forms.values())
     value, other = (lost - (merged.scale * c * merged.scores()).sum(1) for c, lost in ((a, loss), (b, other)))
@@ -142,13 +148,15 @@ def main():
     parser.add_argument("--relevant", type=float, default=0.1, help="share of the entries")
     parser.add_argument("--loop-lists", type=int, default=20, help="lists that the plain loops are timed on")
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--long-lists", type=int, default=64, help="lists of average precision and its dense form")
+    parser.add_argument("--long-length", type=int, default=3000, help="their length")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--isolet", help="folder of Isolet1.mat ... Isolet5.mat; without it this part is left out")
-    options = parser.parse_args()
+    options = parse(parser, lists=10, length=50, loop_lists=2, repeats=1, long_lists=4, long_length=300)
     torch.set_num_threads(options.threads)
     print(f"float64, {options.threads} thread(s), best of {options.repeats}\n")
     against_loops_and_numpy(options)
-    halving_against_dense(64, 3000, options.relevant, options.repeats)
+    halving_against_dense(options.long_lists, options.long_length, options.relevant, options.repeats)
     for measure in ("auc", "mrr") if options.isolet else ():
         rounds_on_isolet(options.isolet, measure)
 

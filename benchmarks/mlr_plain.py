@@ -1,4 +1,4 @@
-"""The oracles of MLR one list at a time: by plain loops, and by numpy as fast as we could write it. For mlr.py."""
+"""The oracles of MLR for one list at a time, by plain loops and by numpy as fast as we could write it. For mlr.py."""
 
 import numpy as np
 

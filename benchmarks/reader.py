@@ -1,6 +1,6 @@
-"""The LETOR reader beside scikit-learn's and XGBoost's: seconds, MB/s, peak memory, and opening from the cache.
+"""The LETOR reader against scikit-learn's and XGBoost's: seconds, MB/s, peak memory, and opening from the cache.
 
-    python benchmarks/reader.py [--megabytes 120] [--folder somewhere]
+    python benchmarks/reader.py [--megabytes 120] [--folder FOLDER] [--quick]
 
 Writes an MSLR-shaped file (136 features, all present) and a Yahoo-shaped one (700 features, 30% present), reads both
 with all tools in turn and prints ratios. Times are the best of `--repeats` runs, scikit-learn's of two.
@@ -17,6 +17,7 @@ from operator import getitem
 from pathlib import Path
 
 import numpy as np
+from quick import parse
 
 POOL = 2000  # different texts per feature
 MEMORY = """
@@ -36,7 +37,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=120, help="size of each file")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="where to write the files; a temporary folder without it")
-    arguments = parser.parse_args()
+    arguments = parse(parser, megabytes=1, repeats=1)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         for name, rows, target in (("MSLR-shaped", mslr_rows(), 5), ("Yahoo-shaped", yahoo_rows(), 3)):
             path = Path(folder, f"{name}.txt")
@@ -129,7 +130,7 @@ def reopening(path: Path) -> None:
 
 
 def memory(path: Path) -> tuple[float, float]:
-    """MB that a fresh process needs at its peak on top of what it had before reading, and MB of the array it gets."""
+    """Peak MB of a fresh process minus what it had before reading, and MB of the array that it reads."""
     answer = subprocess.run([sys.executable, "-c", MEMORY, path], capture_output=True, text=True, check=True).stdout
     added, final = map(float, answer.split())
     return added, final

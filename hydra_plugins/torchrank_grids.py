@@ -10,16 +10,17 @@ hydra:
     grids:
       - {model: listnet, model.l2: "1e-4,1e-3,1e-2"}
       - {model: gbdt}
-    jobs: 2  # runs side by side
+    jobs: 2  # processes in parallel
 ```
 
-The command line has the last word: `model=listnet` keeps what the grids have of that model (so with every config group
-that a grid chooses), a value that `params` or a grid sweeps is replaced where it stands, any other override is added to
-every job. Hydra composes the default model with it first, so a single value for a setting that only another model has
-needs that `model=` beside it. Folders named by `hydra.job.override_dirname` make such a sweep resumable.
+The command line has precedence: `model=listnet` keeps only the jobs of that model (the same holds for every config
+group that a grid chooses), a value for a key that `params` or a grid sweeps replaces its values there, and any other
+override is added to every job. Hydra first composes the default model with it, so a single value for a setting that
+only another model has needs that `model=` as well. Folders named by `hydra.job.override_dirname` make such a sweep
+resumable.
 
 With `jobs: N` the command starts itself N times as workers, each with its share of the cores (unless OMP_NUM_THREADS is
-set). A worker takes the next job that no other has taken, so it pays for its imports once.
+set). A worker takes the next job that no other worker has taken, so its imports are paid for once.
 """
 
 import os
@@ -48,13 +49,13 @@ class GridsSweeperConf:
     jobs: int = 1
 
 
-TAKEN = "TORCHRANK_SWEEP_TAKEN"  # set for workers: the folder with a file for every job that was taken
+TAKEN = "TORCHRANK_SWEEP_TAKEN"  # set for workers: the folder with one file per job already taken
 
 ConfigStore.instance().store(group="hydra/sweeper", name="torchrank_grids", node=GridsSweeperConf, provider="torchrank")
 
 
 class GridsSweeper(BasicSweeper):
-    """Hydra's own sweeper, which gives `split_arguments` the whole command line; only the list of jobs is ours."""
+    """Hydra's own sweeper with another list of jobs; `split_arguments` receives the whole command line."""
 
     hydra_context: Any  # set by setup(), before sweep()
 
@@ -66,7 +67,7 @@ class GridsSweeper(BasicSweeper):
         jobs: int = 1,
     ) -> None:
         if jobs < 1:
-            raise HydraException(f"hydra.sweeper.jobs={jobs} must be at least 1")
+            raise HydraException(f"hydra.sweeper.jobs must be >= 1, got {jobs}")
         super().__init__(max_batch_size if jobs == 1 else None, dict(params or {}))
         self.grids, self.jobs = [dict(grid) for grid in grids or [{}]], jobs
         self._groups: dict[str, bool] = {}
@@ -79,8 +80,8 @@ class GridsSweeper(BasicSweeper):
             self.launcher = Workers(self.jobs, str(given["config"].hydra.sweep.dir))
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Composes one job of each kind (equal choices, equal settings of any value): Hydra would compose them all."""
-        if TAKEN not in os.environ:  # otherwise done already, by the process that started this one
+        """Compose one job of each kind (same choices, same keys with any values); Hydra would compose all of them."""
+        if TAKEN not in os.environ:  # otherwise the process that started this one has done it
             kinds = {tuple(self._kind(line) for line in job): job for job in batch}
             super().validate_batch_is_legal(list(kinds.values()))
 
@@ -94,14 +95,14 @@ class GridsSweeper(BasicSweeper):
     def split_arguments(  # type: ignore[override]  # static in Hydra, but always called through self
         self, overrides: list[Override], max_batch_size: int | None
     ) -> list[list[list[str]]]:
-        """All jobs in batches; a job that two grids have in common runs once."""
+        """All jobs in batches; a job that is in two grids runs once."""
         line = {_key(override): override for override in overrides}
         params, grids = self._parse(self.params), [self._parse(grid) for grid in self.grids]
         swept = set(params).union(*grids)
         groups = {key for key in line if self._is_group(key)}
         jobs: dict[tuple[str, ...], None] = {}
         for grid in grids:
-            narrowed = groups & grid.keys()  # chosen by the grid and by the command line: what both have stays
+            narrowed = groups & grid.keys()  # chosen by the grid and by the command line: the common choices stay
             replaced = line.keys() & (params.keys() | grid.keys()) - narrowed
             added = line.keys() - swept | groups - grid.keys()
             wanted = params | grid | {key: line[key] for key in line if key in replaced | added}
@@ -110,7 +111,7 @@ class GridsSweeper(BasicSweeper):
             jobs |= {tuple(job): None for job in found if all(lines & set(job) for lines in allowed)}
         if not jobs:
             asked = " ".join(str(line[key].input_line) for key in line if key in groups)
-            raise HydraException(f"no grid of this sweep has {asked}: its grids are {self.grids}")
+            raise HydraException(f"no grid of this sweep has {asked}: the grids are {self.grids}")
         return list(self.split_overrides_to_chunks([list(job) for job in jobs], max_batch_size))
 
     def _parse(self, settings: Mapping[str, Any]) -> dict[str, Override]:
@@ -119,14 +120,14 @@ class GridsSweeper(BasicSweeper):
         return {_key(override): override for override in parser.parse_overrides(lines)}
 
     def _is_group(self, key: str) -> bool:
-        """Asked once for every key: Hydra looks through folders."""
+        """Whether a key is a config group; remembered, since Hydra searches folders."""
         if key not in self._groups:
             self._groups[key] = bool(self.hydra_context.config_loader.get_group_options(key))
         return self._groups[key]
 
 
 class Workers:
-    """Runs all jobs of a sweep by starting this very command again, several times side by side."""
+    """Runs all jobs of a sweep by starting this command again as several parallel processes."""
 
     def __init__(self, count: int, folder: str):
         self.count, self.folder = count, folder
@@ -134,7 +135,7 @@ class Workers:
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list:
         count = min(self.count, len(job_overrides))
         threads = os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
-        command = [sys.executable, *sys.orig_argv[1:], f"hydra.sweep.dir='{self.folder}'"]  # it may hold the time
+        command = [sys.executable, *sys.orig_argv[1:], f"hydra.sweep.dir='{self.folder}'"]  # it may contain the time
         with tempfile.TemporaryDirectory() as taken:
             environment = os.environ | {TAKEN: taken, "OMP_NUM_THREADS": threads, "TQDM_DISABLE": "1"}
             before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers end with this process
@@ -146,12 +147,12 @@ class Workers:
                 for worker in workers:
                     worker.terminate()
         if failed:
-            raise HydraException(f"{failed} of {count} workers failed, see above. Finished runs will not be repeated.")
+            raise HydraException(f"{failed} of {count} workers failed, see above. A new start skips finished runs.")
         return []
 
 
 class Worker:
-    """Runs the jobs that no other worker has taken, one by one, through Hydra's own launcher."""
+    """Runs the jobs that no other worker has taken, one after the other, with Hydra's own launcher."""
 
     def __init__(self, launcher: Any, taken: Path):
         self.launcher, self.taken = launcher, taken
@@ -172,7 +173,7 @@ class Worker:
 
 
 def _lines(override: Override) -> set[str]:
-    """What the override can put into a job: `model=a,b` is `{"model=a", "model=b"}`."""
+    """The lines that an override can add to a job: `{"model=a", "model=b"}` for `model=a,b`."""
     return {line for job in BasicSweeper.split_arguments([override], None)[0] for line in job}
 
 

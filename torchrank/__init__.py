@@ -1,30 +1,83 @@
 """torchrank: learning to rank and metric learning on PyTorch.
 
-Rankers are imported when they are first asked for, so that `import torchrank.functional` costs torch alone.
+Rankers, data and everything that needs Lightning are imported when they are first asked for, so that
+`torchrank.functional` costs torch alone.
+
+Example:
+    >>> import torchrank
+    >>> sorted(torchrank.RANKERS)[:3]
+    ['AdaRank', 'DominationRank', 'GBDTRanker']
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from torchrank.errors import (
+    CheckpointError,
+    ConvergenceWarning,
+    DataError,
+    DataWarning,
+    NotFittedError,
+    NotPositiveDefinite,
+    NumericalWarning,
+)
+
+if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
+    from torchrank import functional as functional
+    from torchrank.data.batch import Batch as Batch
+    from torchrank.data.datamodule import RankingDataModule as RankingDataModule
+    from torchrank.data.sets import RankingSet as RankingSet
+    from torchrank.data.sparse import SparseRows as SparseRows
+    from torchrank.data.training import TrainingLists as TrainingLists
+    from torchrank.estimator import MetricEstimator as MetricEstimator
+    from torchrank.rankers.adarank import AdaRank as AdaRank
+    from torchrank.rankers.core.checkpoints import load as load
+    from torchrank.rankers.core.evaluation import RankingEvaluation as RankingEvaluation
+    from torchrank.rankers.core.evaluation import RankingMeasures as RankingMeasures
+    from torchrank.rankers.core.fitting import mean_over_lists as mean_over_lists
+    from torchrank.rankers.core.ranker import Ranker as Ranker
+    from torchrank.rankers.core.rounds import Certificate as Certificate
+    from torchrank.rankers.core.rounds import Round as Round
+    from torchrank.rankers.domination.ranker import DominationRank as DominationRank
+    from torchrank.rankers.gbdt import GBDTRanker as GBDTRanker
+    from torchrank.rankers.lgmml.net import LGMMLNet as LGMMLNet
+    from torchrank.rankers.lgmml.ranker import GMML as GMML
+    from torchrank.rankers.lgmml.ranker import LGMML as LGMML
+    from torchrank.rankers.listnet import ListNet as ListNet
+    from torchrank.rankers.localrank.ranker import LocalRank as LocalRank
+    from torchrank.rankers.metric.baseline import MetricBaseline as MetricBaseline
+    from torchrank.rankers.metric.lowrank import LowRankMLR as LowRankMLR
+    from torchrank.rankers.metric.mlr import MLR as MLR
+    from torchrank.rankers.metric.mlr import RMLR as RMLR
+    from torchrank.rankers.metric.svmmap import RankSVM as RankSVM
+    from torchrank.rankers.metric.svmmap import SVMMap as SVMMap
+    from torchrank.rankers.neural import LambdaRank as LambdaRank
+    from torchrank.rankers.neural import NeuralRanker as NeuralRanker
+    from torchrank.rankers.pamir import PAMIR as PAMIR
+    from torchrank.rankers.queryknn import QueryKNN as QueryKNN
+    from torchrank.rankers.rankboost import RankBoost as RankBoost
+    from torchrank.rankers.singlefeature import SingleFeature as SingleFeature
+    from torchrank.rankers.transductive import TransductivePCA as TransductivePCA
+
+__version__ = "0.2.0.dev0"
 
 RANKERS = {
     "NeuralRanker": "torchrank.rankers.neural",
     "ListNet": "torchrank.rankers.listnet",
-    "LambdaRank": "torchrank.rankers.lambdarank",
+    "LambdaRank": "torchrank.rankers.neural",
     "SingleFeature": "torchrank.rankers.singlefeature",
     "GBDTRanker": "torchrank.rankers.gbdt",
-    "GMML": "torchrank.rankers.lgmml.gmml",
+    "GMML": "torchrank.rankers.lgmml.ranker",
     "LGMML": "torchrank.rankers.lgmml.ranker",
     "LGMMLNet": "torchrank.rankers.lgmml.net",
     "DominationRank": "torchrank.rankers.domination.ranker",
     "PAMIR": "torchrank.rankers.pamir",
     "MetricBaseline": "torchrank.rankers.metric.baseline",
     "MLR": "torchrank.rankers.metric.mlr",
-    "RMLR": "torchrank.rankers.metric.rmlr",
+    "RMLR": "torchrank.rankers.metric.mlr",
     "LowRankMLR": "torchrank.rankers.metric.lowrank",
     "SVMMap": "torchrank.rankers.metric.svmmap",
-    "RankSVM": "torchrank.rankers.metric.ranksvm",
+    "RankSVM": "torchrank.rankers.metric.svmmap",
     "LocalRank": "torchrank.rankers.localrank.ranker",
     "RankBoost": "torchrank.rankers.rankboost",
     "AdaRank": "torchrank.rankers.adarank",
@@ -33,17 +86,38 @@ RANKERS = {
 }
 EXPORTS = RANKERS | {
     "load": "torchrank.rankers.core.checkpoints",
+    "Ranker": "torchrank.rankers.core.ranker",
+    "Round": "torchrank.rankers.core.rounds",
+    "Certificate": "torchrank.rankers.core.rounds",
+    "RankingEvaluation": "torchrank.rankers.core.evaluation",
+    "RankingMeasures": "torchrank.rankers.core.evaluation",
+    "mean_over_lists": "torchrank.rankers.core.fitting",
     "MetricEstimator": "torchrank.estimator",
     "RankingDataModule": "torchrank.data.datamodule",
     "RankingSet": "torchrank.data.sets",
+    "TrainingLists": "torchrank.data.training",
     "Batch": "torchrank.data.batch",
     "SparseRows": "torchrank.data.sparse",
 }
 
-__all__ = ["RANKERS", "__version__", *EXPORTS]
+__all__ = [
+    "RANKERS",
+    "CheckpointError",
+    "ConvergenceWarning",
+    "DataError",
+    "DataWarning",
+    "NotFittedError",
+    "NotPositiveDefinite",
+    "NumericalWarning",
+    "__version__",
+    "functional",
+    *EXPORTS,
+]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "functional":
+        return import_module("torchrank.functional")
     if name not in EXPORTS:
         raise AttributeError(f"module 'torchrank' has no attribute {name!r}")
     return vars(import_module(EXPORTS[name]))[name]

@@ -1,4 +1,4 @@
-"""The `torchrank` command: `train` is train.py, `score` applies a checkpoint to a file, `select` and `neighbours` make
+"""The `torchrank` command: `train` is train.py, `score` applies a checkpoint to a file, `select` and `neighbours` print
 the tables of a sweep."""
 
 import argparse
@@ -10,7 +10,7 @@ from torchrank import __version__
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one subcommand; an error is one line on stderr and exit code 2.
+    """Run one subcommand; an error is one line on stderr and exit code 2.
 
     >>> main(["select", "no/such/folder"])
     2
@@ -33,25 +33,25 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="torchrank", description="Learning to rank on PyTorch.")
     parser.add_argument("--version", action="version", version=f"torchrank {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("train", add_help=False, help="train.py: Hydra overrides follow, such as model=listnet -m")
-    score = commands.add_parser("score", help="the scores that a checkpoint gives to the documents of a file")
+    commands.add_parser("train", add_help=False, help="run train.py; Hydra overrides follow, such as model=listnet")
+    score = commands.add_parser("score", help="score the documents of a file with a checkpoint")
     score.add_argument("checkpoint", help="best.ckpt or last.ckpt of a run")
-    score.add_argument("file", help="lists in LETOR / svmlight form; labels are not looked at")
-    score.add_argument("--out", required=True, help="one score per line, in the order of the file")
-    score.add_argument("--run", action="store_true", help="write a run for trec_eval instead, by document id")
-    score.add_argument("--qid", default="token", help="where query ids are: token, comment or file (FILE.query)")
-    score.add_argument("--missing", type=float, help="the number that stands for NULL")
-    score.add_argument("--sentinel", type=_clip, help="the number that stands for values beyond float32, or clip")
-    score.add_argument("--device", default="cpu", help="such as cuda")
-    select = commands.add_parser("select", help="choose by validation in a sweep, print and write its table")
-    select.add_argument("folder", help="every results.json below it is read; table.md and table.json are written to it")
+    score.add_argument("file", help="lists in LETOR / svmlight format; labels are ignored")
+    score.add_argument("--out", required=True, help="file to write: one score per line, in the order of the input")
+    score.add_argument("--run", action="store_true", help="write a run for trec_eval instead, with document ids")
+    score.add_argument("--qid", default="token", help="where the query ids are: token, comment or file (FILE.query)")
+    score.add_argument("--missing", type=float, help="the number to use for NULL")
+    score.add_argument("--sentinel", type=_clip, help="the number to use for values beyond float32, or clip")
+    score.add_argument("--device", default="cpu", help="device to score on, such as cuda")
+    select = commands.add_parser("select", help="select by validation in a sweep, print and write its table")
+    select.add_argument("folder", help="reads every results.json below it, writes table.md and table.json to it")
     select.add_argument("--measures", nargs="+", metavar="NAME", help="default: all in the files")
     select.add_argument("--convention", nargs="+", metavar="NAME", help="default: all in the files")
-    select.add_argument("--test-measure", metavar="NAME", help="of the paired tests; default: the one of selection")
+    select.add_argument("--test-measure", metavar="NAME", help="for the paired tests; default: that of selection")
     near = commands.add_parser(
-        "neighbours", help="kNN errors of a sweep, chosen by test (as published) and by validation"
+        "neighbours", help="print kNN errors of a sweep, selected by test (as published) and by validation"
     )
-    near.add_argument("folder", help="every results.json below it is read; table.md and table.json are written to it")
+    near.add_argument("folder", help="reads every results.json below it, writes table.md and table.json to it")
     return parser
 
 
@@ -60,23 +60,23 @@ def _clip(text: str) -> float | str:
 
 
 def _score(options: argparse.Namespace) -> None:
+    from torchrank.files import write_atomically
     from torchrank.rankers.core.checkpoints import load
-    from torchrank.report.results import write_atomically
     from torchrank.scoring import read_rows, run_lines, score_lines, scores_of
 
     out = Path(options.out)
     if out.exists() and (not out.is_file() or out.samefile(options.file)):
-        raise ValueError(f"--out {out} is no file to write scores to")
+        raise ValueError(f"--out must be a new file or one to overwrite, not a folder or the input, got {out}")
     try:
         ranker = load(options.checkpoint).to(options.device)
-    except (ImportError, KeyError, RuntimeError, AssertionError) as error:  # of a device too
+    except (ImportError, KeyError, RuntimeError, AssertionError) as error:  # also for an unknown device
         raise ValueError(f"cannot load {options.checkpoint} on {options.device}: {error}") from error
     given = {"qid": options.qid, "missing": options.missing, "sentinel": options.sentinel}
     lists = read_rows(options.file, ranker, **{name: value for name, value in given.items() if value is not None})
     scores = scores_of(ranker, lists)
     lines = run_lines(lists, scores, type(ranker).__name__) if options.run else score_lines(scores)
     write_atomically(out, lambda file: file.writelines(f"{line}\n".encode() for line in lines))
-    print(f"{len(scores)} documents of {len(lists)} queries scored by {type(ranker).__name__}: {options.out}")
+    print(f"{type(ranker).__name__} scored {len(scores)} documents of {len(lists)} queries: {options.out}")
 
 
 def _select(options: argparse.Namespace) -> None:
@@ -88,7 +88,7 @@ def _select(options: argparse.Namespace) -> None:
     )
     _show(sheets(document))
     write(options.folder, document)
-    print(f"{document['runs']} runs read; written table.md and table.json in {options.folder}")
+    print(f"{document['runs']} runs read; wrote table.md and table.json to {options.folder}")
 
 
 def _neighbours(options: argparse.Namespace) -> None:
@@ -99,7 +99,7 @@ def _neighbours(options: argparse.Namespace) -> None:
     found = pages(document)
     _show(found)
     write_pages(options.folder, document, found)
-    print(f"{document['runs']} runs read; written table.md and table.json in {options.folder}")
+    print(f"{document['runs']} runs read; wrote table.md and table.json to {options.folder}")
 
 
 def _show(pages: list) -> None:
@@ -107,7 +107,7 @@ def _show(pages: list) -> None:
 
     from torchrank.report.tables import show
 
-    console = Console(width=None if sys.stdout.isatty() else 160)  # a file or pipe has no edge to break lines at
+    console = Console(width=None if sys.stdout.isatty() else 160)  # a file or pipe has no width
     for sheet in pages:
         show(sheet, console)
 
@@ -116,7 +116,7 @@ def _train(overrides: list[str]) -> int:
     from torchrank.train import __file__ as script
     from torchrank.train import main as train
 
-    # Hydra reads the overrides from there, and Lightning starts further processes by it
+    # Hydra reads the overrides there, and Lightning starts further processes with it
     sys.argv = [script, *overrides]
     train()
     return 0

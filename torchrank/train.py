@@ -1,4 +1,4 @@
-"""The run behind `python train.py`: compose, fit, choose on validation, test once, leave results behind."""
+"""The run behind `python train.py`: compose, fit, select by validation, test once, write the results."""
 
 import logging
 import os
@@ -16,15 +16,17 @@ from hydra.errors import InstantiationException
 from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf
-from pytorch_lightning import LightningDataModule, Trainer, seed_everything
+from pytorch_lightning import Trainer, seed_everything
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
 
-from torchrank.functional.conventions import parse_measure
+from torchrank.data.datamodule import RankingDataModule
+from torchrank.errors import DataError
 from torchrank.rankers.core.checkpoints import load, read_checkpoint
+from torchrank.rankers.core.evaluation import RankingEvaluation
 from torchrank.rankers.core.ranker import Ranker
-from torchrank.report.tables import smaller_is_better
-from torchrank.results import alone_in, finished, forget_results, print_results, record, write_results
+from torchrank.record import alone_in, finished, forget_results, record, smaller_is_better, write_results
+from torchrank.report.tables import show_run
 
 PACKAGE = Path(__file__).resolve().parent
 CONF = next(folder for folder in (PACKAGE / "conf", PACKAGE.parent / "conf") if folder.is_dir())
@@ -32,11 +34,11 @@ CONF = next(folder for folder in (PACKAGE / "conf", PACKAGE.parent / "conf") if 
 GROUPS = ("data", "model", "experiment", "trainer", "callbacks", "logger")
 NOT_SETTINGS = (*GROUPS, "name", "seed", "data.fold", "data.root")
 
-NOISE = (  # of Lightning, about its own internals
+NOISE = (  # warnings of Lightning about its own internals
     ".*isinstance.treespec, LeafSpec.*",
     ".*exists and is not empty.*",
     ".*Initializing zero-element tensors is a no-op.*",
-    ".*recommended to use `self.log.*sync_dist=True.*",  # measures are those of all processes already
+    ".*recommended to use `self.log.*sync_dist=True.*",  # measures cover all processes already
     ".*dirpath has changed.*",
     ".*`broadcast_buffers` is deprecated.*",  # older versions of torch have no other name for it
 )
@@ -44,7 +46,7 @@ NOISE = (  # of Lightning, about its own internals
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
 def main(config: DictConfig) -> float | None:
-    """Returns the monitored validation measure, for sweepers that optimise it."""
+    """Run, and return the monitored validation measure for sweepers that optimise it."""
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     for noise in NOISE:
         warnings.filterwarnings("ignore", noise)
@@ -53,11 +55,11 @@ def main(config: DictConfig) -> float | None:
 
 
 def with_short_errors(config: DictConfig, folder: Path) -> dict[str, Any]:
-    """`run`; of bad input only what is wrong is printed, not the way through Hydra and Lightning to it."""
+    """`run`, but bad input ends with one line that says what is wrong, without a traceback."""
     try:
         results = finished(folder, plain(config))
         if results is not None:
-            print(f"{folder} holds the results of this configuration already: nothing to do")
+            print(f"Skipping: results for this configuration already exist in {folder}")
             return results
         return run(config, folder)
     except (ValueError, OSError, InstantiationException, MissingMandatoryValue, MisconfigurationException) as error:
@@ -69,131 +71,137 @@ def with_short_errors(config: DictConfig, folder: Path) -> dict[str, Any]:
 
 
 def run(config: DictConfig, folder: Path) -> dict[str, Any]:
-    check_sweep(config)
-    if not config.train and config.ckpt_path is None:
-        raise ValueError("train=false tests a checkpoint: name it with ckpt_path=FILE.")
-    if config.ckpt_path is not None and not Path(config.ckpt_path).is_file():
-        raise FileNotFoundError(f"ckpt_path={config.ckpt_path} is no file")
-    if config.mode == "max" and smaller_is_better(config.monitor.rpartition("/")[2]):
-        raise ValueError(f"monitor={config.monitor} is better when it is smaller: say mode=min.")
+    """Fit and test. The first process writes and prints the results."""
+    check_config(config)
     seed_everything(config.seed, workers=True, verbose=False)
-    trainer = make_trainer(config)
+    trainer, evaluation = make_trainer(config)
+    check_monitor(config.monitor, evaluation)
     if config.train and config.ckpt_path is not None:
         keep_checkpoints_in(Path(config.ckpt_path).parent, trainer)
     if not trainer.is_global_zero:
-        return fit_and_test(config, trainer)[0]
-    with ExitStack() as alone:
+        return fit_and_test(config, trainer, evaluation)[0]
+    with ExitStack() as locks:
         for place in {folder.resolve(), *(checkpoint_folders(trainer) if config.train else ())}:
-            alone.enter_context(alone_in(place))
+            locks.enter_context(alone_in(place))
         forget_results(folder)
-        results, ranker, data = fit_and_test(config, trainer)
-        write_results(folder, results, ranker, data)
-    print_results(results, folder)
+        results, query_ids = fit_and_test(config, trainer, evaluation)
+        write_results(folder, results, evaluation.measured, query_ids)
+    show_run(results, folder)
     return results
 
 
-def check_sweep(config: DictConfig) -> None:
-    """Refuse a sweep that is started as one run, unless that says which model it means."""
+def check_config(config: DictConfig) -> None:
+    """Refuse options that cannot work before anything is read."""
     hydra_config = HydraConfig.get()
     given = any(override.startswith("model=") for override in hydra_config.overrides.task) or config.ckpt_path
     swept = any(hydra_config.sweeper.get(key) for key in ("grids", "params"))
     if hydra_config.mode == RunMode.RUN and swept and not given:
         name = hydra_config.runtime.choices.get("experiment")
-        raise ValueError(f"experiment={name} is a sweep of many runs: add -m, or name the model= of the one you mean.")
+        raise ValueError(f"experiment={name} defines a sweep: run it with -m, or pick one run with model=NAME.")
+    if not config.train and config.ckpt_path is None:
+        raise ValueError("train=false tests a checkpoint: name it with ckpt_path=FILE.")
+    if config.ckpt_path is not None and not Path(config.ckpt_path).is_file():
+        raise FileNotFoundError(f"ckpt_path not found: {config.ckpt_path}")
+    if config.mode == "max" and smaller_is_better(config.monitor.rpartition("/")[2]):
+        raise ValueError(f"monitor={config.monitor} is an error measure: set mode=min.")
 
 
-def fit_and_test(config: DictConfig, trainer: Trainer) -> tuple[dict[str, Any], Ranker, LightningDataModule]:
-    """What `results.json` holds, and what the values per query are read off."""
-    seconds, clock = {}, time.perf_counter()
-    data = instantiate(config.data, _convert_="all")
-    data.setup()
-    if "val" not in data.sets:
-        raise ValueError("a run chooses by validation, and this data has no val lists: hold some queries out for it.")
-    check_monitor(config.monitor, data)
-    seconds["data"], clock = time.perf_counter() - clock, time.perf_counter()
+def check_monitor(monitor: str, evaluation: RankingEvaluation) -> None:
+    """Refuse a monitor that validation does not measure."""
+    if monitor not in evaluation.names():
+        choices = ", ".join(evaluation.names())
+        raise ValueError(f"monitor={monitor} is not measured: choose one of {choices}, or add it to measures.")
 
+
+def fit_and_test(config: DictConfig, trainer: Trainer, evaluation: RankingEvaluation) -> tuple[dict[str, Any], Any]:
+    """The content of `results.json`, and the ids of the test queries."""
+    clock = [time.perf_counter()]
+    data = read_data(config)
+    clock.append(time.perf_counter())
     if config.train:
         ranker = instantiate(config.model, num_features=data.num_features, _convert_="all")
+        state = fit(config, trainer, ranker, data)
     else:
-        ranker = load(config.ckpt_path)  # with its own options, whatever model= says
-    if ranker.certified:
-        callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
-        callbacks[:] = [callback for callback in callbacks if not isinstance(callback, EarlyStopping)]
-    state = config.ckpt_path
-    if config.train:
-        if state:
-            read_checkpoint(state)  # refused here if it is none: Lightning would not say why
-        try:
-            trainer.fit(ranker, datamodule=data, ckpt_path=state, weights_only=True)
-        except (KeyboardInterrupt, SystemExit) as end:  # the second is what Lightning makes of signals
-            kept = [path for folder in checkpoint_folders(trainer) if (path := folder / "last.ckpt").exists()]
-            go_on = "".join(f" Go on with 'ckpt_path=\"{path}\"'" for path in kept)
-            print(f"interrupted after {trainer.current_epoch} epochs.{go_on}", file=sys.stderr)
-            if isinstance(end, SIGTERMException):  # its own code is that of success
-                raise SystemExit(128 + signal.SIGTERM) from None
-            raise
-        stopper: Any = trainer.early_stopping_callback
-        if trainer.is_global_zero and stopper is not None and stopper.stopped_epoch:
-            print(f"stopped early: no better {stopper.monitor} in the last {stopper.patience} validations")
-        best: Any = trainer.checkpoint_callback
-        state = None if ranker.certified else best.best_model_path
-    seconds["fit"], clock = time.perf_counter() - clock, time.perf_counter()
-
+        ranker, state = load(config.ckpt_path), config.ckpt_path  # it has its own options: model= is ignored
+    clock.append(time.perf_counter())
     trainer.validate(ranker, datamodule=data, ckpt_path=state, weights_only=True, verbose=False)
     if config.test and "test" in data.sets:
         trainer.test(ranker, datamodule=data, ckpt_path=state, weights_only=True, verbose=False)
-    seconds["test"] = time.perf_counter() - clock
+    clock.append(time.perf_counter())
+    seconds = {name: clock[i + 1] - clock[i] for i, name in enumerate(("data", "fit", "test"))}
     name = method_name(config, ranker)
-    return record(name, plain(config), settings(config), ranker, data, seconds), ranker, data
+    results = record(name, plain(config), settings(config), ranker, data, evaluation, seconds)
+    return results, data.sets["test"].query_ids if "test" in data.sets else None
+
+
+def read_data(config: DictConfig) -> RankingDataModule:
+    """The data of a run, with validation lists."""
+    data = instantiate(config.data, _convert_="all")
+    data.setup()
+    if "val" not in data.sets:
+        raise DataError("a run selects by validation, but this data has no val lists: hold out some queries.")
+    return data
+
+
+def fit(config: DictConfig, trainer: Trainer, ranker: Ranker, data: RankingDataModule) -> str | None:
+    """Fit, and return the checkpoint that is tested: the best one, or None for the last state of a certified fit."""
+    if ranker.certified:
+        callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
+        callbacks[:] = [callback for callback in callbacks if not isinstance(callback, EarlyStopping)]
+    if config.ckpt_path:
+        read_checkpoint(config.ckpt_path)  # says what is wrong with it; Lightning would not
+    try:
+        trainer.fit(ranker, datamodule=data, ckpt_path=config.ckpt_path, weights_only=True)
+    except (KeyboardInterrupt, SystemExit) as end:  # Lightning turns signals into the second
+        kept = [path for folder in checkpoint_folders(trainer) if (path := folder / "last.ckpt").exists()]
+        resume = "".join(f" Resume with 'ckpt_path=\"{path}\"'." for path in kept)
+        print(f"Interrupted after {trainer.current_epoch} epochs.{resume}", file=sys.stderr)
+        if isinstance(end, SIGTERMException):  # its own exit code is 0
+            raise SystemExit(128 + signal.SIGTERM) from None
+        raise
+    stopper: Any = trainer.early_stopping_callback
+    if trainer.is_global_zero and stopper is not None and stopper.stopped_epoch:
+        print(f"Stopped early: no better {stopper.monitor} in the last {stopper.patience} validations.")
+    best: Any = trainer.checkpoint_callback
+    return None if ranker.certified else best.best_model_path
 
 
 def method_name(config: DictConfig, ranker: Ranker) -> str:
-    """The name in tables; where a checkpoint is tested, model= says nothing of what it holds."""
+    """The name in tables; with train=false the class of the checkpoint, since model= is ignored."""
     given = config.train or config.name != HydraConfig.get().runtime.choices["model"]
     return config.name if given else type(ranker).__name__
 
 
 def settings(config: DictConfig) -> dict[str, Any]:
-    """What this run sets differently from its siblings in a sweep: its overrides, less folds, seeds and places."""
+    """The settings that tell this run from others of a sweep: its overrides without folds, seeds and folders."""
     keys = [override.lstrip("+").partition("=")[0] for override in HydraConfig.get().overrides.task]
     return {key: plain(OmegaConf.select(config, key)) for key in keys if key not in NOT_SETTINGS}
 
 
 def plain(config: Any) -> Any:
-    """Dictionaries, lists and values without Hydra."""
+    """A config as plain dicts, lists and values."""
     return OmegaConf.to_container(config, resolve=True) if OmegaConf.is_config(config) else config
 
 
-def check_monitor(monitor: str, data: Any) -> None:
-    """Refuse what validation does not measure, before a fit that would end with it."""
-    for measure in data.measures:
-        parse_measure(measure, data.conventions[0])
-    choices = [f"val/{measure}" for measure in data.measures]
-    choices += [f"val/{name}/{measure}" for name in data.conventions[1:] for measure in data.measures]
-    if monitor not in choices:
-        raise ValueError(f"monitor={monitor} is not measured: choose one of {', '.join(choices)}, or add to measures")
-
-
 def keep_checkpoints_in(folder: Path, trainer: Trainer) -> None:
-    """A resumed fit goes on where its best state lies; in another folder Lightning would forget it."""
+    """Keep writing where the best checkpoint of a resumed fit is; in another folder Lightning would forget it."""
     callback: Any
     for callback in trainer.checkpoint_callbacks:
         callback.dirpath = str(folder.resolve())
 
 
 def checkpoint_folders(trainer: Trainer) -> set[Path]:
-    """Where checkpoints are written on this machine."""
+    """The folders on this machine that checkpoints are written to."""
     callbacks: Any = trainer.checkpoint_callbacks
     return {Path(one.dirpath).resolve() for one in callbacks if one.dirpath and "://" not in str(one.dirpath)}
 
 
-def make_trainer(config: DictConfig) -> Trainer:
-    parts = {
-        "callbacks": [instantiate(callback) for callback in config.callbacks.values()],
-        "logger": [instantiate(logger) for logger in config.logger.values()],
-    }
+def make_trainer(config: DictConfig) -> tuple[Trainer, RankingEvaluation]:
+    """The trainer of a run, and the callback that measures it."""
+    callbacks = [instantiate(callback, _convert_="all") for callback in config.callbacks.values()]
+    loggers = [instantiate(logger) for logger in config.logger.values()]
     try:
-        trainer = instantiate(config.trainer, **parts, _convert_="all")
+        trainer = instantiate(config.trainer, callbacks=callbacks, logger=loggers, _convert_="all")
     except InstantiationException as error:
         if not isinstance(error.__cause__, MisconfigurationException):
             raise
@@ -201,15 +209,18 @@ def make_trainer(config: DictConfig) -> Trainer:
         raise SystemExit(f"trainer={choice}: {error.__cause__}") from None
     if any(name in str(config.trainer.get("strategy")) for name in ("spawn", "fork", "notebook")):
         raise SystemExit(
-            f"trainer.strategy={config.trainer.strategy} fits in processes whose results do not come back: use "
-            "trainer=ddp, which starts this script once for each process."
+            f"trainer.strategy={config.trainer.strategy} fits in processes that do not return their results: use "
+            "trainer=ddp, which starts this script once per process."
         )
     if trainer.world_size > 1 and HydraConfig.get().mode == RunMode.MULTIRUN:
         raise SystemExit(
-            f"-m with {trainer.world_size} processes would start the whole sweep in each of them: sweep with "
-            "trainer=cpu or trainer=gpu, or start the runs one by one without -m."
+            f"-m with {trainer.world_size} processes would start the whole sweep in each of them: use trainer=cpu or "
+            "trainer=gpu, or start single runs without -m."
         )
-    return trainer
+    evaluation = next((callback for callback in callbacks if isinstance(callback, RankingEvaluation)), None)
+    if evaluation is None:
+        raise ValueError("callbacks must have a torchrank.RankingEvaluation, which measures the run")
+    return trainer, evaluation
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def test_scores_are_in_the_order_of_the_file(checkpoint, tmp_path, monkeypatch, 
     with torch.no_grad():
         expected = checkpoint[1](x, torch.tensor([0, 3, 9, 11]))
     assert torch.equal(torch.from_numpy(np.loadtxt(tmp_path / "scores.txt", dtype=np.float32)), expected)
-    assert "11 documents of 3 queries scored by LambdaRank" in capsys.readouterr().out
+    assert "LambdaRank scored 11 documents of 3 queries" in capsys.readouterr().out
 
 
 def test_a_run_for_trec_eval(checkpoint, tmp_path):
@@ -55,7 +55,7 @@ def test_a_run_for_trec_eval(checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("ids", "add", "message"),
     [
-        ("aba", "", "not contiguous; each was rejoined into one list: sort the file by query"),
+        ("aba", "", "sort the file by query, since scores are in the order of its rows"),
         ("ab", f"1 qid:b {FEATURES + 1}:1\n", f"{FEATURES + 1}"),
         ("ab", "1 qid:b 1:x\n", "line 3"),
     ],
@@ -79,10 +79,10 @@ def test_a_file_that_is_no_checkpoint(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--out", "."], "is no file to write scores to"),
-        (["--out", "new.txt"], "is no file to write scores to"),
+        (["--out", "."], "--out must be a new file"),
+        (["--out", "new.txt"], "--out must be a new file"),
         (["--out", "out.txt", "--device", "nowhere"], "on nowhere: "),
-        (["--out", "out.txt", "--run"], "a document of 'new.txt' has the id 'two words'"),
+        (["--out", "out.txt", "--run"], "must not contain spaces, got document id 'two words'"),
     ],
 )
 def test_bad_places_devices_and_ids(checkpoint, tmp_path, monkeypatch, capsys, arguments, message):
@@ -109,7 +109,7 @@ def test_documents_without_ids_are_numbered(checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("num_topics", 3, "has a model for each of its topics"),
+        ("num_topics", 3, "has one model per topic"),
         ("score", lambda self, batch: torch.full((len(batch.labels),), torch.nan), "2 of 2 scores are NaN"),
     ],
 )

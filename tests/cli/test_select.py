@@ -23,7 +23,7 @@ def test_select_prints_and_writes_the_table(tmp_path, capsys):
         assert part in out, part
     assert "single loses" in out
     assert "convention default" not in out and "ndcg@5" not in out
-    assert "25 runs read; written table.md and table.json" in out
+    assert "25 runs read; wrote table.md and table.json" in out
     assert json.loads((tmp_path / "table.json").read_text())["tables"][0]["measures"] == {"letor": ["ndcg@10", "map"]}
     assert main(["select", str(tmp_path), "--test-measure", "map"]) == 0
     assert "paired tests of map" in capsys.readouterr().out

@@ -1,63 +1,18 @@
 """`python train.py` as a user starts it: what it prints, writes, resumes and refuses."""
 
 import contextlib
-import json
-import multiprocessing
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
 import torchrank
-from torchrank.results import alone_in
-from torchrank.train import main
-
-ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [str(Path(sys.executable).with_name("torchrank")), "train"]  # the installed command
-SMALL = ["data.num_queries=40", "data.mean_length=8.0", "data.num_features=20"]
-
-
-def train(*arguments: str, cwd: Path, script: Sequence[str] = (str(ROOT / "train.py"),)) -> subprocess.CompletedProcess:
-    command = [sys.executable, *script, *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
-
-
-class Done(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def quick_train(*arguments: str, cwd: Path) -> Done:
-    """The same in a copy of this process, which has imported everything already."""
-    child = multiprocessing.get_context("fork").Process(target=_train_here, args=(arguments, cwd))
-    child.start()
-    child.join()
-    return Done(child.exitcode, *((cwd / name).read_text() for name in ("stdout", "stderr")))
-
-
-def _train_here(arguments: Sequence[str], cwd: Path) -> None:
-    torch.set_num_threads(1)  # a copied process has none of the threads that torch has started
-    os.chdir(cwd)
-    os.environ["COLUMNS"] = "200"
-    for place, name in ((1, "stdout"), (2, "stderr")):
-        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), place)
-    sys.stdout, sys.stderr = (os.fdopen(place, "w", buffering=1) for place in (1, 2))
-    sys.argv = ["train.py", *arguments]
-    main()
-
-
-def results(folder: Path) -> dict:
-    return json.loads((folder / "results.json").read_text())
+from tests.cli.running import COMMAND, ROOT, SMALL, quick_train, results, train
+from torchrank.record import alone_in
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +43,25 @@ def test_it_writes_its_results(run):
     for name, part in found["test"].items():
         for measure, value in part["measures"].items():
             assert np.nanmean(per_query[f"{name}/{measure}"]) == pytest.approx(value, abs=1e-12)
-    assert not [path for path in (run[1] / "out").iterdir() if path.name.startswith(".results")]
+    assert {path.name for path in (run[1] / "out").iterdir()} == {
+        ".hydra", "checkpoints", "log", "per_query.npz", "results.json", "train.log"
+    }  # fmt: skip
+    assert found["certificate"] is None and found["findings"] == {} and found["steps"] == 4
+
+
+def test_a_run_without_test_has_validation_only(run):
+    done = quick_train(
+        *SMALL, "model=listnet", "test=false", "measures=[p@5,map]", "conventions=[letor]", "monitor=val/map",
+        "hydra.run.dir=untested", cwd=run[1],
+    )  # fmt: skip
+    assert done.returncode == 0 and "listnet on synthetic, fold 1, val" in done.stdout, done.stderr
+    found = results(run[1] / "untested")
+    assert "test" not in found and found["per_query"] is None and not (run[1] / "untested/per_query.npz").exists()
+    assert list(found["val"]) == ["letor"] and list(found["val"]["letor"]["measures"]) == ["p@5", "map"]
+    assert found["selection"]["value"] == found["val"]["letor"]["measures"]["map"]
+    certificate = found["certificate"]
+    assert certificate.keys() == {"name", "found", "limit", "bounds", "proved", "text"} and certificate["proved"]
+    assert certificate["found"] <= certificate["limit"] and f"Certificate: {certificate['text']}" in done.stdout
 
 
 def test_the_best_epoch_is_tested(run):
@@ -112,11 +85,12 @@ def test_a_checkpoint_is_tested_without_training(run):
     assert again["name"] == "LambdaRank" and again["options"] == out["options"]
     done = quick_train(*SMALL, "train=false", "ckpt_path=out/checkpoints/best.ckpt", "conventions=[default,letor]",
                  "hydra.run.dir=again", cwd=run[1])  # fmt: skip
-    assert "nothing to do" in done.stdout
+    assert "Skipping: results for this configuration already exist" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 1), (signal.SIGTERM, 143)])
-def test_an_interrupted_fit_says_how_to_go_on(tmp_path, sent, code):
+def test_an_interrupted_fit_says_how_to_resume(tmp_path, sent, code):
     command = [sys.executable, str(ROOT / "train.py"), *SMALL, "model=lambdarank", "trainer.max_epochs=100000",
                "~callbacks.early_stopping", 'hydra.run.dir="out=1"']  # fmt: skip
     last = tmp_path / "out=1/checkpoints/last.ckpt"
@@ -131,7 +105,7 @@ def test_an_interrupted_fit_says_how_to_go_on(tmp_path, sent, code):
             process.wait(timeout=10)
             break
     _, errors = process.communicate(timeout=10)
-    assert process.returncode == code and f"Go on with 'ckpt_path=\"{last}\"'" in errors
+    assert process.returncode == code and f"Resume with 'ckpt_path=\"{last}\"'." in errors
 
 
 def test_one_run_of_an_experiment(tmp_path):
@@ -145,7 +119,7 @@ def test_one_run_of_an_experiment(tmp_path):
 def test_early_stopping_is_told(tmp_path):
     done = quick_train(*SMALL, "model=lambdarank", "model.lr=1e-30", "trainer.max_epochs=9",
                        "callbacks.early_stopping.patience=2", cwd=tmp_path)  # fmt: skip
-    assert "stopped early: no better val/ndcg@10 in the last 2 validations" in done.stdout, done.stderr
+    assert "Stopped early: no better val/ndcg@10 in the last 2 validations" in done.stdout, done.stderr
 
 
 def test_a_fit_is_not_resumed_with_other_options(run):
@@ -153,7 +127,7 @@ def test_a_fit_is_not_resumed_with_other_options(run):
     before = last.read_bytes()
     options = ["model=lambdarank", "model.lr=0.7", f"ckpt_path={last}", "hydra.run.dir=other"]
     done = quick_train(*SMALL, *options, cwd=run[1])
-    assert done.returncode != 0 and "and this LambdaRank has lr=0.7" in done.stderr
+    assert done.returncode != 0 and "but this LambdaRank has lr=0.7" in done.stderr
     assert last.read_bytes() == before and not (run[1] / "other/results.json").exists()
 
 
@@ -182,11 +156,13 @@ def test_a_ranker_of_ones_own_is_resumed(tmp_path):
     assert fewer.returncode != 0 and "Trainer(max_epochs=1)" in fewer.stderr and "Traceback" not in fewer.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.distributed
 def test_two_processes_give_the_results_of_one(run):
-    options = [*SMALL, "model=listnet", "trainer=ddp_cpu", "hydra.run.dir=two"]
-    done = train(*options, cwd=run[1], script=COMMAND)
+    options = [*SMALL, "model=listnet"]
+    done = train(*options, "trainer=ddp_cpu", "hydra.run.dir=two", cwd=run[1], script=COMMAND)
     assert done.returncode == 0, done.stderr
-    done = train(*options[:-2], "trainer=cpu", "hydra.run.dir=one", cwd=run[1])
+    done = quick_train(*options, "hydra.run.dir=one", cwd=run[1])
     assert done.returncode == 0, done.stderr
     one, two = (results(run[1] / name)["test"]["default"]["measures"] for name in ("one", "two"))
     assert one == pytest.approx(two, abs=1e-9)
@@ -203,7 +179,7 @@ def test_a_sweep_is_selected_and_not_repeated(tmp_path):
     assert "listnet" in select.stdout and "singlefeature" in select.stdout
     assert (tmp_path / "sweep/table.md").exists() and (tmp_path / "sweep/table.json").exists()
     again = quick_train(*command, cwd=tmp_path)
-    assert again.stdout.count("nothing to do") == 2
+    assert again.stdout.count("Skipping: results") == 2
 
 
 def test_a_folder_has_one_run_at_a_time(tmp_path):
@@ -211,7 +187,7 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
     (tmp_path / "here").mkdir()
     with alone_in(tmp_path / "here"):
         refused = quick_train(*options, cwd=tmp_path)
-    assert refused.returncode != 0 and "another run is under way in" in refused.stderr
+    assert refused.returncode != 0 and "Another run is writing to" in refused.stderr
     assert quick_train(*options, cwd=tmp_path).returncode == 0
     (tmp_path / "link").symlink_to("here")
     same = [f"callbacks.{name}.dirpath=${{hydra:runtime.output_dir}}" for name in ("best", "last")]
@@ -220,7 +196,7 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
     again = [*options[:-1], "hydra.run.dir=more", "ckpt_path=here/checkpoints/last.ckpt"]
     with alone_in(tmp_path / "here/checkpoints"):  # which a run that is resumed writes
         refused = quick_train(*again, cwd=tmp_path)
-    assert refused.returncode != 0 and "under way in" in refused.stderr and "here/checkpoints" in refused.stderr
+    assert refused.returncode != 0 and f"Another run is writing to {tmp_path}/here/checkpoints." in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -233,17 +209,20 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
         (["-m", "trainer=ddp_cpu", "seed=0,1"], "would start the whole sweep"),
         (["conventions=[sklearn]"], "does not define"),
         (["train=false"], "name it with ckpt_path=FILE"),
-        (["ckpt_path=none.ckpt"], "ckpt_path=none.ckpt is no file"),
+        (["ckpt_path=none.ckpt"], "ckpt_path not found: none.ckpt"),
         (["model=mlr"], "MLR learns distances from query vectors"),
-        (["model=mlr", "model.C=-1"], "C=-1 has to be a positive number"),
-        (["model=svmmap", "data=points"], "such as transform=standard"),
+        (["model=mlr", "model.C=-1"], "C must be a number > 0"),
+        (["model=svmmap", "data=points"], "use another transform, such as standard"),
         (["data=retrieval"], "Missing mandatory value: data.file"),
         (["monitor=val/foo"], "monitor=val/foo is not measured: choose one of val/ndcg@1"),
-        (["+trainer.strategy=ddp_spawn"], "results do not come back: use trainer=ddp"),
+        (["monitor=foo"], "monitor=foo is not measured: choose one of val/ndcg@1"),
+        (["~callbacks.evaluation"], "callbacks must have a torchrank.RankingEvaluation"),
+        (["model=listnet", "+trainer.gradient_clip_val=1"], "gradient clipping is not supported"),
+        (["+trainer.strategy=ddp_spawn"], "do not return their results: use trainer=ddp"),
         (["model.kappa=${foo}"], "Interpolation key 'foo' not found"),
         (["measures=[ndgc@10]"], "unknown measure 'ndgc@10'"),
-        (["experiment=mq2008"], "experiment=mq2008 is a sweep of many runs: add -m"),
-        (["data=points", "measures=[knn_error@3]", "monitor=val/knn_error@3"], "say mode=min"),
+        (["experiment=mq2008"], "experiment=mq2008 defines a sweep: run it with -m"),
+        (["data=points", "measures=[knn_error@3]", "monitor=val/knn_error@3"], "set mode=min"),
     ],
 )
 def test_mistakes_are_named(arguments, message, tmp_path):

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from torchrank.data import Batch, SparseRows, make_batch
-from torchrank.data.batch import MAX_GRADES, count_grades, count_pairs
+from torchrank.data.batch import count_pairs, grades_of, unlabelled
+from torchrank.errors import DataError
+from torchrank.functional.ranking import MAX_GRADES
 
 
 @pytest.fixture(autouse=True)
@@ -32,20 +34,21 @@ def test_pairs_by_brute_force(labels):
     for _ in range(100):
         values, offsets = random_lists(random, labels)
         expected = brute_pairs(values, offsets)
-        assert count_pairs(values, offsets, count_grades(values)).tolist() == expected
+        assert count_pairs(values, offsets, grades_of(torch.from_numpy(values))).tolist() == expected
         assert count_pairs(values, offsets, 0).tolist() == expected
 
 
 def test_grades():
-    assert count_grades(np.array([0, 1, 4], dtype=np.float32)) == 5
-    assert count_grades(np.array([3.0])) == 4
-    assert count_grades(np.array([0.0, 1.5])) == 0
-    assert count_grades(np.array([-1.0, 1.0])) == 0
-    assert count_grades(np.array([0.0, MAX_GRADES])) == 0
-    assert count_grades(np.array([])) == 0
-    for bad in (np.nan, np.inf):
-        with pytest.raises(ValueError, match="entry 1"):
-            count_grades(np.array([0.0, bad]))
+    assert grades_of(torch.tensor([0, 1, 4], dtype=torch.float32)) == 5
+    assert grades_of(torch.tensor([0, 1, 4])) == 5 and grades_of(torch.tensor([True, False])) == 2
+    assert grades_of(torch.tensor([3.0])) == 4
+    assert grades_of(torch.tensor([0.0, 1.5])) == 0
+    assert grades_of(torch.tensor([-1.0, 1.0])) == 0
+    assert grades_of(torch.tensor([0.0, MAX_GRADES])) == 0
+    assert grades_of(torch.tensor([])) == 0
+    for bad in (np.nan, np.inf, -np.inf):
+        with pytest.raises(DataError, match=r"of entry 1: labels must be finite"):
+            grades_of(torch.tensor([0.0, bad]))
 
 
 def test_batch_counts_what_its_lists_hold():
@@ -103,6 +106,28 @@ def test_take_is_the_lists_one_by_one(labels):
         assert part.num_grades == whole.num_grades
 
 
+def test_dense_rows_are_those_of_the_entries_and_sparse_ones_are_refused():
+    x, index = torch.randn(4, 2), torch.tensor([3, 0, 3])
+    batch = make_batch(x, torch.zeros(3), torch.tensor([0, 3]), index=index)
+    assert torch.equal(batch.dense, x[index]) and torch.equal(batch.at_entries(x), x[index])
+    own = make_batch(x, torch.zeros(4), torch.tensor([0, 4]))
+    assert own.dense is x and own.at_entries(x) is x
+    with pytest.raises(DataError, match=r"sparse: set data\.sparse=false"):
+        _ = make_batch(SparseRows.from_dense(x), torch.zeros(4), torch.tensor([0, 4])).dense
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.uint8, torch.int64])
+def test_lists_without_labels_take_integers_of_any_width(kind):
+    x, offsets = torch.tensor([[1, 2], [3, 4], [5, 6]], dtype=kind), torch.tensor([0, 1, 4], dtype=kind)
+    batch = unlabelled(x, offsets, index=torch.tensor([2, 0, 0, 1], dtype=kind), query=torch.tensor([7, 5], dtype=kind))
+    assert batch.x.dtype == torch.float64 and batch.x.tolist() == x.tolist() and batch.labels.tolist() == [0.0] * 4
+    assert (batch.num_lists, batch.max_length, batch.num_pairs, batch.num_grades) == (2, 3, 0, 1)
+    assert batch.offsets.dtype == batch.query.dtype == torch.int64 and batch.query.tolist() == [7, 5]
+    for query in (torch.tensor([0]), torch.tensor([0.0, 1.0])):
+        with pytest.raises(DataError, match="query must hold the integer position of each of 2 lists"):
+            unlabelled(x, offsets, index=torch.zeros(4, dtype=kind), query=query)
+
+
 def test_to_moves_every_part():
     batch = make_batch(SparseRows.from_dense(torch.eye(3)), torch.zeros(3), torch.tensor([0, 3]), index=torch.arange(3))
     moved = batch.to("meta")
@@ -119,13 +144,13 @@ def test_empty_batch():
     ("change", "message"),
     [
         ({"offsets": torch.tensor([0, 4])}, "offsets end at 4 but there are 3 entries"),
-        ({"offsets": torch.tensor([0, 2, 1, 3])}, "never fall"),
+        ({"offsets": torch.tensor([0, 2, 1, 3])}, "never decrease"),
         ({"offsets": torch.tensor([1, 3])}, "start at 0"),
         ({"offsets": torch.tensor([], dtype=torch.int64)}, "start at 0"),
         ({"offsets": torch.tensor([0.0, 3.0])}, "int64 offsets"),
         ({"x": torch.zeros(3)}, r"expected x \(n, D\)"),
         ({"x": torch.zeros(5, 2)}, "5 rows for 3 entries"),
-        ({"index": torch.tensor([0, 1])}, r"each of 3 entries, whole numbers .N,., got torch.int64 .2,."),
+        ({"index": torch.tensor([0, 1])}, r"integer row of each of 3 entries \(N,\), got torch.int64 \(2,\)"),
         ({"index": torch.tensor([True, False, True])}, "got torch.bool"),
         ({"index": torch.tensor([0.0, 1.0, 2.0])}, "got torch.float32"),
         ({"index": torch.tensor([0, 1, 3])}, r"0\.\.3 but the corpus has 3 rows"),
@@ -136,5 +161,5 @@ def test_empty_batch():
 )
 def test_parts_that_do_not_fit_are_refused(change, message):
     parts = {"x": torch.zeros(3, 2), "labels": torch.zeros(3), "offsets": torch.tensor([0, 3])} | change
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(DataError, match=message):
         make_batch(**parts)

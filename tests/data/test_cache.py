@@ -17,7 +17,8 @@ import torch
 
 from torchrank.data import cache, cache_files
 from torchrank.data.cache import cached
-from torchrank.data.letor import DataWarning, read_letor
+from torchrank.data.letor import read_letor, side_files
+from torchrank.errors import DataError, DataWarning
 
 TEXT = "2 qid:10 1:0.5 2:7 #docid = A inc = 1\n0 qid:10 1:-1 2:0 # é\n1 qid:x 1:1 2:3\n"
 
@@ -125,7 +126,7 @@ def test_a_changed_file_is_noticed(path, read, caplog):
     path.write_text(TEXT.replace("2 qid", "1 qid"))  # same size
     settle(path)
     assert cached(path, read, {}).labels.tolist() == [1, 0, 1]
-    assert read.calls == 2 and sum("outdated" in r.message for r in caplog.records) == 1
+    assert read.calls == 2 and sum("the data has changed" in r.message for r in caplog.records) == 1
 
 
 def test_a_change_behind_old_times_is_noticed(path, read):
@@ -226,9 +227,13 @@ def test_the_side_file_is_a_source(path, read):
     path.write_text("1 1:1\n0 1:2\n2 1:3\n")
     side = path.with_name("train.txt.query")
     side.write_text("2\n1\n")
-    assert cached(path, read, {"qid": "file"}).offsets.tolist() == [0, 2, 3]
+    options = {"qid": "file"}
+    sides = side_files(path, options)
+    assert sides == [side] and side_files(path, {}) == []
+    assert cached(path, read, options, sides=sides).offsets.tolist() == [0, 2, 3]
     side.write_text("1\n2\n")
-    assert cached(path, read, {"qid": "file"}).offsets.tolist() == [0, 1, 3]
+    assert cached(path, read, options, sides=sides).offsets.tolist() == [0, 1, 3]
+    assert cached(path, read, options, sides=sides).offsets.tolist() == [0, 1, 3] and read.calls == 2
 
 
 def truncate(name):
@@ -287,7 +292,7 @@ def test_damage_is_noticed_and_repaired(path, read, caplog, damage):
     damage(folder_of(path))
     with caplog.at_level(logging.INFO):
         assert content(cached(path, read, {})) == expected
-    assert read.calls == 2 and sum("is built again" in r.message for r in caplog.records) == 1
+    assert read.calls == 2 and sum("rebuilding the cache" in r.message for r in caplog.records) == 1
     assert content(cached(path, read, {})) == expected and read.calls == 2
     assert [f.name for f in folder_of(path).parent.iterdir()] == [folder_of(path).name]  # nothing is left lying about
 
@@ -302,7 +307,7 @@ def test_warnings_are_given_again(path, read):
 
 def test_errors_leave_no_cache(path, read):
     path.write_text("bad\n")
-    with pytest.raises(ValueError, match="line 1"):
+    with pytest.raises(DataError, match="line 1"):
         cached(path, read, {})
     assert not path.with_name("train.txt.torchrank").exists()
 
@@ -342,10 +347,12 @@ def test_a_file_that_changes_while_it_is_read(path):
         path.write_text("1 qid:a 1:1\n")
         return lists
 
-    with pytest.raises(ValueError, match="changed while"):
+    with pytest.raises(DataError, match="changed while"):
         cached(path, read, {})
 
 
+@pytest.mark.slow
+@pytest.mark.distributed
 def test_processes_that_build_at_once(path):
     path.write_text("".join(f"{i % 3} qid:{i // 10} 1:{i} 2:{i / 7}\n" for i in range(20_000)))
     code = (

@@ -12,14 +12,19 @@ import pytest
 
 from torchrank.data import catalogue
 from torchrank.data.catalogue import CATALOGUE, find_entry, load_splits
-from torchrank.data.letor import DataWarning
+from torchrank.errors import DataError, DataWarning
 
 DATA = os.environ.get("TORCHRANK_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="TORCHRANK_DATA is not set")
 
 
-# the files written here are small, and a test of its own looks at the warning that says so
-pytestmark = pytest.mark.filterwarnings("ignore:.* queries, but .* hold")
+@pytest.fixture(autouse=True)
+def small_files():
+    """The files written here are small; a test of its own looks at the warning that says so."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* queries, but .* have")
+        warnings.filterwarnings("ignore", "Holding out")
+        yield
 
 
 def lines(queries, *, start=0, features=3, comment=""):
@@ -121,7 +126,7 @@ def test_istella_s_has_three_files(tmp_path, folder):
     sets = load_splits("istella", root=tmp_path, cache_dir=tmp_path / "cache")
     assert [len(part) for part in sets.values()] == [4, 2, 3]
     three(tmp_path / "full")
-    with pytest.raises(ValueError, match=r"holds .*sample and .*full. Name one"):
+    with pytest.raises(DataError, match=r"contains both .*sample and .*full: set data.root to one"):
         load_splits("istella", root=tmp_path)
 
 
@@ -163,7 +168,7 @@ def test_files_of_ones_own(tmp_path):
     assert found["train"] | found["val"] == set(range(10)) and found["test"] == {20, 21, 22, 23}
     with pytest.raises(ValueError, match=r"needs data.train=FILE"):
         load_splits("files", val="b.txt")
-    with pytest.raises(FileNotFoundError, match=r"no file .*d.txt: data.val=d.txt"):
+    with pytest.raises(FileNotFoundError, match=r"not found: .*d.txt \(data.val=d.txt, relative to data.root="):
         read(val="d.txt")
     with pytest.raises(ValueError, match="are for data=files"):
         load_splits("mq2008", root=tmp_path, train="a.txt")
@@ -173,7 +178,7 @@ def test_the_training_file_decides_the_number_of_features(tmp_path):
     write(tmp_path, small=lines(3), large=lines(3, features=5))
     read = partial(load_splits, "files", root=tmp_path, cache_dir=tmp_path / "cache")
     assert read(train="large.txt", val="small.txt")["val"].num_features == 5
-    with pytest.raises(ValueError, match=r"large.txt, line 1.*larger than the number of features 3.*num_features"):
+    with pytest.raises(DataError, match=r"large.txt, line 1.*larger than the number of features 3.*num_features"):
         read(train="small.txt", val="large.txt")
     sets = read(train="small.txt", val="large.txt", num_features=7)
     assert {part.num_features for part in sets.values()} == {7}
@@ -186,12 +191,12 @@ def test_sparse_follows_the_training_file_and_reader_options_pass(tmp_path):
     read = partial(
         load_splits, "files", root=tmp_path, train="sparse.txt", val="dense.txt", cache_dir=tmp_path / "cache"
     )
-    with pytest.raises(ValueError, match="unjudged"):
+    with pytest.raises(DataError, match="unjudged"):
         read()
-    with pytest.warns(UserWarning, match="label -1"):
+    with pytest.warns(DataWarning, match="label -1"):
         sets = read(unjudged=0.0)
     assert sets["train"].is_sparse and sets["val"].is_sparse
-    with pytest.warns(UserWarning, match="dropped"):
+    with pytest.warns(DataWarning, match="dropped"):
         sets = read(unjudged="drop", sparse=False)
     assert not sets["train"].is_sparse and not sets["val"].is_sparse and len(sets["train"].labels) == 4
 
@@ -221,7 +226,7 @@ def test_missing_files_name_the_page_the_layout_and_the_override(tmp_path, name)
 def test_one_missing_file_is_named(tmp_path):
     three(tmp_path / "MQ2008/Fold3")
     (tmp_path / "MQ2008/Fold3/vali.txt").unlink()
-    with pytest.raises(FileNotFoundError, match=r"no file .*MQ2008/Fold3/vali.txt"):
+    with pytest.raises(FileNotFoundError, match=r"not found: .*MQ2008/Fold3/vali.txt"):
         load_splits("mq2008", root=tmp_path, fold=3)
     with pytest.raises(FileNotFoundError, match=r"now data.root=None"):
         load_splits("letor3", subset="np2004")
@@ -229,26 +234,52 @@ def test_one_missing_file_is_named(tmp_path):
 
 def test_wrong_choices_list_the_right_ones(tmp_path):
     for options, message in (
-        ({"name": "mq2008", "fold": 6}, "data.fold=6: mq2008 has the folds 1 to 5"),
-        ({"name": "mslr10k", "fold": 0}, "folds 1 to 5"),
-        ({"name": "yahoo1", "fold": 2}, "yahoo1 has fold 1 only"),
-        ({"name": "letor3"}, "data.subset=None: letor3 has the subsets td2003, td2004"),
-        ({"name": "letor3", "subset": "td2005"}, "data.subset=td2005"),
-        ({"name": "mq2008", "subset": "td2003"}, "has no subsets"),
-        ({"name": "mq2009"}, "unknown data set 'mq2009': choose one of mslr10k"),
-        ({"name": "mslr10k", "download": True}, "no stable link is known for mslr10k; get it from https"),
+        ({"name": "mq2008", "fold": 6}, r"data.fold of mq2008 must be one of 1\.\.5, got 6"),
+        ({"name": "mslr10k", "fold": 0}, r"must be one of 1\.\.5, got 0"),
+        ({"name": "yahoo1", "fold": 2}, "data.fold of yahoo1 must be 1, got 2"),
+        ({"name": "letor3"}, "unknown data.subset=None of letor3: choose one of td2003, td2004"),
+        ({"name": "letor3", "subset": "td2005"}, "unknown data.subset='td2005'"),
+        ({"name": "mq2008", "subset": "td2003"}, "mq2008 has no subsets, got data.subset=td2003"),
+        ({"name": "mq2009"}, "unknown data.name='mq2009': choose one of mslr10k"),
+        ({"name": "mslr10k", "download": True}, "no stable link is known for mslr10k: get it from https"),
     ):
         with pytest.raises(ValueError, match=message):
             load_splits(root=tmp_path, **options)
     with pytest.raises(ValueError, match=r"data.root=FOLDER"):
         load_splits("lightgbm", download=True)
     write(tmp_path, one=lines(1))
-    with pytest.raises(ValueError, match="1 training queries are too few"):
+    with pytest.raises(DataError, match="1 training queries are too few to hold out 20% for val: give files for these"):
         load_splits("files", root=tmp_path, train="one.txt", cache_dir=tmp_path / "cache")
 
 
+def test_held_out_queries_are_counted_in_a_warning(tmp_path):
+    write(tmp_path, one=lines(10))
+    with pytest.warns(DataWarning, match=r"^Holding out 2 of 10 training queries for validation\.$"):
+        load_splits("files", root=tmp_path, train="one.txt", cache_dir=tmp_path / "cache")
+    (tmp_path / "imat2009_learning.txt").write_text(lines(20, comment="qid"))
+    with pytest.warns(DataWarning, match=r"^Holding out 4 of 20 training queries for validation and 4 for testing\.$"):
+        load_splits("yandex", root=tmp_path, cache_dir=tmp_path / "cache")
+
+
+@pytest.mark.parametrize(("name", "relevant_from", "max_label"), [("mslr30k", 2, 4), ("mq2008", 1, 2)])
+def test_the_sets_know_the_grades_of_their_data_set(tmp_path, name, relevant_from, max_label):
+    three(tmp_path / "Fold1")
+    for part in load_splits(name, root=tmp_path, cache_dir=tmp_path / "cache").values():
+        assert (part.relevant_from, part.max_label) == (relevant_from, max_label)
+
+
+def test_held_out_sets_know_the_grades_of_their_data_set_too(tmp_path):
+    (tmp_path / "imat2009_learning.txt").write_text(lines(20, comment="qid"))
+    sets = load_splits("yandex", root=tmp_path, cache_dir=tmp_path / "cache")
+    assert {(part.name, part.relevant_from, part.max_label) for part in sets.values()} == {
+        ("train", 1, 4),
+        ("val", 1, 4),
+        ("test", 1, 4),
+    }
+
+
 def test_conventions_of_the_sets():
-    assert {name for name, entry in CATALOGUE.items() if entry.letor_threshold == 2} == {"mslr10k", "mslr30k"}
+    assert {name for name, entry in CATALOGUE.items() if entry.relevant_from == 2} == {"mslr10k", "mslr30k"}
     grades = {
         "mslr10k": 4,
         "mslr30k": 4,
@@ -290,7 +321,7 @@ def test_download_fills_the_folder(tmp_path, monkeypatch):
     target.rename(tmp_path / "lightgbm-lambdarank")
     load_splits("lightgbm", root=tmp_path, download=True, cache_dir=tmp_path / "cache")  # found where they may lie
     (tmp_path / "lightgbm-lambdarank/rank.test").write_text("0 1:1\n")
-    with pytest.raises(ValueError, match=r"lightgbm-lambdarank/rank.test exists \(6 bytes, expected"):
+    with pytest.raises(DataError, match=r"lightgbm-lambdarank/rank.test exists \(6 bytes, expected"):
         load_splits("lightgbm", root=tmp_path, download=True)
 
 
@@ -305,7 +336,7 @@ def test_files_of_another_size_get_a_warning(tmp_path, queries, hint):
         write(tmp_path / "Fold1", **{name: lines(count)})
     read = partial(load_splits, root=tmp_path, cache_dir=tmp_path / "cache")
     with pytest.warns(
-        DataWarning, match=f"mslr30k has 31,531 queries, but .*Fold1/train.txt and .* hold {queries}{hint}"
+        DataWarning, match=f"mslr30k has 31,531 queries, but .*Fold1/train.txt and .* have {queries}{hint}"
     ):
         read("mslr30k")
     with warnings.catch_warnings():

@@ -8,6 +8,7 @@ import torch
 
 from torchrank.data import RankingSet, SparseRows, clean
 from torchrank.data import cleaning as module
+from torchrank.errors import DataError
 
 
 def brute_force(x: np.ndarray, labels: np.ndarray, offsets: np.ndarray, drop_all_same: bool):
@@ -102,5 +103,5 @@ def test_nan_is_refused_with_its_row(sparse):
     x = torch.ones(5, 2)
     x[3, 1] = torch.nan
     lists = RankingSet(SparseRows.from_dense(x) if sparse else x, torch.ones(5), torch.tensor([0, 5]))
-    with pytest.raises(ValueError, match="row 3 holds NaN"):
+    with pytest.raises(DataError, match="row 3 contains NaN"):
         clean(lists)

@@ -55,7 +55,7 @@ def test_sets_and_worlds():
 @pytest.mark.parametrize("option", [{"num_features": 1}, {"documents": 1}, {"fold": 0}], ids=str)
 def test_options_that_make_no_clouds_are_refused(option):
     ((name, value),) = option.items()
-    with pytest.raises(ValueError, match=rf"data\.{name}={value} must be at least"):
+    with pytest.raises(ValueError, match=rf"data\.{name} must be >= {value + 1}, got {value}"):
         load_clouds(**option)
 
 

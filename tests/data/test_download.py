@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from torchrank.data.sources.download import Link, download, fetch
+from torchrank.errors import DataError
 
 CONTENT = np.random.default_rng(0).bytes(3_000_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -101,23 +102,23 @@ def test_a_complete_part_needs_its_name_only(server, tmp_path):
 @pytest.mark.parametrize("old", [b"other bytes", CONTENT + b"too long"], ids=["wrong", "too long"])
 def test_a_part_of_another_file_is_found_out_and_removed(server, tmp_path, old):
     (tmp_path / "file.part").write_bytes(old)
-    with pytest.raises(ValueError, match="expected " + SHA256):
+    with pytest.raises(DataError, match="expected " + SHA256):
         download(server.url, tmp_path / "file", sha256=SHA256)
     assert not list(tmp_path.iterdir())
     assert download(server.url, tmp_path / "file", sha256=SHA256).read_bytes() == CONTENT
 
 
 def test_a_wrong_checksum_leaves_nothing_behind(server, tmp_path):
-    with pytest.raises(ValueError, match=f"SHA-256 {SHA256}, expected {'0' * 64}.*try again"):
+    with pytest.raises(DataError, match=f"SHA-256 {SHA256}, expected {'0' * 64}.*try again"):
         download(server.url, tmp_path / "file", sha256="0" * 64)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_is_there_is_never_replaced(server, tmp_path):
     (tmp_path / "file").write_bytes(b"mine")
-    with pytest.raises(ValueError, match="Move it away"):
+    with pytest.raises(DataError, match="Move it away"):
         download(server.url, tmp_path / "file", sha256=SHA256)
-    with pytest.raises(ValueError, match=r"file exists \(4 bytes, expected 3000000\).*data.download=false"):
+    with pytest.raises(DataError, match=r"file exists \(4 bytes, expected 3000000\).*data.download=false"):
         download(server.url, tmp_path / "file", sha256=SHA256, size=len(CONTENT))
     assert (tmp_path / "file").read_bytes() == b"mine" and server.requests == []
 
@@ -130,6 +131,7 @@ def start(server, target):
     return process
 
 
+@pytest.mark.distributed
 def test_of_several_processes_one_downloads(server, tmp_path):
     server.pause = 0.3
     processes = [start(server, tmp_path / "file") for _ in range(4)]
@@ -139,6 +141,7 @@ def test_of_several_processes_one_downloads(server, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_bytes() == CONTENT
 
 
+@pytest.mark.distributed
 def test_another_process_takes_over_from_one_that_failed_or_was_killed(server, tmp_path):
     (tmp_path / "file.part").write_bytes(CONTENT[:1000])
     server.pause, server.cut = 0.5, 500
@@ -166,7 +169,7 @@ def test_fetch_fills_up_the_folder_that_has_some_of_the_files(server, tmp_path):
     fetch(links, folders, compressed=[".gz"])
     assert len(server.requests) == 1
     (tmp_path / "two/c").write_bytes(CONTENT[:-1] + b"?")
-    with pytest.raises(ValueError, match=r"two/c exists .*content"):
+    with pytest.raises(DataError, match=r"two/c exists .*content"):
         fetch(links, folders, compressed=[".gz"])
     fetch(links, folders[:2])
     assert all((tmp_path / name).read_bytes() == CONTENT for name in "abc")

@@ -83,7 +83,7 @@ def test_it_is_a_data_set_of_the_datamodule():
     data = RankingDataModule("gaussian", centres=5, fold=2, seed=1)
     data.setup()
     assert fingerprint(data.sets["test"]) == fingerprint(load_gaussian(centres=5, fold=2, seed=1)["test"])
-    assert data.num_features == 20 and data.max_label == 1
+    assert data.num_features == 20 and data.sets["test"].num_grades == 2
 
 
 def metric(positives: np.ndarray, negatives: np.ndarray) -> np.ndarray:
@@ -122,5 +122,5 @@ def test_a_metric_for_each_class_beats_one_for_all():
 )  # fmt: skip
 def test_sizes_without_a_meaning_are_refused(option):
     ((name, value),) = option.items()
-    with pytest.raises(ValueError, match=rf"data\.{name}={value} must be at least {value + 1}"):
+    with pytest.raises(ValueError, match=rf"data\.{name} must be >= {value + 1}, got {value}"):
         load_gaussian(**option)

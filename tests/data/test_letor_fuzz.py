@@ -16,6 +16,7 @@ from torchrank.data.letor.exact import parse_exact
 from torchrank.data.letor.fast import parse_fast
 from torchrank.data.letor.files import read_blocks
 from torchrank.data.letor.form import Form
+from torchrank.errors import DataError
 
 DIGITS = set(b"0123456789")
 PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # gzip, zstd
@@ -115,7 +116,7 @@ def compare(data: bytes, options: dict, block: int = 1 << 22) -> None:
         try:
             expected = plain_read(data, options)
         except RefusedError as refused:
-            with pytest.raises(ValueError) as caught:
+            with pytest.raises(DataError) as caught:
                 letor.read_letor(path, **options)
             whole = refused.args[0] == "empty" or data.startswith(PACKED)  # an error of the file, not of a line
             place = f"{path}: " if whole else f"{path}, line {refused}: "
@@ -246,6 +247,7 @@ def test_any_bytes(data, options):
     compare(data, options)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(joined(GOOD_ROWS), st.sampled_from([1, 7, 64, 1 << 22]))
 def test_good_files_in_blocks_of_any_size(data, block):
@@ -258,6 +260,7 @@ def test_damaged_files(data, options):
     compare(data, options)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(st.one_of(SOUP, joined(ROWS), joined(GOOD_ROWS), damaged()), OPTIONS)
 def test_the_fast_way_says_what_the_exact_way_says(data, options):

@@ -10,6 +10,7 @@ from torchrank.data.letor import read_letor
 from torchrank.data.letor import store as letor_store
 from torchrank.data.letor.form import Rows
 from torchrank.data.letor.store import FeatureStore, Growing
+from torchrank.errors import DataError
 
 MEMORY = """
 import sys
@@ -110,12 +111,12 @@ def test_one_large_index_late_in_a_file(tmp_path):
 @pytest.mark.parametrize("index", [500_000_000, 2**31 - 1])
 def test_a_dense_array_that_does_not_fit(tmp_path, index):
     write_wide(tmp_path / "wide", 20_000, index)
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(DataError) as caught:
         read_letor(tmp_path / "wide", sparse=False)
     size = 20_001 * index * 4 / 2**30
     for needle in (f"{tmp_path / 'wide'}, line 20002: index {index} ", f"{size:.1f} GiB", "20001 rows", "sparse"):
         assert needle in str(caught.value)
-    with pytest.raises(ValueError, match=f"num_features={index} ") as caught:
+    with pytest.raises(DataError, match=f"num_features={index} ") as caught:
         read_letor(tmp_path / "wide", sparse=False, num_features=index)
     assert "line" not in str(caught.value)
 
@@ -127,13 +128,14 @@ def test_an_array_that_cannot_be_allocated(tmp_path, monkeypatch):
     write_wide(tmp_path / "wide", 3, 24)
     monkeypatch.setattr(letor_store, "scatter", refuse)
     for sparse in (None, False):
-        with pytest.raises(ValueError, match=r"line 5: index 24 .*GiB"):
+        with pytest.raises(DataError, match=r"line 5: index 24 .*GiB"):
             read_letor(tmp_path / "wide", sparse=sparse)
     monkeypatch.setattr(FeatureStore, "_add_sparse", refuse)
     with pytest.raises(MemoryError):  # nothing that an option could help
         read_letor(tmp_path / "wide", sparse=True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peak memory is read from /proc")
 @pytest.mark.parametrize("shares", [("0.27", "0.2"), ("0.9", "0.2"), ("0.2", "0.4"), ("0.2", "0.9")])
 def test_peak_memory(shares):

@@ -11,11 +11,10 @@ import torch
 from scipy.sparse import csr_matrix
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchrank.data.corpus import CorpusSet, Judged
-from torchrank.data.sampler import BudgetSampler
+from torchrank.data import BudgetSampler, Judged, RankingSet, make_transform
 from torchrank.data.sources.points import load_points, stratified
 from torchrank.data.sources.tables import read_table
-from torchrank.data.transforms import make_transform
+from torchrank.errors import DataError, DataWarning
 
 DATA = os.environ.get("TORCHRANK_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="TORCHRANK_DATA is not set")
@@ -97,7 +96,7 @@ def test_leave_one_out_validates_on_the_training_points(points):
         assert list(sets[name].query_ids) == list(held[name].query_ids)
     for (_, rows, labels), q in zip(plain_lists(sets, "val", x, y), range(48), strict=True):
         assert sets["val"][q].index.tolist() == rows and sets["val"][q].labels.tolist() == labels
-    with pytest.raises(ValueError, match=r"unknown data.validate='loo': choose held_out or leave_one_out"):
+    with pytest.raises(ValueError, match=r"unknown data.validate='loo': choose one of held_out, leave_one_out"):
         load_points("points.npz", root=root, validate="loo")
 
 
@@ -161,8 +160,10 @@ class CountSyncs(TorchDispatchMode):
 
 def test_making_a_batch_does_not_synchronise(points):
     classes = load_points("points.npz", root=points[0])["train"]
-    judged = Judged.make(np.array([1, 2, 0]), np.array([1.0, 2, 1]), np.array([2, 0, 1]))
-    lists = CorpusSet(torch.eye(4), torch.eye(4)[:3], judged, own=torch.tensor([0, 4, 1]))
+    judged = Judged.make(
+        np.array([1, 2, 0]), np.array([1.0, 2, 1]), np.array([2, 0, 1]), 4, own=torch.tensor([0, 4, 1])
+    )
+    lists = RankingSet(torch.eye(4), judged, queries=torch.eye(4)[:3])
     with CountSyncs() as count:
         for part in (classes, lists):
             part[torch.tensor([2, 0])]
@@ -173,7 +174,7 @@ def test_making_a_batch_does_not_synchronise(points):
 def test_per_query_transforms_refuse_a_shared_corpus(points):
     part = load_points("points.npz", root=points[0])["val"]
     transform = make_transform("query_minmax", 4).fit(part.x, torch.tensor([0, len(part.x)]))
-    with pytest.raises(ValueError, match="share"):
+    with pytest.raises(DataError, match="share"):
         part.to("cpu", transform)
 
 
@@ -184,8 +185,8 @@ def test_memory_stays_that_of_the_batch(tmp_path):
     part = load_points("many.npz", root=tmp_path, test_fraction=0, val_fraction=0)["train"]
     assert part.lengths.sum() == 6000 * 5999 and tracemalloc.get_traced_memory()[1] < 20e6
     tracemalloc.stop()
-    held = [value for value in vars(part).values() if isinstance(value, torch.Tensor)]
-    assert sum(value.numel() * value.element_size() for value in held) < 1e6
+    held = [value for of in (part, part.relevance) for value in vars(of).values() if isinstance(value, torch.Tensor)]
+    assert len(held) > 4 and sum(value.numel() * value.element_size() for value in held) < 1e6
     batch = part[:10]
     assert len(batch.labels) == 10 * 5999 and part.device.type == "cpu" and "6000" in repr(part)
 
@@ -198,19 +199,19 @@ def test_bad_arrays_and_options(tmp_path, points):
     np.savez(tmp_path / "wide.npz", x=np.eye(5), y=np.arange(5))
     for name, message in {
         "other": "found features",
-        "short": r"3 points with classes of shape \(2,\)",
+        "short": r"3 points have classes of shape \(2,\)",
         "real": "class 0.5 of point 1",
         "inf": "feature 2 of point 1",
     }.items():
-        with pytest.raises(ValueError, match=rf"^{tmp_path}/{name}.npz: .*{message}"):
+        with pytest.raises(DataError, match=rf"^{tmp_path}/{name}.npz: .*{message}"):
             read_table(tmp_path / f"{name}.npz")
     for options, message in (
-        ({"source": ["points.npz", "wide.npz"]}, "wide.npz has 5 features.*points.npz has 4"),
-        ({"source": "points.npz", "test_fraction": 1.0}, "data.test_fraction=1.0"),
-        ({"source": "points.npz", "val_fraction": 0.99}, "1 of 60 points"),
-        ({"source": "points.npz", "fold": 0}, "numbered 1, 2"),
-        ({"source": "points.npz", "fold": 1.5}, "data.fold=1.5: the random splits are numbered"),
-        ({"source": "wine", "test": "points.npz"}, "its own test part"),
+        ({"source": ["points.npz", "wide.npz"]}, "wide.npz has 5 features, but .*points.npz has 4"),
+        ({"source": "points.npz", "test_fraction": 1.0}, "data.test_fraction must be >= 0 and < 1, got 1.0"),
+        ({"source": "points.npz", "val_fraction": 0.99}, "only 1 of 60 points are left for training"),
+        ({"source": "points.npz", "fold": 0}, "data.fold must be an integer >= 1, got 0"),
+        ({"source": "points.npz", "fold": 1.5}, "data.fold must be an integer >= 1, got 1.5"),
+        ({"source": "wine", "test": "points.npz"}, "data.test is for your own files, not for data.source=wine"),
         ({"source": "isolet", "download": True}, "no stable link"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -219,7 +220,7 @@ def test_bad_arrays_and_options(tmp_path, points):
         FileNotFoundError, match=r"(?s)Get it from https.*balance.*data.download=true.*data.root=FOLDER"
     ):
         load_points("balance", root=tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"no file .*nothing.csv.*one of balance, ionosphere, isolet, wine"):
+    with pytest.raises(FileNotFoundError, match=r"not found: .*nothing.csv.*one of balance, ionosphere, isolet, wine"):
         load_points("nothing.csv", root=tmp_path)
 
 
@@ -251,17 +252,17 @@ def test_files_that_cannot_be_read_say_what_to_do(tmp_path):
         (tmp_path / name).write_bytes(content)
     advice = {"npz": "numpy.savez", "mat": "save -v7", "csv": "as UTF-8", "gz": "decompress it first"}
     for name in (*contents, "objects.npz"):
-        with pytest.raises(ValueError, match=rf"^{tmp_path}/{name} .*{advice[name.rpartition('.')[2]]}"):
+        with pytest.raises(DataError, match=rf"^{tmp_path}/{name}:? .*{advice[name.rpartition('.')[2]]}"):
             read_table(tmp_path / name)
-    for name, message in (("cells.mat", "type object"), ("sparse.mat", "a full table"), ("text.npz", "of numbers")):
-        with pytest.raises(ValueError, match=rf"^{tmp_path}/{name}: .*{message}"):
+    for name, message in (("cells.mat", "type object"), ("sparse.mat", "expected a table"), ("text.npz", "of numbers")):
+        with pytest.raises(DataError, match=rf"^{tmp_path}/{name}: .*{message}"):
             read_table(tmp_path / name)
 
 
 def test_download_fetches_only_what_is_not_there(tmp_path):
     (tmp_path / "uci/ionosphere").mkdir(parents=True)
     (tmp_path / "uci/ionosphere/ionosphere.data").write_text("1,2,g\n3,4,g\n")
-    with pytest.raises(ValueError, match=r"uci/ionosphere/ionosphere.data exists \(12 bytes, expected 76467\)"):
+    with pytest.raises(DataError, match=r"uci/ionosphere/ionosphere.data exists \(12 bytes, expected 76467\)"):
         load_points("ionosphere", root=tmp_path, download=True)
     (tmp_path / "mine.csv").write_text("1,2,g\n3,4,g\n")
     assert len(load_points("mine.csv", root=tmp_path, download=True, val_fraction=0, test_fraction=0)["train"]) == 2
@@ -273,7 +274,8 @@ def test_download_fetches_only_what_is_not_there(tmp_path):
 def test_classes_that_only_the_test_part_has_are_told(tmp_path):
     (tmp_path / "a.csv").write_text("1,2,red\n3,4,blue\n5,6,red\n7,8,blue\n")
     (tmp_path / "b.csv").write_text("1,2,red\n3,4,Blue\n5,6,green\n7,8,red\n")
-    with pytest.warns(UserWarning, match="2 of 4 test points are of classes without a training point.*: Blue, green"):
+    told = r"2 of 4 test points belong to classes without training points \(Blue, green\): they will always be miscla"
+    with pytest.warns(DataWarning, match=told):
         load_points("a.csv", root=tmp_path, test="b.csv", val_fraction=0)
 
 

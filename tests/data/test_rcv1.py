@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from torchrank.data.corpus import CorpusSet
+from torchrank.data import Judged
 from torchrank.data.datamodule import RankingDataModule
-from torchrank.data.letor import DataWarning
-from torchrank.data.sources.rcv1 import load_rcv1
-from torchrank.data.sources.rcv1_files import read_documents, read_tokens, read_topics, read_vectors
+from torchrank.data.sources.rcv1 import load_rcv1, read_documents, read_tokens, read_topics, read_vectors
+from torchrank.errors import DataError, DataWarning
 
 WORDS = [f"word{number}" for number in range(40)]
 TOPICS = ["E11", "CCAT", "M14", "GCAT"]
@@ -60,9 +59,9 @@ def load(folder, **options):
 
 def check_topics(sets, documents, names):
     for part in sets.values():
-        assert isinstance(part, CorpusSet) and list(part.query_ids) == names and not part.has_queries
+        assert isinstance(part.relevance, Judged) and list(part.query_ids) == names and not part.has_queries
         for topic, name in enumerate(names):
-            labels = [float(name in documents[int(number)][2]) for number in part.corpus_ids]
+            labels = [float(name in documents[int(number)][2]) for number in part.document_ids]
             assert part[topic].labels.tolist() == labels
             assert part.pairs[topic] == sum(labels) * (len(labels) - sum(labels))
 
@@ -74,7 +73,7 @@ def test_tokens_are_counts_of_the_words_of_the_training_file(world):
     vocabulary = sorted(word for word, count in total.items() if count >= 2)
     assert 0 < len(vocabulary) < len(total)
     for part in sets.values():
-        expected = [[documents[int(n)][0].count(word) for word in vocabulary] for n in part.corpus_ids]
+        expected = [[documents[int(n)][0].count(word) for word in vocabulary] for n in part.document_ids]
         assert part.x.dense().tolist() == expected
     check_topics(sets, documents, ["CCAT", "E11", "M14"])
     assert len(load(folder, min_count=1)["train"].x[0:1].dense()[0]) == len(total)
@@ -84,8 +83,8 @@ def test_vectors_are_the_published_weights(world):
     folder, documents, _ = world
     sets = load(folder, form="vectors")
     for part in sets.values():
-        assert part.x.shape == (len(part.corpus_ids), 47_236)
-        for row, number in enumerate(part.corpus_ids):
+        assert part.x.shape == (len(part.document_ids), 47_236)
+        for row, number in enumerate(part.document_ids):
             one = part.x[row : row + 1]
             assert dict(zip(one.columns.tolist(), one.values.tolist(), strict=True)) == documents[int(number)][1]
     check_topics(sets, documents, ["CCAT", "E11", "M14"])
@@ -95,12 +94,12 @@ def test_vectors_are_the_published_weights(world):
 def test_the_split_is_the_official_one_and_the_last_training_documents_validate(world, form):
     folder, _, numbers = world
     sets = load(folder, form=form, val_fraction=0.25)
-    assert list(map(int, sets["train"].corpus_ids)) == numbers["train"][:15].tolist()
-    assert list(map(int, sets["val"].corpus_ids)) == numbers["train"][15:].tolist()
-    assert list(map(int, sets["test"].corpus_ids)) == numbers["test"].tolist()
+    assert list(map(int, sets["train"].document_ids)) == numbers["train"][:15].tolist()
+    assert list(map(int, sets["val"].document_ids)) == numbers["train"][15:].tolist()
+    assert list(map(int, sets["test"].document_ids)) == numbers["test"].tolist()
     some = load(folder, form=form, val_fraction=0, test_parts=[2, 0])
     assert list(some) == ["train", "test"] and len(some["train"].x) == 20
-    assert list(map(int, some["test"].corpus_ids)) == [*range(26151, 26157), *range(26163, 26169)]
+    assert list(map(int, some["test"].document_ids)) == [*range(26151, 26157), *range(26163, 26169)]
     assert list(load(folder, form=form, test_parts=[])) == ["train", "val"]
 
 
@@ -110,7 +109,7 @@ def test_documents_in_another_order_are_put_in_order_of_time(world):
     write(folder, "train", numbers["train"][::-1], documents)
     found = load(folder)
     for name, part in wanted.items():
-        assert list(found[name].corpus_ids) == list(part.corpus_ids)
+        assert list(found[name].document_ids) == list(part.document_ids)
         assert torch.equal(found[name].x.dense(), part.x.dense()) and torch.equal(found[name].labels, part.labels)
 
 
@@ -119,11 +118,11 @@ def test_topics_can_be_chosen_in_any_order(world):
     sets = load_rcv1(root=folder, topics=["M14", "CCAT"])
     check_topics(sets, documents, ["M14", "CCAT"])
     for topics in (["GCAT"], ["M14", "none"]):
-        with pytest.raises(ValueError, match=rf"'{topics[-1]}'; choose of CCAT, E11, M14"):
+        with pytest.raises(ValueError, match=rf"unknown topic '{topics[-1]}' in .*: choose some of CCAT, E11, M14"):
             load_rcv1(root=folder, topics=topics)
-    with pytest.raises(ValueError, match="twice: M14, M14"):
+    with pytest.raises(ValueError, match=r"data\.topics must be different, got M14, M14"):
         load_rcv1(root=folder, topics=["M14", "M14"])
-    with pytest.raises(ValueError, match="no topic is left of 4"):
+    with pytest.raises(DataError, match=r"no topic of 4 in .* is left"):
         load_rcv1(root=folder, topics=[])
 
 
@@ -154,7 +153,7 @@ def test_the_cache_gives_the_same_and_notices_a_new_vocabulary(world, tmp_path):
 def test_documents_without_a_topic_are_counted_in_a_warning(world):
     folder, _, _ = world
     lines = [line for line in (folder / "rcv1-v2.topics.qrels").read_text().splitlines() if " 26152 " not in line]
-    (folder / "rcv1-v2.topics.qrels").write_text("\n".join(lines + lines[:3]))  # a line that stands twice is one
+    (folder / "rcv1-v2.topics.qrels").write_text("\n".join(lines + lines[:3]))  # a repeated line counts once
     with pytest.warns(DataWarning, match="rcv1 test: 1 of 24 documents have no topic"):
         sets = load_rcv1(root=folder, topics=["CCAT"])
     assert sets["test"].relevance.counts.sum() == sets["test"].labels.sum()
@@ -172,26 +171,26 @@ GOOD = ".I 5\n.W\na b\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a b\n", "line 1: 'a b' before '.I <number>' and one '.W'"),
-        (GOOD + ".I 6\nc d\n", "line 5: 'c d' before"),
-        (GOOD + ".W\n", "line 4: '.W' before"),
-        (GOOD + "\n.I x7\n.W\n", "line 5: document 'x7': expected a whole number"),
-        (GOOD + ".I 99999999\n.W\n", "line 4: document '99999999': expected a whole number below 16777216"),
+        ("a b\n", "line 1: expected '.I <number>' and one '.W' before 'a b'"),
+        (GOOD + ".I 6\nc d\n", "line 5: expected .* before 'c d'"),
+        (GOOD + ".W\n", "line 4: expected .* before '.W'"),
+        (GOOD + "\n.I x7\n.W\n", "line 5: document 'x7': expected an integer"),
+        (GOOD + ".I 99999999\n.W\n", "line 4: document '99999999': expected an integer below 16777216"),
         (GOOD + ".I 6\n.I 7\n.W\n", "line 5: document 6 has no line '.W'"),
         (GOOD + ".I 6\n", "at its end: document 6 has no line '.W'"),
-        (GOOD + GOOD, "line 4: document 5 stands in line 1 already"),
-        ("\n", "no document in this file"),
+        (GOOD + GOOD, "line 4: document 5 is in line 1 already"),
+        ("\n", "the file has no document"),
     ],
 )
 def test_bad_token_files_are_located(tmp_path, text, message):
     (tmp_path / "a.dat").write_text(text)
-    with pytest.raises(ValueError, match=rf"a\.dat.*{message}"):
+    with pytest.raises(DataError, match=rf"a\.dat.*{message}"):
         list(read_documents(tmp_path / "a.dat"))
 
 
 def test_a_vocabulary_needs_words(tmp_path):
     (tmp_path / "a.dat").write_text(GOOD)
-    with pytest.raises(ValueError, match=r"a\.dat: none of 2 words occurs 2 times: lower data\.min_count"):
+    with pytest.raises(DataError, match=r"a\.dat: none of 2 words occurs 2 times: lower data\.min_count"):
         read_tokens(tmp_path / "a.dat", vocabulary="a.dat")
     assert read_tokens(tmp_path / "a.dat", vocabulary="a.dat", min_count=1).x.dense().tolist() == [[1.0, 1.0]]
 
@@ -202,14 +201,14 @@ def test_a_vocabulary_needs_words(tmp_path):
         ("5 1:0.5\n\n6 2:x\n", "line 3: .*2:x"),
         ("5 1:0.5\n6 9:0.5\n", "line 2: .*9"),
         ("x 1:0.5\n", "line 1: label 'x'"),
-        ("5 1:0.5\n\n6.5 1:1\n", "line 3: 6.5 is no document number"),
-        ("5 1:0.5\n6 1:1\n\n5 2:1\n", "line 4: document 5 stands in line 1 already"),
-        ("\n", "no document in this file"),
+        ("5 1:0.5\n\n6.5 1:1\n", "line 3: expected a document number below 16777216, found 6.5"),
+        ("5 1:0.5\n6 1:1\n\n5 2:1\n", "line 4: document 5 is in line 1 already"),
+        ("\n", "the file has no document"),
     ],
 )
 def test_bad_vector_files_are_located(tmp_path, text, message):
     (tmp_path / "a.dat").write_text(text)
-    with pytest.raises(ValueError, match=rf"a\.dat.*{message}"):
+    with pytest.raises(DataError, match=rf"a\.dat.*{message}"):
         read_vectors(tmp_path / "a.dat", num_features=8)
 
 
@@ -223,26 +222,26 @@ def test_bad_vector_files_are_located(tmp_path, text, message):
 )
 def test_bad_topic_files_are_located(tmp_path, text, message):
     (tmp_path / "a.qrels").write_text(text)
-    with pytest.raises(ValueError, match=rf"a\.qrels, {message}"):
+    with pytest.raises(DataError, match=rf"a\.qrels, {message}"):
         read_topics(tmp_path / "a.qrels")
 
 
 def test_missing_files_and_impossible_options_say_what_to_do(world, tmp_path):
     folder, _, _ = world
-    with pytest.raises(FileNotFoundError, match=r"no file .*rcv1-v2\.topics\.qrels\. Get it from http.*data\.root="):
+    with pytest.raises(FileNotFoundError, match=r"not found: .*rcv1-v2\.topics\.qrels\. Get it from http.*data\.root="):
         load_rcv1(root=tmp_path / "nowhere")
     (folder / "lyrl2004_vectors_test_pt3.dat").unlink()
     with pytest.raises(FileNotFoundError, match=r"vectors_test_pt3\.dat.*data\.test_parts"):
         load_rcv1(root=folder, form="vectors")
     for options, message in (
-        ({"form": "text"}, "data.form='text': choose tokens or vectors"),
-        ({"fold": 2}, "data.fold=2: rcv1 has one split"),
-        ({"val_fraction": 1.0}, "data.val_fraction=1.0"),
-        ({"test_parts": [4]}, "holds 4"),
+        ({"form": "text"}, "unknown data.form='text': choose one of tokens, vectors"),
+        ({"fold": 2}, "data.fold of rcv1 must be 1, the official split by time, got 2"),
+        ({"val_fraction": 1.0}, "data.val_fraction must be >= 0 and < 1, got 1.0"),
+        ({"test_parts": [4]}, "data.test_parts must be some of 0, 1, 2, 3, got 4"),
     ):
         with pytest.raises(ValueError, match=message):
             load_rcv1(root=folder, **options)
     copied = (folder / "lyrl2004_tokens_test_pt0.dat").read_text()
     (folder / "lyrl2004_tokens_test_pt1.dat").write_text(copied)
-    with pytest.raises(ValueError, match="document 26151 is in two test files"):
+    with pytest.raises(DataError, match="document 26151 is in two test files"):
         load_rcv1(root=folder, topics=["CCAT"])

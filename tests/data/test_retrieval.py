@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from torchrank.data.corpus import CorpusSet
+from torchrank.data import Judged
 from torchrank.data.sources.retrieval import load_retrieval
+from torchrank.errors import DataError, DataWarning
 
 
 def make(rng, num_rows=12, num_queries=9, graded=False):
@@ -56,7 +57,7 @@ def test_all_rows_are_candidates(tmp_path, seed, graded):
     np.savez(tmp_path / "data.npz", **arrays)
     sets = load_retrieval("data.npz", root=tmp_path, seed=seed)
     assert {name: len(part) for name, part in sets.items()} == {"train": 7, "val": 1, "test": 1}
-    assert all(isinstance(part, CorpusSet) for part in sets.values())
+    assert all(isinstance(part.relevance, Judged) for part in sets.values())
     highest = max((grade for rows in truth.values() for grade in rows.values()), default=0)
     assert sets["train"].num_grades == highest + 1
     check(sets, truth, arrays["query_rows"], lambda q: range(12), arrays["queries"])
@@ -69,7 +70,7 @@ def test_candidates_are_given(tmp_path, seed):
     chosen = [rng.permutation([r for r in range(12) if r != own and r % 4])[:7] for own in arrays["query_rows"]]
     lost = sum(row not in set(chosen[q].tolist()) for q in truth for row in truth[q])
     np.savez(tmp_path / "data.npz", **arrays, **csr("candidates", chosen))
-    with pytest.warns(UserWarning, match=f"{lost} of .* relevant documents are not among the candidates"):
+    with pytest.warns(DataWarning, match=f"{lost} of .* relevant documents are not among the candidates"):
         sets = load_retrieval("data.npz", root=tmp_path)
     check(sets, truth, arrays["query_rows"], lambda q: chosen[q].tolist(), arrays["queries"])
 
@@ -97,7 +98,7 @@ def test_text_files_say_the_same_as_arrays(tmp_path):
     first = named["train"].tiebreak()[: named["train"].lengths[0]]
     rows = named["train"][0].index
     assert rows[first.argsort()].tolist() == sorted(rows.tolist(), reverse=True)
-    with pytest.raises(ValueError, match="no document ids"):
+    with pytest.raises(DataError, match="no document ids"):
         numbers["train"].tiebreak()
 
 
@@ -149,42 +150,42 @@ def wrong(**changes):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        (wrong(corpus=None), "no array corpus"),
-        (wrong(queries=np.ones(3)), "no array queries"),
-        (wrong(queries=np.ones((3, 5))), "4 numbers, query vectors 5"),
+        (wrong(corpus=None), r"expected an array corpus .*, found \['queries'"),
+        (wrong(queries=np.ones(3)), "expected an array queries"),
+        (wrong(queries=np.ones((3, 5))), "4 features, but query vectors have 5"),
         (wrong(corpus=np.full((4, 4), np.nan)), r"corpus\[0, 0\] is not a finite number"),
-        (wrong(query_rows=[0, 1]), "expected 3 whole numbers"),
+        (wrong(query_rows=[0, 1]), "expected 3 integers"),
         (wrong(query_rows=[0, 4, 1]), r"query_rows\[1\] is 4.*rows 0..3"),
-        (wrong(relevant=None), "needs the arrays relevant and relevant_offsets, or data.relevant="),
+        (wrong(relevant=None), "expected the arrays relevant and relevant_offsets, or set data.relevant="),
         (wrong(relevant=[1, 4]), r"relevant, query 1, entry 0 of its list: row 4.*rows 0..3 only"),
         (wrong(relevant=[1, -1]), r"query 1, entry 0 of its list: row -1"),
         (wrong(relevant=[0, 3]), r"query 0, entry 0 of its list: row 0.*the query itself"),
-        (wrong(relevant=[1.5, 3]), "whole numbers"),
+        (wrong(relevant=[1.5, 3]), "integers"),
         (wrong(**csr("relevant", [[1], [3, 1, 3], []])), r"query 1, entry 2 of its list: row 3.*twice"),
-        (wrong(relevant_offsets=[0, 1, 2]), "4 whole numbers that rise from 0 to 2"),
-        (wrong(relevant_offsets=[0, 2, 1, 2]), "4 whole numbers that rise"),
-        (wrong(relevant_offsets=[0.0, 1.0, 2.0, 2.0]), "4 whole numbers that rise"),
-        (wrong(relevant_grades=[1, -1]), "query 1, entry 0 .*grade -1: grades are finite numbers of at least 0"),
-        (wrong(relevant_grades=[1, np.nan]), "grades are finite"),
+        (wrong(relevant_offsets=[0, 1, 2]), "4 integers that rise from 0 to 2"),
+        (wrong(relevant_offsets=[0, 2, 1, 2]), "4 integers that rise"),
+        (wrong(relevant_offsets=[0.0, 1.0, 2.0, 2.0]), "4 integers that rise"),
+        (wrong(relevant_grades=[1, -1]), "query 1, entry 0 .*grade -1: grades must be finite and >= 0"),
+        (wrong(relevant_grades=[1, np.nan]), "grades must be finite"),
         (wrong(relevant_grades=[1]), "1 relevant_grades for 2 rows"),
         (wrong(split=["train", "dev", "test"]), "'dev' for query 1"),
         (wrong(split=["val", "val", "test"]), "train for none of 3"),
-        (wrong(query_ids=["a", "a", "b"]), "query_ids holds an id twice"),
+        (wrong(query_ids=["a", "a", "b"]), "query_ids contains an id twice"),
         (wrong(corpus_ids=["a"]), "corpus_ids has shape"),
         (wrong(**csr("candidates", [[1], [9], []])), "candidates, query 1, entry 0 of its list: row 9"),
     ],
 )
 def test_bad_arrays_are_located(tmp_path, arrays, message):
     np.savez(tmp_path / "data.npz", **arrays)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(DataError, match=message):
         load_retrieval("data.npz", root=tmp_path)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0 1\n\n1 9\n", "line 3: '9' is none of the 4 corpus"),
-        ("7 1\n", "line 1: '7' is none of the 3 queries"),
+        ("0 1\n\n1 9\n", "line 3: '9' is not one of 4 corpus"),
+        ("7 1\n", "line 1: '7' is not one of 3 queries"),
         ("0 1 x\n", "line 1: grade 'x'"),
         ("0\n", "line 1: 1 words"),
         ("0 1\n0 1\n", "entry 1 of its list: row 1.*twice"),
@@ -193,22 +194,22 @@ def test_bad_arrays_are_located(tmp_path, arrays, message):
 def test_bad_text_is_located(tmp_path, text, message):
     np.savez(tmp_path / "data.npz", **wrong())
     (tmp_path / "lists.txt").write_text(text)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(DataError, match=message):
         load_retrieval("data.npz", root=tmp_path, relevant="lists.txt")
 
 
 def test_missing_files_and_fractions(tmp_path):
     np.savez(tmp_path / "data.npz", **wrong())
-    with pytest.raises(FileNotFoundError, match=r"no file .*other.npz.*data.root"):
+    with pytest.raises(FileNotFoundError, match=r"not found: .*other.npz.*data.root"):
         load_retrieval("other.npz", root=tmp_path)
     (tmp_path / "text.npz").write_text("0 1 2")
-    with pytest.raises(ValueError, match=r"text.npz cannot be read as npz \(no zip archive\)"):
+    with pytest.raises(DataError, match=r"text.npz cannot be read as npz \(not a zip archive\)"):
         load_retrieval("text.npz", root=tmp_path)
     np.savez(tmp_path / "objects.npz", corpus=np.eye(2), queries=np.array([None]))
-    with pytest.raises(ValueError, match=r"objects.npz cannot be read as npz .*without objects"):
+    with pytest.raises(DataError, match=r"objects.npz cannot be read as npz .*without objects"):
         load_retrieval("objects.npz", root=tmp_path)
     with pytest.raises(FileNotFoundError, match="query document"):
         load_retrieval("data.npz", root=tmp_path, relevant="none.tsv")
     for options in ({"test_fraction": 1.0}, {"val_fraction": -0.1}):
-        with pytest.raises(ValueError, match="no training query of 3"):
+        with pytest.raises(ValueError, match="must be >= 0 and < 1, and leave a training query of 3"):
             load_retrieval("data.npz", root=tmp_path, **options)

@@ -4,8 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 
-from torchrank.data import BudgetSampler, ranges, shard
+from torchrank.data import BatchLoader, BudgetSampler, RankingSet, ranges, shard
 
 
 def random_lengths(random: np.random.Generator) -> np.ndarray:
@@ -109,9 +110,76 @@ def test_one_list_larger_than_the_budget_is_never_split():
 
 
 def test_bad_options_are_refused():
-    with pytest.raises(ValueError, match="budget of 0"):
+    with pytest.raises(ValueError, match="budget must be >= 1, got 0"):
         BudgetSampler([1], budget=0, shuffle=False)
-    with pytest.raises(ValueError, match="rank 2 is not one of 2"):
+    with pytest.raises(ValueError, match=r"rank must be one of 0\.\.1 \(world=2\), got 2"):
         BudgetSampler([1], budget=1, shuffle=False, rank=2, world=2)
-    with pytest.raises(ValueError, match="rank 3"):
+    with pytest.raises(ValueError, match=r"rank must be one of 0\.\.2 .*got 3"):
         shard(np.array([1]), 3, 3)
+
+
+def loader() -> BatchLoader:
+    """Ten lists of one entry in batches of two."""
+    lists = RankingSet(torch.eye(10), torch.ones(10), torch.arange(11))
+    return BatchLoader(lists, BudgetSampler(lists.lengths, budget=2, shuffle=True, seed=3))
+
+
+def passes(loader: BatchLoader, epochs) -> list[list[int]]:
+    found = []
+    for epoch in epochs:
+        loader.set_epoch(epoch)
+        found += [batch.query.tolist() for batch in loader]
+    return found
+
+
+@pytest.mark.parametrize("given", range(16))
+def test_a_loader_resumes_after_any_batch(given):
+    """After the last batch of an epoch too: the next epoch follows, and none is repeated."""
+    whole, first, seen = passes(loader(), range(3)), loader(), []
+    for epoch in range(3):
+        if len(seen) == given:
+            break
+        first.set_epoch(epoch)
+        for batch in first:
+            seen.append(batch.query.tolist())
+            if len(seen) == given:
+                break
+    state = first.state_dict()
+    assert first.state_dict() == state == {"epoch": given // 5, "given": given % 5}
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state  # also before its first batch
+    assert seen + passes(resumed, range(state["epoch"], 3)) == whole
+
+
+def test_a_loader_that_was_used_before_forgets_it_when_it_loads_a_state():
+    one, state = loader(), loader().state_dict()
+    passes(one, [0])
+    one.load_state_dict(state)
+    assert one.state_dict() == {"epoch": 0, "given": 0} and passes(one, [0]) == passes(loader(), [0])
+
+
+def test_a_new_epoch_begins_with_its_first_batch_whoever_announces_it():
+    """Lightning sets the epoch of the sampler, and may ask for the state before the first batch."""
+    one = loader()
+    passes(one, [0])
+    one.sampler.set_epoch(1)
+    assert one.state_dict() == {"epoch": 1, "given": 0}
+    half = iter(one)
+    next(half)
+    assert one.state_dict() == {"epoch": 1, "given": 1} and one.given == 1
+    one.set_epoch(2)
+    assert one.state_dict() == {"epoch": 2, "given": 0} and len(passes(one, [2])) == len(one) == 5
+
+
+def test_a_loader_reads_no_batch_that_it_leaves_out():
+    class Counted:
+        read = 0
+
+        def __getitem__(self, positions):
+            self.read += 1
+            return positions
+
+    one = BatchLoader(Counted(), BudgetSampler(np.ones(10), budget=2, shuffle=False))
+    one.load_state_dict({"epoch": 4, "given": 3})
+    assert [batch.tolist() for batch in one] == [[6, 7], [8, 9]] and one.lists.read == 2 and one.sampler.epoch == 4

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from torchrank.data import SparseRows
+from torchrank.errors import DataError
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +113,7 @@ def test_shapes_that_do_not_fit_are_refused_with_numbers():
         rows @ torch.ones(4)
     with pytest.raises(ValueError, match=r"\(3, 3\).*\(2,\)"):
         rows.T @ torch.ones(2)
-    with pytest.raises(ValueError, match=r"\(2,\) and \(3,\)"):
+    with pytest.raises(DataError, match=r"\(2,\) and \(3,\)"):
         SparseRows(torch.ones(2), torch.arange(3), torch.tensor([0, 2]), 3)
 
 

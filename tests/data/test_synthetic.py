@@ -117,9 +117,9 @@ def test_types_have_directions_of_their_own():
 
 def test_small_worlds_and_bad_sizes():
     assert synthetic_splits(3, num_features=8, mean_length=4.0, num_types=1)["val"].num_features == 8
-    with pytest.raises(ValueError, match="got 5 and 6"):
+    with pytest.raises(ValueError, match=r"data\.num_features must be >= 8 and data\.num_types >= 1, got 5 and 6"):
         synthetic_splits(3, num_features=5)
-    with pytest.raises(ValueError, match="fold=0"):
+    with pytest.raises(ValueError, match=r"data\.fold must be >= 1, got 0"):
         synthetic_splits(3, fold=0)
-    with pytest.raises(ValueError, match="2 queries cannot be split"):
+    with pytest.raises(ValueError, match=r"data\.num_queries must be >= 3, .*got 2"):
         synthetic_splits(2)

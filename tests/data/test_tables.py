@@ -5,6 +5,7 @@ import pytest
 
 from torchrank.data.sources.points import load_points
 from torchrank.data.sources.tables import read_table
+from torchrank.errors import DataError
 
 CSV = {
     "first": "red,1,2\nblue,3,4\nred,5,6.5\n",
@@ -44,7 +45,8 @@ def test_csv_headers_separators_and_blank_lines(tmp_path):
 def test_a_first_line_that_may_be_a_header_needs_the_option(tmp_path, first):
     path = tmp_path / "points.csv"
     path.write_text(f"{first}\n1,2,a\n3,4,b\n5,6,a\n")
-    with pytest.raises(ValueError, match=rf"{path}: the class .* data.header=true or data.header=false"):
+    told = rf"{path}: no other line has the class .* set data.header=true or data.header=false"
+    with pytest.raises(DataError, match=told):
         load_points("points.csv", root=tmp_path)
     assert len(read_table(path, header=True)[0]) == 3 and len(read_table(path, header=False)[0]) == 4
     sets = load_points("points.csv", root=tmp_path, header=True, val_fraction=0, test_fraction=0)
@@ -56,9 +58,17 @@ def test_headers_that_contradict_the_cells(tmp_path):
     for text, options, message in (
         ("?,?,red\n1,2,red\n", {}, r"line 1: feature 1 is '\?'.*data.header=true if"),
         ("a,b,kind\n1,2,red\n", {"header": False}, "line 1: feature 1 is 'a'"),
-        ("a,b,kind\n1,2,red\n", {"label": "kind", "header": False}, "data.label=kind, but data.header=false"),
-        ("a,b,kind\n1,2,red\n", {"label": "colour"}, "no column 'colour' among"),
-        ("a,b,kind\n", {}, "no point below the header"),
+        (
+            "a,b,kind\n1,2,red\n",
+            {"label": "kind", "header": False},
+            "data.label must be .*, got 'kind', but data.header=false",
+        ),
+        (
+            "a,b,kind\n1,2,red\n",
+            {"label": "colour"},
+            r"got 'colour', but the columns of line 1 are \['a', 'b', 'kind'\]",
+        ),
+        ("a,b,kind\n", {}, "no points below the header"),
         ("red\nblue\nred\n", {}, "no comma, tab, semicolon or space"),
     ):
         path.write_text(text)
@@ -73,20 +83,23 @@ def test_headers_that_contradict_the_cells(tmp_path):
         ("?,2,red\n3,4,red\n", r"line 1: feature 1 is '\?'"),
         ("a,b,kind\n1,x,red\n", r"line 2: feature 2 is 'x'"),
         ("\n \n1,2,red\n3,x,red\n", "line 4: feature 2 is 'x'"),
-        ("1,2,red\n3,4\n", "line 2: the class, column 3 of 3, is missing"),
-        ("1,2,red\n3,4,blue,5\n", "equally long lines separated by ',': line 2 has 4 of 3"),
-        ("\n \n1,2,red\n3,4,blue\n3,4,blue,5\n", "line 5 has 4 of 3"),
+        ("1,2,red\n3,4\n", r"line 2: the class \(column 3 of 3\) is missing"),
+        ("1,2,red\n3,4,blue,5\n", "equally long lines separated by ',': line 2 has 4 cells, not 3"),
+        ("\n \n1,2,red\n3,4,blue\n3,4,blue,5\n", "line 5 has 4 cells, not 3"),
         (f"1,2,red\n3,{'4' * 200_000},blue,5\n", "equally long lines"),
-        ("red,1,2\nred,1,1.5\nblue,2,2\n", "line 2: 1.5, column 3 of 3, is no class; .* data.label=first"),
-        ("1,2,red\n2,nan,red\n", "line 2: feature 2 is 'nan', a finite number was expected"),
-        ("1,2,red\n,3,red\n", "line 2: feature 1 is missing, a finite number was expected"),
+        (
+            "red,1,2\nred,1,1.5\nblue,2,2\n",
+            r"line 2: 1.5 \(column 3 of 3\) is not a class, .*: set data.label to first",
+        ),
+        ("1,2,red\n2,nan,red\n", "line 2: feature 2 is 'nan', expected a finite number"),
+        ("1,2,red\n,3,red\n", "line 2: feature 1 is missing, expected a finite number"),
         ("", "one point per line"),
-        (",,\n,,\n", "is empty"),
+        (",,\n,,\n", "the file is empty"),
     ],
 )
 def test_bad_csv_is_located(tmp_path, text, message):
     (tmp_path / "points.csv").write_text(text)
-    with pytest.raises(ValueError, match=rf"^{tmp_path}/points.csv.*{message}"):
+    with pytest.raises(DataError, match=rf"^{tmp_path}/points.csv.*{message}"):
         read_table(tmp_path / "points.csv")
 
 
@@ -103,7 +116,7 @@ def test_bad_csv_is_located(tmp_path, text, message):
 )
 def test_classes_are_one_finite_number_or_text_for_each_point(tmp_path, y, message):
     np.savez(tmp_path / "points.npz", x=np.eye(6), y=y)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(DataError, match=message):
         read_table(tmp_path / "points.npz")
     np.savez(tmp_path / "POINTS.NPZ.npz", x=np.eye(6), y=np.arange(6.0)[:, None])
     (tmp_path / "POINTS.NPZ.npz").rename(tmp_path / "POINTS.NPZ")

@@ -1,13 +1,10 @@
-"""The made-up text corpus: its shape, its Zipf laws, its topics and its seeds."""
+"""The synthetic text corpus: its shape, its Zipf laws, its topics and its seeds."""
 
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import average_precision_score
 
-from torchrank.data import make_transform
-from torchrank.data.corpus import CorpusSet
+from torchrank.data import Judged, make_transform
 from torchrank.data.datamodule import RankingDataModule
 from torchrank.data.synthetic.text import draw_topics, load_text, make_topics, zipf
 
@@ -25,10 +22,10 @@ def test_every_split_has_the_same_topics_over_its_own_documents(sets):
         "val": (200, 3000),
         "test": (200, 3000),
     }
-    ids = [name for part in sets.values() for name in part.corpus_ids]
+    ids = [name for part in sets.values() for name in part.document_ids]
     assert len(ids) == len(set(ids)) == 1000
     for name, part in sets.items():
-        assert isinstance(part, CorpusSet) and part.is_sparse and not part.has_queries and part.name == name
+        assert isinstance(part.relevance, Judged) and part.is_sparse and not part.has_queries and part.name == name
         assert part.query_ids == [f"topic-{t}" for t in range(5)]
         assert part.lengths.tolist() == [len(part.x)] * 5 and part.num_grades == 2
         assert part[3:4].x is part.x
@@ -94,7 +91,11 @@ def test_same_seed_same_bytes_and_other_seeds_and_folds_are_new_worlds(sets):
         assert other.x.values.shape != sets["train"].x.values.shape
 
 
+@pytest.mark.peers
 def test_words_tell_the_topic_of_unseen_documents_but_not_perfectly():
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import average_precision_score
+
     sets = load_text(num_documents=3000, num_features=5000, num_topics=4, topic_words=500, seed=5)
     transform = make_transform("singhal", 5000).fit(sets["train"].x)
     x, unseen = (sets[name].to("cpu", transform).x.dense().numpy() for name in ("train", "test"))
@@ -112,10 +113,10 @@ def test_the_data_module_makes_it():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_documents": 4}, "data.num_documents=4 must be at least 5"),
-        ({"mean_length": 0.5}, "data.mean_length=0.5 must be at least 1"),
-        ({"topic_words": 3001}, "data.topic_words=3001 are more than the data.num_features=3000"),
-        ({"fold": 0}, "data.fold=0"),
+        ({"num_documents": 4}, "data.num_documents must be >= 5, got 4"),
+        ({"mean_length": 0.5}, "data.mean_length must be >= 1, got 0.5"),
+        ({"topic_words": 3001}, "data.topic_words must be <= data.num_features=3000, the number of words, got 3001"),
+        ({"fold": 0}, "data.fold must be >= 1, got 0"),
     ],
 )
 def test_impossible_sizes_are_refused(options, message):

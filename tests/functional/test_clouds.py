@@ -1,29 +1,23 @@
-"""Clouds at the edges: lists of any length, ranks, chunks, tiles, threads, and what is refused."""
+"""Clouds against plain numpy, list by list and pair by pair; their laws, and the edges: ranks, chunks, tiles, threads.
+
+Principal directions by svd of the centred rows; similarities by their formulas in double loops (Banerjee, Dubey,
+Machchhar & Chakrabarti 2009, section 2).
+"""
+
+import itertools
 
 import numpy as np
 import pytest
 import torch
 
-from torchrank.functional import (
-    choose_components,
-    cloud_gaussians,
-    cloud_moments,
-    cloud_pca,
-    cloud_similarity,
-    gaussian_divergence,
-    nearest_clouds,
-)
-from torchrank.functional import chunks as chunks_module
+from tests.functional.cloud_rows import clouds, draw, each, same
+from torchrank.functional import batching, choose_components, cloud_pca, cloud_similarity, nearest_clouds
 from torchrank.functional import clouds as clouds_module
-from torchrank.functional import gaussians as gaussians_module
-from torchrank.functional.chunks import cloud_chunks
+
+KINDS = ["ordered", "squared", "subspace", "weighted"]
 
 
-def draw(lengths, features=6, seed=0, ratio=2.0):
-    """Rows with falling standard deviations, and offsets."""
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(sum(lengths), features, dtype=torch.float64, generator=generator)
-    return x * ratio ** -torch.arange(features), torch.tensor([0, *np.cumsum(lengths)])
+# --- plain forms ---
 
 
 def directions(count, components=3, features=8, seed=0):
@@ -31,11 +25,83 @@ def directions(count, components=3, features=8, seed=0):
     return torch.linalg.qr(torch.randn(count, features, components, dtype=torch.float64, generator=generator))[0].mT
 
 
-def same(actual, expected, atol=1e-12):
-    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
+def plain_pca(rows, components):
+    """Directions, variances, total and rank of one cloud of distinct rows."""
+    n, features = rows.shape
+    u, variances = np.zeros((components, features)), np.zeros(components)
+    if n < 2:
+        return u, variances, 0.0, 0
+    middle = rows - rows.mean(0)
+    _, singular, axes = np.linalg.svd(middle, full_matrices=False)
+    rank = min(n - 1, features, components)
+    for p in range(rank):
+        u[p] = axes[p] * np.sign(axes[p][np.abs(axes[p]).argmax()])
+        variances[p] = singular[p] ** 2 / n
+    return u, variances, (middle**2).sum() / n, rank
+
+
+def plain_similarity(kind, u, r, lam, v, s, mu):
+    """One pair of clouds with `r` and `s` directions."""
+    if max(r, s) == 0:
+        return 0.0
+    if kind == "subspace":
+        return sum((u[p] @ v[q]) ** 2 for p in range(r) for q in range(s)) / max(r, s)
+    cosines = [abs(u[p] @ v[p]) for p in range(min(r, s))]
+    if kind == "weighted":
+        weighed = sum(np.sqrt(lam[p] * mu[p]) * cosine for p, cosine in enumerate(cosines))
+        return weighed / np.sqrt(sum(lam[:r]) * sum(mu[:s])) if min(r, s) else 0.0
+    return sum(cosine ** (2 if kind == "squared" else 1) for cosine in cosines) / max(r, s)
+
+
+def similarity(first, second, kind, components=4):
+    """Of all clouds of two (rows, offsets)."""
+    u, lam, _, r = cloud_pca(*first, components)
+    v, mu, _, s = cloud_pca(*second, components)
+    return cloud_similarity(u, r, v, s, kind=kind, eigenvalues=lam, eigenvalues_v=mu)
 
 
 # --- principal directions ---
+
+
+@pytest.mark.parametrize("components", [1, 4, 8, 11])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_principal_directions(seed, components):
+    x, offsets = clouds(seed)
+    found = cloud_pca(x, offsets, components)
+    for number, rows in enumerate(each(x, offsets)):
+        for part, expected in zip(found, plain_pca(rows, components), strict=True):
+            np.testing.assert_allclose(part[number].numpy(), expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_both_routes_and_the_covariance_agree(seed):
+    """Clouds around the number of features, one shorter and one longer: eigenvectors of the covariance for all."""
+    x, offsets = clouds(seed, lengths=[11, 12, 13, 14, 12, 6, 30], features=12, ratio=1.7)
+    u, variances, total, _ = cloud_pca(x, offsets, 5)
+    for number, rows in enumerate(each(x, offsets)):
+        values, vectors = np.linalg.eigh(np.cov(rows.T, bias=True))
+        np.testing.assert_allclose(variances[number], values[::-1][:5], atol=1e-12)
+        np.testing.assert_allclose(total[number], values.sum(), rtol=1e-12)
+        cosines = np.abs((u[number].numpy() * vectors.T[::-1][:5]).sum(1))
+        assert (cosines > 1 - 1e-8).all()
+
+
+@pytest.mark.parametrize("lengths", [[40, 30, 26], [17, 60, 20]])
+def test_the_subspace_route_on_falling_variances(lengths):
+    x, offsets = clouds(4, lengths=lengths, features=24, ratio=1.5)
+    exact, subspace = (cloud_pca(x, offsets, 4, route=route) for route in ("exact", "subspace"))
+    for one, other in zip(exact, subspace, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-8, atol=1e-8)
+
+
+def test_float32_rows():
+    x, offsets = clouds(5)
+    x = x.float()
+    found = cloud_pca(x, offsets, 4)
+    assert [part.dtype for part in found] == [torch.float32] * 3 + [torch.int64]
+    for number, rows in enumerate(each(x.double(), offsets)):
+        for part, expected in zip(found, plain_pca(rows, 4), strict=True):
+            np.testing.assert_allclose(part[number].numpy(), expected, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("route", ["exact", "subspace"])
@@ -103,10 +169,9 @@ def test_a_batch_is_its_lists_one_by_one(route):
 @pytest.mark.parametrize("numbers", [1, 200, 2**21])
 def test_small_chunks_change_nothing(numbers, monkeypatch):
     x, offsets = draw([5, 1, 9, 30, 8, 0, 7], seed=3)
-    expected = [*cloud_pca(x, offsets, 3), *cloud_moments(x, offsets), *cloud_gaussians(x, offsets)]
-    monkeypatch.setattr(chunks_module, "CHUNK_NUMBERS", numbers)
-    found = [*cloud_pca(x, offsets, 3), *cloud_moments(x, offsets), *cloud_gaussians(x, offsets)]
-    for one, other in zip(found, expected, strict=True):
+    expected = cloud_pca(x, offsets, 3)
+    monkeypatch.setattr(batching, "CHUNK_NUMBERS", numbers)
+    for one, other in zip(cloud_pca(x, offsets, 3), expected, strict=True):
         same(one, other)
 
 
@@ -114,21 +179,17 @@ def test_chunks_hold_every_list_once_and_little_padding():
     lengths = np.random.default_rng(4).integers(0, 300, 500)
     lengths[7] = 1251
     x, offsets = torch.zeros(lengths.sum(), 3), torch.tensor([0, *lengths.cumsum()])
-    pieces = cloud_chunks(x, offsets, shortest=2)
+    pieces = batching.cloud_chunks(x, offsets, shortest=2)
     members = np.concatenate([piece.lists.numpy() for piece in pieces])
     assert sorted(members) == np.flatnonzero(lengths >= 2).tolist()
     assert all(piece.longest * len(piece.lists) <= 1.25 * lengths[piece.lists].sum() for piece in pieces)
     assert len(pieces) < 40
 
 
-def threads_and_modes():
-    return [(1, False), (2, False), (2, True)]
-
-
-@pytest.mark.parametrize("threads, inference", threads_and_modes())
+@pytest.mark.parametrize("threads, inference", [(1, False), (2, False), (2, True)])
 def test_threads_and_inference_mode_change_nothing(threads, inference, monkeypatch):
     """A chunk per list, so that there is something to share."""
-    monkeypatch.setattr(chunks_module, "CHUNK_NUMBERS", 1)
+    monkeypatch.setattr(batching, "CHUNK_NUMBERS", 1)
     x, offsets = draw([5, 3, 9, 30, 8], seed=5)
     expected = cloud_pca(x, offsets, 3)
     before = torch.get_num_threads()
@@ -136,12 +197,10 @@ def test_threads_and_inference_mode_change_nothing(threads, inference, monkeypat
     try:
         with torch.inference_mode(inference):
             found = cloud_pca(x, offsets, 3)
-            moments = cloud_moments(x, offsets)
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-    assert moments[0].shape == (5, 6)
 
 
 def test_entries_down_to_the_smallest_numbers():
@@ -178,6 +237,106 @@ def test_components_that_explain_enough():
 
 
 # --- similarities ---
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_similarities_pair_by_pair(kind):
+    first, second = clouds(6), clouds(7, lengths=[4, 1, 2, 30, 0, 9])
+    u, lam, _, r = cloud_pca(*first, 4)
+    v, mu, _, s = cloud_pca(*second, 4)
+    found = cloud_similarity(u, r, v, s, kind=kind, eigenvalues=lam, eigenvalues_v=mu)
+    left, right = (
+        zip(u.numpy(), r.tolist(), lam.numpy(), strict=True),
+        list(zip(v.numpy(), s.tolist(), mu.numpy(), strict=True)),
+    )
+    expected = [[plain_similarity(kind, *one, *other) for other in right] for one in left]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("k", [1, 2, 7])
+def test_the_nearest_are_the_first_of_the_full_order(kind, k):
+    """With ties: every third cloud of v comes twice."""
+    u, lam, _, r = cloud_pca(*clouds(8), 4)
+    v, mu, _, s = cloud_pca(*clouds(9, lengths=[4, 1, 2, 30, 0, 9, 2, 6]), 4)
+    again = torch.tensor([0, 1, 2, 3, 0, 4, 5, 6, 3, 7, 6])
+    v, mu, s = v[again], mu[again], s[again]
+    weights = {"eigenvalues": lam, "eigenvalues_v": mu}
+    full = cloud_similarity(u, r, v, s, kind=kind, **weights).numpy()
+    found, index = nearest_clouds(u, r, v, s, k, kind=kind, **weights)
+    for row, values, places in zip(full, found.numpy(), index.tolist(), strict=True):
+        order = sorted((-value, place) for place, value in enumerate(row) if s[place] > 0)[:k]
+        assert places == [place for _, place in order]
+        assert values.tolist() == [-value for value, _ in order]
+
+
+def shuffled(x, offsets):
+    draw = np.random.default_rng(1)
+    order = np.concatenate([a + draw.permutation(b - a) for a, b in itertools.pairwise(offsets.tolist())])
+    return x[order], offsets
+
+
+def moved(x, offsets):
+    shift = torch.tensor(np.random.default_rng(2).normal(size=(len(offsets) - 1, x.shape[1])) * 10)
+    return x + shift.repeat_interleave(offsets.diff(), 0), offsets
+
+
+def scaled(x, offsets):
+    factors = torch.tensor([-3.0, 1e-3, 0.5, 700.0, -1.0, -1e4, 2.0, 1.0, 5.0, -0.1, 30.0], dtype=torch.float64)
+    return x * factors.repeat_interleave(offsets.diff())[:, None], offsets
+
+
+def repeated(x, offsets):
+    return x.repeat_interleave(3, 0), 3 * offsets
+
+
+CHANGES = {change.__name__: change for change in (shuffled, moved, scaled, repeated)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_changes_that_leave_the_shape(kind, change):
+    first, second = clouds(15), clouds(16, lengths=[5, 12, 1, 3])
+    expected = similarity(first, second, kind)
+    torch.testing.assert_close(similarity(change(*first), second, kind), expected, rtol=0, atol=1e-8)
+    torch.testing.assert_close(similarity(second, change(*first), kind), expected.T, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_common_rotation_changes_nothing_that_of_one_side_does(kind):
+    first, second = clouds(17), clouds(18, lengths=[5, 12, 1, 3])
+    turn = torch.tensor(np.linalg.qr(np.random.default_rng(3).normal(size=(8, 8)))[0])
+    expected = similarity(first, second, kind)
+    turned = [(x @ turn, offsets) for x, offsets in (first, second)]
+    torch.testing.assert_close(similarity(*turned, kind), expected, rtol=0, atol=1e-8)
+    assert (similarity(turned[0], second, kind) - expected).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_similarities_lie_between_0_and_1_are_symmetric_and_1_for_itself(kind):
+    x, offsets = clouds(19)
+    found = similarity((x, offsets), (x, offsets), kind)
+    assert (found >= 0).all() and (found <= 1).all()
+    torch.testing.assert_close(found, found.T, rtol=0, atol=1e-12)
+    shape = (offsets.diff() > 1).double()
+    torch.testing.assert_close(found.diagonal(), shape, rtol=0, atol=1e-12)
+    assert (found[shape == 0] == 0).all()
+
+
+def test_the_span_knows_no_order():
+    """`subspace` is blind to the order of directions and to a rotation inside their span, the others are not."""
+    u = torch.eye(6, dtype=torch.float64)[None, :3]
+    turn = torch.tensor(np.linalg.qr(np.random.default_rng(4).normal(size=(3, 3)))[0])
+    rank = torch.tensor([3])
+    for other in (u.flip(1), turn @ u):
+        assert cloud_similarity(u, rank, other, rank, kind="subspace").item() == pytest.approx(1, abs=1e-12)
+        assert cloud_similarity(u, rank, other, rank).item() < 0.9
+
+
+@pytest.mark.parametrize("kind", ["squared", "subspace"])
+def test_squares_of_full_rank_clouds_are_positive_definite(kind):
+    u, _, _, rank = cloud_pca(*clouds(20, lengths=[6] * 30), 3)
+    assert np.linalg.eigvalsh(cloud_similarity(u, rank, u, rank, kind=kind).numpy()).min() > -1e-10
 
 
 @pytest.mark.parametrize("kind", ["ordered", "subspace"])
@@ -229,7 +388,7 @@ def test_no_query():
     assert cloud_similarity(u, ranks, u[:0], ranks[:0]).shape == (3, 0)
 
 
-# --- what is refused ---
+# --- refusals ---
 
 
 def test_the_memory_guard_speaks_before_it_allocates():
@@ -244,15 +403,16 @@ def test_the_memory_guard_speaks_before_it_allocates():
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda x, o: cloud_pca(x, o, 2, route="svd"), "route is 'svd'"),
-        (lambda x, o: cloud_pca(x, o, 0), "components is 0"),
-        (lambda x, o: cloud_pca(x[:, 0], o, 1), "made of rows"),
-        (lambda x, o: cloud_pca(x[:-1], o, 1), "9 entries, but x has 8 rows"),
-        (lambda x, o: cloud_pca(x, o, 1, max_length=4), "max_length is 4"),
+        (lambda x, o: cloud_pca(x, o, 2, route="svd"), "unknown route='svd': choose one of exact, subspace"),
+        (lambda x, o: cloud_pca(x, o, 0), "components must be >= 1, got 0"),
+        (lambda x, o: cloud_pca(x[:, 0], o, 1), r"x must have the shape \(N, D\)"),
+        (lambda x, o: cloud_pca(x[:-1], o, 1), "offsets must end at the number of rows of x, 8, got 9"),
+        (
+            lambda x, o: cloud_pca(x, o, 1, max_length=4),
+            "max_length must be at least 5.*, got 4",
+        ),
         (lambda x, o: cloud_pca(x.clone().fill_(torch.nan), o, 1), "not finite"),
         (lambda x, o: cloud_pca(1e200 * x, o, 1), "not finite"),
-        (lambda x, o: cloud_gaussians(x, o, shrink=1.5), "shrink is 1.5"),
-        (lambda x, o: cloud_gaussians(x, o, ridge=-1.0), "ridge -1.0"),
     ],
 )
 def test_rows_that_are_refused(call, message):
@@ -264,9 +424,9 @@ def test_rows_that_are_refused(call, message):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"kind": "cosine"}, "kind is 'cosine'"),
+        ({"kind": "cosine"}, "unknown kind='cosine': choose one of ordered, squared, subspace, weighted"),
         ({"kind": "weighted"}, "give eigenvalues"),
-        ({"v": directions(3, components=2)}, "equal P, D"),
+        ({"v": directions(3, components=2)}, "the same P and D"),
     ],
 )
 def test_directions_that_are_refused(options, message):
@@ -279,29 +439,5 @@ def test_directions_that_are_refused(options, message):
 
 def test_more_neighbours_than_clouds():
     u, ranks = directions(3), torch.tensor([3, 3, 3])
-    with pytest.raises(ValueError, match="k is 4"):
+    with pytest.raises(ValueError, match="k must be from 1 to 3, the number of clouds of v, got 4"):
         nearest_clouds(u, ranks, u, ranks, 4)
-
-
-def test_gaussians_that_are_refused(monkeypatch):
-    means, covariances = cloud_gaussians(*draw([5, 4]))
-    broken = covariances.clone()
-    broken[1, 2, 2] = -1
-    with pytest.raises(ValueError, match=r"covariances_v\[1\] is not positive definite"):
-        gaussian_divergence(means, covariances, means, broken)
-    with pytest.raises(ValueError, match="kind is 'kl'"):
-        gaussian_divergence(means, covariances, means, covariances, kind="kl")
-    with pytest.raises(ValueError, match="6 and 3 features"):
-        gaussian_divergence(means, covariances, means[:, :3], covariances[:, :3, :3])
-    with pytest.raises(ValueError, match=r"give \(Q, D\)"):
-        gaussian_divergence(means, covariances[:1], means, covariances)
-    monkeypatch.setattr(gaussians_module, "PAIR_CLOUDS", 1)
-    with pytest.raises(ValueError, match="2 x 2 pairs"):
-        gaussian_divergence(means, covariances, means, covariances, kind="bhattacharyya")
-
-
-def test_pairs_in_chunks(monkeypatch):
-    gaussians = cloud_gaussians(*draw([5, 4, 9, 1]))
-    expected = gaussian_divergence(*gaussians, *gaussians, kind="bhattacharyya")
-    monkeypatch.setattr(gaussians_module, "PAIR_NUMBERS", 3 * 36)
-    same(gaussian_divergence(*gaussians, *gaussians, kind="bhattacharyya"), expected)

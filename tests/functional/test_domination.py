@@ -3,11 +3,11 @@
 import itertools
 
 import numpy as np
-import plain
 import pytest
 import torch
 
 import torchrank.functional as F
+from tests.reference.losses import domination_gradient, domination_loss
 from torchrank.functional import domination
 from torchrank.functional.domination import domination_slopes
 from torchrank.functional.ragged import dominating
@@ -48,8 +48,8 @@ def expected(scores, labels, offsets, delta):
     loss, slopes = [], []
     for a, b in itertools.pairwise(offsets.tolist()):
         one = scores[a:b].tolist(), labels[a:b].tolist(), lambda i, j, a=a: delta(a + i, a + j)
-        loss.append(plain.domination_loss(*one))
-        slopes.append(plain.domination_gradient(*one))
+        loss.append(domination_loss(*one))
+        slopes.append(domination_gradient(*one))
     return np.array(loss), np.concatenate([np.zeros(0), *slopes])
 
 
@@ -263,11 +263,11 @@ def test_the_second_derivative_is_refused(factor):
 @pytest.mark.parametrize(
     ("margin", "message"),
     [
-        (torch.zeros(3), r"margin has shape \(3,\)"),
-        (torch.tensor(0.5), r"margin has shape \(\)"),
-        (torch.zeros(2, 3), r"margin has shape \(2, 3\)"),
-        (torch.zeros(2, 2), "labels 0..1; these are from 0 to 2"),
-        (torch.zeros(3, 3, requires_grad=True), "a constant without gradient"),
+        (torch.zeros(3), r"margin must have one value per entry, \(2,\), .* got shape \(3,\)"),
+        (torch.tensor(0.5), r"got shape \(\)"),
+        (torch.zeros(2, 3), r"or be a square matrix .* got shape \(2, 3\)"),
+        (torch.zeros(2, 2), "num_grades=2 needs labels 0..1, got labels from 0 to 2"),
+        (torch.zeros(3, 3, requires_grad=True), "a constant and has no gradient"),
     ],
 )
 def test_refused_margins(margin, message):

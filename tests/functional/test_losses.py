@@ -1,192 +1,298 @@
-"""Losses against the double loop over pairs, at the extremes of the scores, and their gradients."""
+"""The losses and their gradients against plain loops (tests/reference/losses.py), and cases worked out by hand.
 
-import itertools
+WARP and the domination loss, which have margins, have files of their own; here they are rows of the table.
+"""
+
+import inspect
+import math
+from functools import partial
 
 import numpy as np
-import plain
 import pytest
 import torch
 
-import torchrank.functional as F
+from tests.reference import losses as reference
+from tests.reference.measures import blocks, ordered_pairs, per_list, random_batch, tensors
+from torchrank import functional as F
 from torchrank.functional import LOSSES, losses
-
-
-def batch(seed, lists=25, longest=8, scale=1.0, real=False):
-    draw = np.random.default_rng(seed)
-    lengths = draw.integers(0, longest + 1, lists)
-    labels = draw.normal(size=lengths.sum()).round(1) if real else draw.integers(0, 4, lengths.sum())
-    labels = np.where(np.repeat(draw.random(lists) < 0.2, lengths), 2, labels)  # some lists have one distinct label
-    scores = torch.tensor((draw.normal(size=lengths.sum()) * scale).round(1))
-    return scores, torch.tensor(labels), torch.tensor([0, *lengths.cumsum()])
-
-
-def sizes(labels, offsets):
-    num_pairs = sum(len(plain.pairs(labels[a:b].tolist())) for a, b in itertools.pairwise(offsets))
-    return {"max_length": 8, "num_grades": 4, "num_pairs": num_pairs}
-
+from torchrank.functional.losses import listnet_slopes
+from torchrank.functional.ragged import segment_softmax
 
 CASES = [
-    ("listnet", {}),
-    ("ranknet", {}),
-    ("lambdarank", {}),
-    ("lambdarank", {"k": 1}),
-    ("lambdarank", {"k": 3}),
-    ("domination", {}),
-    ("warp", {}),
-    ("warp", {"margin": 1.0, "negatives": "zero"}),
+    ("listnet_loss", {}),
+    ("ranknet_loss", {}),
+    ("lambdarank_loss", {}),
+    ("lambdarank_loss", {"k": 1}),
+    ("lambdarank_loss", {"k": 3}),
+    ("lambdarank_loss", {"k": 30}),
+    ("domination_loss", {}),
+    ("warp_loss", {}),
+    ("warp_loss", {"margin": 1.0, "negatives": "zero"}),
 ]
+SMOOTH = [case for case in CASES if case[0] != "warp_loss"]  # whose reference has a slope everywhere
+every_loss = pytest.mark.parametrize(("name", "options"), CASES, ids=str)
+every_smooth_loss = pytest.mark.parametrize(("name", "options"), SMOOTH, ids=str)
+HALVES = [torch.float16, torch.bfloat16]
 
 
-@pytest.mark.parametrize(("name", "options"), CASES)
-@pytest.mark.parametrize("scale", [1.0, 1e4])
-def test_value_equals_the_double_loop(name, options, scale):
-    scores, labels, offsets = batch(0, scale=scale)
-    expected = plain.each(getattr(plain, name + "_loss"), scores, labels, offsets, **options)
-    for given in ({}, sizes(labels, offsets)):
-        np.testing.assert_allclose(
-            LOSSES[name](scores, labels, offsets, **options, **given), expected, rtol=1e-12, atol=1e-14
-        )
-    low = LOSSES[name](scores.float(), labels, offsets, **options)
-    assert low.dtype == torch.float32
-    expected = plain.each(getattr(plain, name + "_loss"), scores.float(), labels, offsets, **options)
-    np.testing.assert_allclose(low, expected, rtol=1e-5, atol=1e-6)
+def gradient(name, scores, labels, offsets, **options):
+    """Of the sum over the lists."""
+    scores = scores.clone().requires_grad_()
+    return torch.autograd.grad(getattr(F, name)(scores, labels, offsets, **options).sum(), scores)[0]
 
 
-@pytest.mark.parametrize("name", ["listnet", "ranknet", "domination", "warp"])
-def test_real_labels(name):
-    scores, labels, offsets = batch(1, real=True)
-    expected = plain.each(getattr(plain, name + "_loss"), scores, labels, offsets)
-    np.testing.assert_allclose(LOSSES[name](scores, labels, offsets), expected, rtol=1e-12, atol=1e-14)
+def finite_differences(name, scores, labels, offsets, **options):
+    """Central differences of the transcription, list by list; LambdaRank's weights stay those of the given scores."""
+    result, step = np.zeros(len(scores)), 1e-5
+    for block in blocks(offsets):
+        own_scores, own_labels = scores[block].tolist(), labels[block].tolist()
+        loss = getattr(reference, name)
+        if name == "lambdarank_loss":
+            loss = partial(loss, weights=reference.swap_weights(own_scores, own_labels, **options))
+        for i in range(len(own_scores)):
+            up, down = list(own_scores), list(own_scores)
+            up[i] += step
+            down[i] -= step
+            result[block.start + i] = (loss(up, own_labels) - loss(down, own_labels)) / (2 * step)
+    return result
 
 
-@pytest.mark.parametrize(("name", "options"), CASES)
-def test_gradient(name, options):
-    scores, labels, offsets = batch(2)
-    scores = (scores + torch.linspace(0, 0.01, len(scores), dtype=scores.dtype)).requires_grad_()
-    torch.autograd.gradcheck(lambda s: LOSSES[name](s, labels, offsets, **options), scores)
+def test_every_loss_has_a_name_and_a_row():
+    assert {f"{name}_loss" for name in LOSSES} - {"structured_hinge_loss"} == {name for name, _ in CASES}
+    assert all(LOSSES[name.removesuffix("_loss")] is getattr(F, name) for name, _ in CASES)
+    assert LOSSES["structured_hinge"] is F.structured_hinge
 
 
-@pytest.mark.parametrize(("name", "options"), CASES)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_one_distinct_label_gives_a_connected_zero(name, options, dtype):
-    scores = torch.tensor([3e4, -3e4, 1.0, 5.0], dtype=dtype, requires_grad=True)
-    loss = LOSSES[name](scores, torch.tensor([2, 2, 2, 0]), torch.tensor([0, 3, 3, 4]), **options)
-    assert loss.tolist() == [0, 0, 0] and loss.requires_grad
-    loss.sum().backward()
-    assert scores.grad.tolist() == [0, 0, 0, 0]
+@pytest.mark.parametrize("real", [False, True])
+@every_loss
+def test_values(name, options, real):
+    """Some lists have scores of the order of 1e4, hence the relative tolerance."""
+    for seed in (20, 21):
+        batch = random_batch(seed, real=real)
+        actual = getattr(F, name)(*tensors(*batch), **options)
+        expected = per_list(getattr(reference, name), *batch, **options)
+        assert actual.shape == expected.shape
+        np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(("name", "options"), CASES)
-def test_gradient_is_finite_and_sums_to_zero_at_large_scores(name, options):
+@pytest.mark.parametrize("real", [False, True])
+@every_smooth_loss
+def test_gradients_are_finite_differences(name, options, real):
+    scores, labels, offsets = random_batch(22, real=real)
+    scores = np.where(np.abs(scores) > 10, scores / 1e4, scores)  # a difference needs digits behind the point
+    expected = finite_differences(name, scores, labels, offsets, **options)
+    actual = gradient(name, *tensors(scores, labels, offsets), **options)
+    np.testing.assert_allclose(actual.numpy(), expected, rtol=0, atol=1e-8)
+
+
+@every_loss
+def test_float32(name, options):
+    batch = random_batch(23)
+    actual = getattr(F, name)(*tensors(*batch, dtype=torch.float32), **options)
+    expected = per_list(getattr(reference, name), *batch, **options)
+    assert actual.dtype == torch.float32
+    np.testing.assert_allclose(actual.double().numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+@every_loss
+def test_huge_scores_stay_finite_and_gradients_sum_to_zero(name, options):
     for dtype in (torch.float32, torch.float64):
-        scores, labels, offsets = batch(3, scale=1e4)
-        scores = scores.to(dtype).requires_grad_()
-        LOSSES[name](scores, labels, offsets, **options).sum().backward()
-        assert scores.grad.isfinite().all() and scores.grad.abs().sum() > 0
-        for a, b in itertools.pairwise(offsets):
-            assert scores.grad[a:b].sum().abs() <= 1e-5 * scores.grad[a:b].abs().sum() + 1e-7
+        scores, labels, offsets = tensors(
+            [1e4, -1e4, 3e4, 0.0, 1.0, 2.0], [0.0, 1.0, 2.0, 4.0, 1.0, 0.0], [0, 4, 6], dtype
+        )
+        value = getattr(F, name)(scores, labels, offsets, **options)
+        expected = per_list(getattr(reference, name), scores, labels, offsets, **options)
+        np.testing.assert_allclose(value.double(), expected, rtol=1e-5 if dtype == torch.float32 else 1e-12)
+        slopes = gradient(name, scores, labels, offsets, **options)
+        assert slopes.isfinite().all() and slopes.abs().sum() > 0
+        for part in slopes.split([4, 2]):
+            assert part.sum().abs() <= 1e-6 * part.abs().sum()
 
 
-def test_pieces_of_any_size_give_the_same_loss_and_gradient(monkeypatch):
-    scores, labels, offsets = batch(4)
+@every_loss
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32, torch.float64])
+def test_one_distinct_label_is_a_connected_zero(name, options, dtype):
+    labels, offsets = torch.tensor([0, 0, 2, 2, 2, 1]), torch.tensor([0, 0, 2, 5, 6, 6])
+    scores = torch.tensor([3e4, -3e4, 1.0, 5.0, 0.0, -1.0], dtype=dtype, requires_grad=True)
+    value = getattr(F, name)(scores, labels, offsets, **options)
+    assert value.tolist() == [0] * 5 and value.requires_grad
+    value.sum().backward()
+    assert scores.grad.tolist() == [0] * 6
 
-    def run():
-        leaf = scores.clone().requires_grad_()
-        loss = F.lambdarank_loss(leaf, labels, offsets, k=5)
-        loss.sum().backward()
-        return torch.cat([loss.detach(), leaf.grad])
 
-    whole = run()
+@pytest.mark.parametrize("offsets", [[0], [0, 0, 0]])
+@every_loss
+def test_nothing_in_the_batch(name, options, offsets):
+    scores, labels, offsets = tensors([], [], offsets)
+    scores.requires_grad_()
+    value = getattr(F, name)(scores, labels, offsets, **options)
+    assert value.shape == (len(offsets) - 1,)
+    value.sum().backward()
+    assert scores.grad.shape == (0,)
+
+
+@every_loss
+def test_the_counts_of_the_batch_change_nothing(name, options):
+    scores, labels, offsets = random_batch(24)
+    pairs = sum(len(ordered_pairs(labels[block])) for block in blocks(offsets))
+    counts = {"max_length": 12, "num_grades": 5, "num_pairs": pairs}
+    assert counts.keys() <= inspect.signature(getattr(F, name)).parameters.keys()
+    batch = tensors(scores, labels, offsets)
+    for function in (getattr(F, name), partial(gradient, name)):
+        without = function(*batch, **options)
+        torch.testing.assert_close(function(*batch, **options, **counts), without, rtol=1e-13, atol=1e-13)
+
+
+# --- ListNet: one definition of value and slopes ---
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_the_gradient_of_listnet_is_the_difference_of_the_softmaxes(real):
+    scores, labels, offsets = random_batch(25, real=real)
+    expected = reference.gradients(reference.listnet_gradient, scores, labels, offsets)
+    actual = gradient("listnet_loss", *tensors(scores, labels, offsets))
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-14)
+
+
+def test_listnet_can_be_differentiated_twice():
+    """The second derivative of the softmax: diag(p) - p p^T in each list with different labels."""
+    scores, labels, offsets = tensors([0.3, -1.2, 0.7, 2.0, 1.0, 0.5, 0.1], [0, 2, 1, 1, 1, 3, 0], [0, 3, 3, 5, 7])
+    loss = lambda s: F.listnet_loss(s, labels, offsets)  # noqa: E731
+    assert torch.autograd.gradcheck(loss, scores.requires_grad_())
+    assert torch.autograd.gradgradcheck(loss, scores)
+    (slopes,) = torch.autograd.grad(loss(scores).sum(), scores, create_graph=True)
+    found = np.stack([torch.autograd.grad(slope, scores, retain_graph=True)[0].numpy() for slope in slopes])
+    expected = np.zeros((7, 7))
+    for block in (slice(0, 3), slice(5, 7)):
+        p = np.exp(reference.log_softmax(scores[block].tolist()))
+        expected[block, block] = np.diag(p) - np.outer(p, p)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-14)
+
+
+def test_listnet_weighs_lists_as_the_caller_does():
+    scores, labels, offsets = tensors(*random_batch(26))
+    weights = torch.linspace(-1, 2, len(offsets) - 1, dtype=torch.float64)
+    moving = scores.clone().requires_grad_()
+    F.listnet_loss(moving, labels, offsets).backward(weights)
+    expected = reference.gradients(reference.listnet_gradient, scores, labels, offsets)
+    np.testing.assert_allclose(moving.grad, expected * weights.repeat_interleave(offsets.diff()).numpy(), atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_listnet_of_half_precision_scores(dtype):
+    """The value is that of the rounded scores in float32; the gradient comes back in the dtype of the scores."""
+    scores, labels, offsets = random_batch(27)
+    rounded = torch.tensor(np.clip(scores, -9, 9)).to(dtype).requires_grad_()
+    value = F.listnet_loss(rounded, torch.tensor(labels), torch.tensor(offsets))
+    assert value.dtype == torch.float32
+    given = rounded.detach().double().numpy()
+    np.testing.assert_allclose(value.detach(), per_list(reference.listnet_loss, given, labels, offsets), rtol=1e-6)
+    value.sum().backward()
+    expected = reference.gradients(reference.listnet_gradient, given, labels, offsets)
+    assert rounded.grad.dtype == dtype
+    np.testing.assert_allclose(rounded.grad.double(), expected, rtol=0, atol=torch.finfo(dtype).eps)
+
+
+def test_infinite_scores_without_pairs_do_not_reach_other_lists_of_listnet():
+    """Lists with one label are 0 with slope 0 whatever their scores are; so is the second derivative."""
+    inf = math.inf
+    scores = torch.tensor([inf, -inf, 1.0, 0.5, inf, math.nan, 0.25], dtype=torch.float64, requires_grad=True)
+    labels, offsets = torch.tensor([2, 2, 1, 0, 3, 3, 1]), torch.tensor([0, 2, 2, 4, 5, 6, 7])
+    value = F.listnet_loss(scores, labels, offsets)
+    expected = reference.listnet_loss([1.0, 0.5], [1, 0])
+    np.testing.assert_allclose(value.detach(), [0, 0, expected, 0, 0, 0], rtol=1e-15, atol=0)
+    (slopes,) = torch.autograd.grad(value.sum(), scores, create_graph=True)
+    pull = reference.listnet_gradient([1.0, 0.5], [1, 0])
+    np.testing.assert_allclose(slopes.detach(), [0, 0, *pull, 0, 0, 0], rtol=1e-14, atol=0)
+    (second,) = torch.autograd.grad(slopes.square().sum(), scores)
+    assert second[[0, 1, 4, 5, 6]].tolist() == [0] * 5 and second[2:4].isfinite().all()
+
+
+def test_infinite_scores_in_a_list_with_pairs():
+    """-inf at a label is a probability of 0 there: the loss is infinite. NaN scores make it NaN, in their list only."""
+    labels, offsets = torch.tensor([1, 0, 1, 0]), torch.tensor([0, 2, 4])
+    for first, expected in (([-math.inf, 0.0], math.inf), ([math.nan, 0.0], math.nan)):
+        value = F.listnet_loss(torch.tensor([*first, 1.0, 0.5]), labels, offsets)
+        assert value[0].item() == pytest.approx(expected, nan_ok=True)
+        assert value[1].item() == pytest.approx(reference.listnet_loss([1.0, 0.5], [1, 0]), rel=1e-6)
+
+
+def test_the_slopes_of_columns_are_those_of_the_loss():
+    """`listnet_slopes`, which solvers use for many models at once, and `listnet_loss` are one definition."""
+    rng = np.random.default_rng(28)
+    _, labels, offsets = tensors(*random_batch(28))
+    labels, offsets = labels[offsets[1] :], offsets[1:] - offsets[1]
+    offsets = offsets[torch.cat([torch.tensor([True]), offsets.diff() > 0])]  # solvers have no empty lists
+    scores = torch.tensor(rng.normal(size=(len(labels), 5)) * 100)
+    loss, slopes = listnet_slopes(scores, segment_softmax(labels, offsets), offsets)
+    assert loss.shape == (len(offsets) - 1, 5) and slopes.shape == scores.shape
+    several = np.array([len(set(labels[block].tolist())) > 1 for block in blocks(offsets)])
+    for column in range(5):
+        given = scores[:, column], labels, offsets
+        expected = per_list(reference.listnet_loss, *given)
+        np.testing.assert_allclose(loss[several, column], expected[several], rtol=1e-12, atol=1e-12)
+        inside = np.repeat(several, np.diff(offsets))
+        expected = reference.gradients(reference.listnet_gradient, *given)
+        np.testing.assert_allclose(slopes[inside, column], expected[inside], rtol=0, atol=1e-13)
+
+
+# --- RankNet and LambdaRank: pairs in pieces ---
+
+
+@pytest.mark.parametrize(("name", "options"), [("ranknet_loss", {}), ("lambdarank_loss", {"k": 5})], ids=str)
+def test_pieces_of_any_size_give_the_same_loss_and_gradient(name, options, monkeypatch):
+    batch = tensors(*random_batch(29))
+    value, slopes = getattr(F, name)(*batch, **options), gradient(name, *batch, **options)
     for size in (1, 7, 64):
         monkeypatch.setattr(losses, "PAIRS_AT_ONCE", size)
-        torch.testing.assert_close(run(), whole, rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(getattr(F, name)(*batch, **options), value, rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(gradient(name, *batch, **options), slopes, rtol=1e-12, atol=1e-13)
 
 
-def test_lambdarank_weights_are_constants():
+@pytest.mark.parametrize("k", [None, 1, 2])
+def test_lambdarank_weights_are_constants(k):
     """Its gradient is that of the weighted sum with the weights frozen: -w sigmoid(-(s_i - s_j))."""
-    scores, labels = [0.3, 0.1, -0.5, 0.2], [0, 2, 1, 0]
-    leaf = torch.tensor(scores, dtype=torch.float64, requires_grad=True)
-    F.lambdarank_loss(leaf, torch.tensor(labels), torch.tensor([0, 4])).backward()
-    rank = {i: r for r, i in enumerate(plain.order(scores), start=1)}
-    ideal = plain.dcg(sorted(labels, reverse=True), None, plain.GAIN["exp2"], plain.DISCOUNT["log2p1"])
-    expected = np.zeros(4)
-    for i, j in plain.pairs(labels):
-        discounts = [1 / np.log2(1 + rank[e]) for e in (i, j)]
-        weight = (2.0 ** labels[i] - 2.0 ** labels[j]) * abs(discounts[0] - discounts[1]) / ideal
-        slope = weight / (1 + np.exp(scores[i] - scores[j]))
+    scores, labels, expected = [0.3, 0.1, -0.5, 0.2], [0, 2, 1, 0], np.zeros(4)
+    for (i, j), weight in reference.swap_weights(scores, labels, k=k).items():
+        slope = weight / (1 + math.exp(scores[i] - scores[j]))
         expected += slope * (np.eye(4)[j] - np.eye(4)[i])
-    np.testing.assert_allclose(leaf.grad, expected, rtol=1e-12)
+    slopes = gradient("lambdarank_loss", *tensors(scores, labels, [0, 4]), k=k)
+    np.testing.assert_allclose(slopes, expected, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize("negatives", ["lower", "zero"])
-@pytest.mark.parametrize("margin", [0.0, 0.1, 0.25, 2.0])
-@pytest.mark.parametrize("real", [False, True])
-def test_warp_equals_the_double_loop_with_ties_at_the_margin(negatives, margin, real):
-    """Scores are multiples of 1/8: many stand at exactly the margin, where an entry is no violator."""
-    options = {"margin": margin, "negatives": negatives}
-    for seed in range(5):
-        scores, labels, offsets = batch(seed, longest=20, real=real)
-        scores, labels = ((8 * scores).round() / 8).requires_grad_(), labels.abs()
-        loss = F.warp_loss(scores, labels, offsets, **options)
-        loss.sum().backward()
-        lists = [(scores[a:b].tolist(), labels[a:b].tolist()) for a, b in itertools.pairwise(offsets)]
-        expected = [plain.warp_loss(*one, **options) for one in lists]
-        np.testing.assert_allclose(loss.detach(), expected, rtol=1e-13, atol=1e-14)
-        slopes = np.concatenate([plain.warp_gradient(*one, **options) for one in lists])
-        np.testing.assert_allclose(scores.grad, slopes, rtol=1e-12, atol=1e-15)
+# --- by hand ---
 
 
-def test_warp_rank_weights():
-    table = {0: 0, 1: 1, 2: 1.63092975, 3: 2.13092975, 4: 2.56160631, 5: 2.94845912, 10: 4.54355934, 100: 20.93867087}
-    weights = F.rank_weights(100)
-    assert weights.shape == (101,) and weights.dtype == torch.float64
-    np.testing.assert_allclose(weights[list(table)], list(table.values()), atol=5e-9)
+def test_listnet_by_hand():
+    # Labels log 3 and 0: target 3/4, 1/4. Scores 0 and log 4: model 1/5, 4/5.
+    scores, labels, offsets = tensors([0.0, math.log(4)], [math.log(3), 0.0], [0, 2])
+    expected = -(3 / 4) * math.log(1 / 5) - (1 / 4) * math.log(4 / 5)
+    assert F.listnet_loss(scores, labels, offsets).item() == pytest.approx(expected, abs=1e-14)
+    # Gradient: model minus target.
+    slope = gradient("listnet_loss", scores, labels, offsets)
+    np.testing.assert_allclose(slope, [1 / 5 - 3 / 4, 4 / 5 - 1 / 4], atol=1e-14)
 
 
-def test_warp_without_violators_is_exactly_zero():
-    scores = torch.tensor([2.0, 1.0, 0.5, 3.0], requires_grad=True)
-    loss = F.warp_loss(scores, torch.tensor([2, 1, 0, 4]), torch.tensor([0, 4]), margin=0.5)  # 0.5 + 0.5 > 1.0 is false
-    loss.backward()
-    assert loss == 0 and not scores.grad.any()
+def test_ranknet_by_hand():
+    # Labels 2, 1, 1: pairs (0,1) and (0,2); score differences -log 3 and 0: log(1 + 3) + log(1 + 1) = log 8.
+    scores, labels, offsets = tensors([0.0, math.log(3), 0.0], [2, 1, 1], [0, 3])
+    assert F.ranknet_loss(scores, labels, offsets).item() == pytest.approx(math.log(8), abs=1e-14)
+    # Each pair pulls with 1 / (1 + exp(difference)): 3/4 and 1/2.
+    np.testing.assert_allclose(gradient("ranknet_loss", scores, labels, offsets), [-5 / 4, 3 / 4, 1 / 2], atol=1e-14)
 
 
-def test_warp_keeps_the_digits_of_a_list_beside_a_large_one():
-    """A sum over all lists, or over all scores of a list, would lose them."""
-    small, labels = torch.tensor([1e-9, 0.0, 1e-9]).double(), torch.tensor([0, 1, 2])
-    alone = F.warp_loss(small, labels, torch.tensor([0, 3]), margin=1e-9)
-    scores = torch.cat([1e12 * torch.tensor([1.0, -1, 1]).double(), small])
-    both = F.warp_loss(scores, labels.repeat(2), torch.tensor([0, 3, 6]), margin=1e-9)
-    assert both[1] == alone[0]
-    far = torch.cat([small, torch.tensor([1e12, -1e12]).double()])  # its ends are in order: they add nothing
-    loss = F.warp_loss(far, torch.tensor([1, 2, 2, 3, 0]), torch.tensor([0, 5]), margin=1e-9)
-    expected = plain.warp_loss(far.tolist(), [1, 2, 2, 3, 0], margin=1e-9)
-    assert loss.item() == pytest.approx(expected, rel=1e-14)
-
-
-def test_warp_of_infinite_and_undefined_scores():
-    inf, labels, offsets = torch.inf, torch.tensor([1, 1, 0, 0, 1]), torch.tensor([0, 5])
-    right = torch.tensor([inf, inf, -inf, -inf, 0.0])
-    assert F.warp_loss(right, labels, offsets) == 0
-    assert F.warp_loss(-right, labels, offsets) == inf
-    for some in ([0], [1], [2], [3], [4], [0, 1, 2, 3, 4]):  # a fit that diverged must not look perfect
-        broken = torch.tensor([0.0, 1.0, 0.5, -1.0, -2.0]).index_fill(0, torch.tensor(some), torch.nan)
-        assert F.warp_loss(broken, labels, offsets).isnan()
-
-
-def test_warp_of_a_long_list_against_counts():
-    """10,000 entries, 20 million pairs: |V| and sums of violators from numpy's broadcast comparison, row by row."""
-    draw = np.random.default_rng(5)
-    scores, labels = draw.normal(size=10_000), draw.integers(0, 3, 10_000)
-    below, sums = np.zeros(10_000, dtype=int), np.zeros(10_000)
-    for i in range(10_000):
-        terms = (0.1 - scores[i] + scores)[(labels < labels[i]) & (0.1 + scores > scores[i])]
-        below[i], sums[i] = len(terms), terms.sum()
-    rank_weight = np.concatenate([[0], np.cumsum(1 / np.log2(np.arange(2, 10_002)))])[below]
-    expected = (rank_weight * sums / np.maximum(below, 1)).sum() / (labels > 0).sum()
-    loss = F.warp_loss(torch.tensor(scores), torch.tensor(labels), torch.tensor([0, 10_000]))
-    assert loss.item() == pytest.approx(expected, rel=1e-12)
-
-
-def test_warp_refuses_unknown_negatives():
-    with pytest.raises(ValueError, match='"lower" or "zero", got \'all\''):
-        F.warp_loss(torch.zeros(2), torch.tensor([0, 1]), torch.tensor([0, 2]), negatives="all")
+def test_lambdarank_by_hand():
+    # Order: entry 1, then entry 0 (tied with entry 2, but it stands before it), then entry 2.
+    # Gains of the entries 3, 1, 0; discounts at their ranks 1/log2(3), 1, 1/2. Ideal 3 + 1/log2(3).
+    d = 1 / math.log2(3)
+    ideal = 3 + d
+    w01, w02, w12 = (3 - 1) * (1 - d) / ideal, (3 - 0) * (d - 1 / 2) / ideal, (1 - 0) * (1 - 1 / 2) / ideal
+    scores, labels, offsets = tensors([0.0, math.log(3), 0.0], [2, 1, 0], [0, 3])
+    expected = w01 * math.log(4) + w02 * math.log(2) + w12 * math.log(4 / 3)
+    assert F.lambdarank_loss(scores, labels, offsets).item() == pytest.approx(expected, abs=1e-14)
+    # k = 1: only rank 1 counts (discounts 1, 0, 0; ideal 3), so the pair (0, 2) at ranks 2 and 3 has no weight.
+    expected = 2 / 3 * math.log(4) + 1 / 3 * math.log(4 / 3)
+    assert F.lambdarank_loss(scores, labels, offsets, k=1).item() == pytest.approx(expected, abs=1e-14)
+    # The weights are constants: the gradient is theirs times the logistic slopes 3/4 (pair 01), 1/4 (pair 12).
+    slope = gradient("lambdarank_loss", scores, labels, offsets, k=1)
+    np.testing.assert_allclose(slope, [-2 / 3 * 3 / 4, 2 / 3 * 3 / 4 - 1 / 3 * 1 / 4, 1 / 3 * 1 / 4], atol=1e-14)

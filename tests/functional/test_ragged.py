@@ -1,17 +1,19 @@
-"""Flat-list operations against numpy, list by list."""
+"""Operations on flat lists against plain Python and numpy, list by list."""
 
 import itertools
 
 import numpy as np
-import plain
 import pytest
 import torch
 
+from tests.reference.losses import log_softmax
+from tests.reference.measures import blocks, ordered_pairs, random_batch, stable_order
 from torchrank.functional import pad, unpad
 from torchrank.functional.ragged import (
     ascents,
     levels_within,
     list_ids,
+    measure_sum,
     pairs,
     ranks,
     row_blocks,
@@ -111,12 +113,38 @@ def test_segments_are_differentiable(function):
 
 
 @pytest.mark.parametrize("real", [False, True])
+def test_operations_on_lists_with_all_that_can_go_wrong(real):
+    """Empty lists, one entry, ties, -0.0, scores of the order of 1e4."""
+    scores, labels, offsets = random_batch(30, lists=40, real=real)
+    parts, (values, flat) = blocks(offsets), (torch.tensor(scores), torch.tensor(offsets))
+    order = [part.start + i for part in parts for i in stable_order(scores[part])]
+    places = np.empty(len(scores), dtype=np.int64)
+    places[order] = np.concatenate([np.arange(1, part.stop - part.start + 1) for part in parts])
+    assert sort_within(values, flat).tolist() == sort_within(values, flat, max_length=12).tolist() == order
+    np.testing.assert_array_equal(ranks(values, flat), places)
+    expected = {(part.start + i, part.start + j) for part in parts for i, j in ordered_pairs(labels[part])}
+    found = list(zip(*(side.tolist() for side in pairs(torch.tensor(labels), flat)), strict=True))
+    assert len(found) == len(expected) and set(found) == expected
+    assert list_ids(flat, len(scores)).tolist() == [q for q, part in enumerate(parts) for _ in scores[part]]
+    for function in (segment_sum, measure_sum):
+        sums = [scores[part].sum() for part in parts]
+        np.testing.assert_allclose(function(values, flat), sums, rtol=1e-12, atol=1e-12)
+    softmax = np.concatenate([np.exp(log_softmax(scores[part])) for part in parts if len(scores[part])])
+    np.testing.assert_allclose(segment_softmax(values, flat), softmax, rtol=1e-12, atol=1e-15)
+
+
+def test_wrong_numbers_of_pairs_are_refused():
+    with pytest.raises(ValueError, match="num_pairs must be 2, the number of pairs with different labels, got 3"):
+        pairs(torch.tensor([0, 1, 1]), torch.tensor([0, 3]), num_pairs=3)
+
+
+@pytest.mark.parametrize("real", [False, True])
 def test_pairs(real):
     labels = torch.tensor([0, 2, 1, 5, 1, 1, 0, 3, 2, 2, 0]) * (0.7 if real else 1)
     expected = {
         (a + i, a + j)
         for (a, _), y in zip(itertools.pairwise(OFFSETS.tolist()), split(labels), strict=True)
-        for i, j in plain.pairs(y.tolist())
+        for i, j in ordered_pairs(y.tolist())
     }
     for num_pairs in (None, len(expected)):
         i, j = pairs(labels, OFFSETS, num_pairs=num_pairs)
@@ -137,36 +165,90 @@ def test_ascents():
         assert rising[q] == sum(a < b for a, b in two) and different[q] == sum(a != b for a, b in two)
 
 
-@pytest.mark.parametrize("shape", [(11,), (11, 2)])
-@pytest.mark.parametrize("offsets", [OFFSETS, torch.tensor([0, 11]), torch.tensor([0, 0, 11, 11])])
-def test_unpad_undoes_pad(shape, offsets):
-    values = torch.randn(shape)
-    for max_length in (None, 12):
-        padded, mask = pad(values, offsets, max_length=max_length, fill=-1)
-        assert padded.shape == (len(offsets) - 1, max_length or offsets.diff().max(), *shape[1:])
-        assert (padded[~mask] == -1).all()
-        for form in (mask, mask.long(), mask.float()):  # masks of transformers are numbers
-            back, back_offsets = unpad(padded, form)
-            assert torch.equal(back, values) and torch.equal(back_offsets, offsets)
+# --- padded lists ---
 
 
-def test_pad_of_nothing():
-    for offsets in (torch.tensor([0]), torch.tensor([0, 0, 0])):
-        padded, mask = pad(torch.empty(0), offsets)
-        assert padded.shape == mask.shape == (len(offsets) - 1, 0)
-        values, back = unpad(padded, mask)
-        assert len(values) == 0 and torch.equal(back, offsets)
+def pad_by_loop(values: np.ndarray, offsets, *, max_length=None, fill=0.0):
+    lengths = [block.stop - block.start for block in blocks(offsets)]
+    width = max(lengths, default=0) if max_length is None else max_length
+    padded = np.full((len(lengths), width, *values.shape[1:]), fill, dtype=values.dtype)
+    mask = np.zeros((len(lengths), width), dtype=bool)
+    for q, length in enumerate(lengths):
+        for place in range(length):
+            padded[q, place] = values[offsets[q] + place]
+            mask[q, place] = True
+    return padded, mask
+
+
+def unpad_by_loop(padded: np.ndarray, mask: np.ndarray):
+    values, offsets = [], [0]
+    for row, present in zip(padded, mask, strict=True):
+        values += [value for value, here in zip(row, present, strict=True) if here]
+        offsets.append(len(values))
+    return np.array(values, dtype=padded.dtype).reshape(-1, *padded.shape[2:]), np.array(offsets)
+
+
+@pytest.mark.parametrize("fill", [0, -1, float("inf")])
+@pytest.mark.parametrize("max_length", [None, 12, 15])
+@pytest.mark.parametrize("columns", [None, 3])
+def test_pad_is_the_loop(columns, max_length, fill):
+    scores, _, offsets = random_batch(30, lists=40)
+    values = scores if columns is None else np.arange(len(scores) * columns, dtype=np.float64).reshape(-1, columns)
+    padded, mask = pad(torch.tensor(values), torch.tensor(offsets), max_length=max_length, fill=fill)
+    expected, expected_mask = pad_by_loop(values, offsets, max_length=max_length, fill=fill)
+    assert mask.dtype == torch.bool
+    np.testing.assert_array_equal(padded.numpy(), expected)
+    np.testing.assert_array_equal(mask.numpy(), expected_mask)
+
+
+@pytest.mark.parametrize("columns", [None, 2])
+def test_unpad_is_the_loop_and_takes_any_mask(columns):
+    rng = np.random.default_rng(31)
+    padded = rng.normal(size=(9, 7) if columns is None else (9, 7, columns))
+    mask = rng.random((9, 7)) < 0.4
+    mask[3] = False
+    expected, expected_offsets = unpad_by_loop(padded, mask)
+    for dtype in (torch.bool, torch.int64, torch.float32):  # masks of transformers are numbers
+        values, offsets = unpad(torch.tensor(padded), torch.tensor(mask).to(dtype))
+        np.testing.assert_array_equal(values.numpy(), expected)
+        np.testing.assert_array_equal(offsets.numpy(), expected_offsets)
+        assert offsets.dtype == torch.int64
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+@pytest.mark.parametrize("columns", [None, 2])
+def test_unpad_undoes_pad(dtype, columns):
+    scores, _, offsets = random_batch(30, lists=40)
+    values, offsets = torch.tensor(8 * scores).to(dtype), torch.tensor(offsets)
+    values = values if columns is None else torch.stack([values] * columns, 1)
+    again, again_offsets = unpad(*pad(values, offsets))
+    assert again.dtype == dtype
+    assert torch.equal(again, values) and torch.equal(again_offsets, offsets)
+
+
+@pytest.mark.parametrize("offsets", [[0], [0, 0], [0, 0, 0]])
+def test_pad_of_nothing(offsets):
+    padded, mask = pad(torch.zeros(0), torch.tensor(offsets))
+    assert padded.shape == mask.shape == (len(offsets) - 1, 0)
+    values, again = unpad(padded, mask)
+    assert values.shape == (0,) and again.tolist() == offsets
 
 
 def test_pad_refuses_a_max_length_that_is_too_small():
-    with pytest.raises(ValueError, match="max_length is 2, but the longest list has 3"):
+    with pytest.raises(ValueError, match="max_length must be at least 3, the length of the longest list, got 2"):
         pad(torch.ones(3), torch.tensor([0, 3]), max_length=2)
 
 
-def test_pad_and_unpad_are_differentiable():
+def test_gradients_pass_through_both():
     values = torch.randn(11, dtype=torch.float64, requires_grad=True)
     torch.autograd.gradcheck(lambda v: unpad(*pad(v, OFFSETS))[0], values)
+    padded, mask = pad(values, OFFSETS, fill=7)
+    weights = torch.arange(11, dtype=torch.float64)
+    (unpad(padded * 3, mask)[0] * weights).sum().backward()
+    assert torch.equal(values.grad, 3 * weights)
 
+
+# --- products of rows ---
 
 RAGGED = [
     [0, 3, 3, 4, 11, 11],

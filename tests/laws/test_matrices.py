@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from elsewhere import Elsewhere
-from matrix_cases import BATCH, MODULES, NUMBERS, ROWS
 
 import torchrank.functional as F
+from tests.laws.elsewhere import Elsewhere
+from tests.laws.matrix_cases import BATCH, MODULES, NUMBERS, ROWS
 from tests.laws.test_functions import Synchronisations
-from torchrank.functional import chunks, gaussians, spd
+from torchrank.functional import batching, gaussians, spd
 
 every = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
 every_with_gradient = pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.gradient])
@@ -73,7 +73,7 @@ def test_runs_on_the_meta_device(row):
 @every
 def test_at_most_one_synchronisation(row, monkeypatch):
     inputs, reads = row.draw(5), []
-    for module in (spd, chunks, gaussians):
+    for module in (spd, batching, gaussians):
         monkeypatch.setattr(module, "read", lambda values: (reads.append(values.shape), values.tolist())[1])
     with Synchronisations() as counter:
         row(*inputs)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.laws.test_functions import Synchronisations
-from tests.rankers.local import fit
+from tests.rankers.lgmml_fits import fitted
 from tests.rankers.small import FEATURES, lists
 from torchrank import MLR, LGMMLNet, LowRankMLR, NeuralRanker, SVMMap
 from torchrank.data.batch import Batch
@@ -16,7 +16,7 @@ CHOICES = [(scorer, loss) for scorer in ("linear", "mlp", "local") for loss in L
 @pytest.mark.parametrize(("scorer", "loss"), CHOICES)
 def test_no_synchronisation(scorer, loss):
     ranker, train = NeuralRanker(FEATURES, scorer, loss), lists(0)
-    (optimizer,) = [ranker.configure_optimizers()]
+    optimizer = ranker.configure_optimizers()["optimizer"]
     batch = train[torch.tensor([3, 1, 4])]
     with Synchronisations() as counter:
         values = ranker.loss(batch)
@@ -56,8 +56,8 @@ def test_local_metrics(loss, freeze):
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("queries", [False, True])
 @torch.no_grad()
-def test_scoring_by_local_metrics_never_waits(tmp_path, options, queries):
-    ranker, flat = fit(tmp_path, transform="none", **options), lists(0)[torch.tensor([3, 1, 4])]
+def test_scoring_by_local_metrics_never_waits(options, queries):
+    ranker, flat = fitted(transform="none", **options), lists(0)[torch.tensor([3, 1, 4])]
     vectors, ranker.by_query = torch.rand(3, FEATURES) if queries else None, queries
     batch = Batch(*flat._replace(queries=vectors, index=torch.arange(len(flat.x))))
     expected = ranker.score(batch)

@@ -2,8 +2,8 @@
 
 import torch
 
-from tests.golden.domination_reference import Objective
-from tests.rankers.small import data, trainer
+from tests.rankers.small import lists
+from tests.reference.domination import Objective
 from torchrank import DominationRank, RankingDataModule, RankingSet
 from torchrank.data import SparseRows
 
@@ -38,21 +38,39 @@ def corpus(split, *, shared=True, sparse=True, names=None):
     )
 
 
-def topic_data(batch_documents=100, **options):
-    sets = {split: corpus(split, **options) for split in ("train", "val", "test")}
-    return RankingDataModule.from_sets(**sets, batch_documents=batch_documents, measures=["map"])
+def topic_data(**options):
+    return RankingDataModule.from_sets(**{split: corpus(split, **options) for split in ("train", "val", "test")})
 
 
-def fit(folder, module=None, callbacks=(), **options):
-    module = module or data()
-    ranker = DominationRank(module.num_features, **TIGHT | options)
-    runner = trainer(folder, ranker.rounds, monitor=f"val/{module.measures[-1]}", callbacks=callbacks)
-    runner.fit(ranker, datamodule=module)
-    return ranker
+def fit(train=None, val=None, batch_documents=40, **options):
+    """A fit to the lists `train`, by default `lists(0)`, to a tight tolerance."""
+    train = lists(0) if train is None else train
+    ranker = DominationRank(train.x.shape[1], **TIGHT | options)
+    return ranker.fit(train, val, batch_documents=batch_documents)
 
 
-def reference(ranking_set, **penalty):
-    return Objective(ranking_set.x, ranking_set.labels, ranking_set.offsets, **penalty)
+def recorded(ranker):
+    """Objective, violation and weights after every round of the fits of a ranker."""
+    rounds, take = [], ranker.round
+
+    def record(lists, number):
+        found = take(lists, number)
+        rounds.append((found.log["train/objective"], found.log["train/kkt"], ranker.weight.numpy().copy()))
+        return found
+
+    ranker.round = record
+    return rounds
+
+
+def relabelled(ranking_set, labels):
+    return RankingSet(ranking_set.x, labels, ranking_set.offsets, name=ranking_set.name)
+
+
+def reference(ranking_set, delta=None, flat=False, pooled=False, **penalty):
+    """The objective of these lists, typed again."""
+    labels = (ranking_set.labels > 0).float() if flat else ranking_set.labels
+    offsets = [0, len(labels)] if pooled else ranking_set.offsets
+    return Objective(ranking_set.x, labels, offsets, delta=delta, **penalty)
 
 
 def topic_reference(topic, **penalty):

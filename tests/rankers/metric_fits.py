@@ -2,12 +2,10 @@
 
 import numpy as np
 import torch
-from pytorch_lightning.callbacks import ModelCheckpoint
 
-from tests.golden.mlr_reference import brute_force
-from tests.rankers.small import trainer
+from tests.reference.mlr import brute_force
 from torchrank import MLR, RankingDataModule, RankingSet
-from torchrank.data.corpus import CorpusSet, SameClass
+from torchrank.data.relevance import SameClass
 
 D = 5
 QUICK = {"C": 3.0, "eps": 1e-2, "transform": None}
@@ -15,7 +13,7 @@ KINDS = {
     "map": {},
     "auc": {"measure": "auc", "regulariser": "fro"},
     "sweep": {"measure": "mrr", "threshold": "sweep", "regulariser": "l21", "lam": 0.3},
-    "ndcg": {"measure": "ndcg", "k": 4, "regulariser": "diagonal", "discount": "log2p1", "C": 30.0},
+    "ndcg": {"measure": "ndcg", "k": 4, "regulariser": "diagonal", "C": 30.0},
     "neighbours": {"measure": "precision", "k": 2, "neighbours": 3},
     "anchor": {"regulariser": "fro", "anchor": 0.5},
     "path": {"C": [1.0, 3.0, 10.0]},
@@ -32,13 +30,17 @@ def rows(seed, count):
     return x.double(), classes  # float32 numbers, as resident sets hold them
 
 
+def of_classes(x, classes, names=("a", "b", "c")):
+    """Every point ranks the others; those of its class are relevant."""
+    return RankingSet(x, SameClass(classes, classes, names, own=torch.arange(len(x))), queries=x)
+
+
 def points(train=15, others=9):
-    """Every training point ranks the others; those of its class are relevant."""
     x, classes = rows(0, train)
-    sets = {"train": CorpusSet(x, x, SameClass(classes, classes, ("a", "b", "c")), own=torch.arange(train))}
+    sets = {"train": of_classes(x, classes)}
     for seed, split in ((1, "val"), (2, "test")):
         queries, own = rows(seed, others)
-        sets[split] = CorpusSet(x, queries, SameClass(own, classes, ("a", "b", "c")))
+        sets[split] = RankingSet(x, SameClass(own, classes, ("a", "b", "c")), queries=queries)
     return sets
 
 
@@ -58,31 +60,25 @@ def graded(form="corpus", lists=8, seed=3):
     return RankingSet(corpus[index], labels, offsets, queries=queries, name=f"seed {seed}")
 
 
-def data(batch_documents=60, form=None, **options):
+def data(batch_documents=60, form=None):
+    """For tests of trainers and checkpoints."""
     sets = (
         points() if form is None else {"train": graded(form), "val": graded(form, seed=5), "test": graded(form, seed=7)}
     )
-    return RankingDataModule.from_sets(**sets, batch_documents=batch_documents, measures=["map"], **options)
+    return RankingDataModule.from_sets(**sets, batch_documents=batch_documents)
 
 
-def bare(folder, epochs, **options):
-    """A trainer without validation and checkpoints."""
-    runner = trainer(folder, epochs, limit_val_batches=0, **options)
-    runner.callbacks[:] = [one for one in runner.callbacks if not isinstance(one, ModelCheckpoint)]
-    return runner
+def train_of(kind):
+    """The lists that a kind of fit learns from: only a sweep needs grades."""
+    return graded() if kind == "sweep" else points()["train"]
 
 
-def fit(folder, module=None, make=MLR, **options):
-    ranker = make(D, **QUICK | options)
-    bare(folder, ranker.rounds, precision="64-true").fit(ranker, datamodule=module or data())
-    return ranker
+def fit(train=None, make=MLR, batch_documents=60, **options):
+    train = points()["train"] if train is None else train
+    return make(D, **QUICK | options).fit(train, batch_documents=batch_documents)
 
 
-def module_of(kind):
-    return data(form="corpus") if kind == "sweep" else data()
-
-
-def objective(train, metric, measure="map", k=None, threshold=1, discount="letor"):
+def objective(train, metric, measure="map", k=None, threshold=1):
     """Mean of the hinge over the lists with two classes, all rankings tried where lists are short."""
     found = []
     for q in range(len(train)):
@@ -91,5 +87,5 @@ def objective(train, metric, measure="map", k=None, threshold=1, discount="letor
         relevant = batch.labels.numpy() >= threshold
         if relevant.any() and not relevant.all():
             scores = -np.einsum("nd,de,ne->n", gaps, metric, gaps)
-            found.append(brute_force(scores, relevant, measure, k, discount))
+            found.append(brute_force(scores, relevant, measure, k))
     return float(np.mean(found))

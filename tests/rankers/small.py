@@ -6,7 +6,7 @@ import torch
 from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from torchrank import RankingDataModule, RankingSet
+from torchrank import RankingDataModule, RankingEvaluation, RankingSet
 
 FEATURES = 6
 
@@ -28,6 +28,8 @@ def data(batch_documents: int = 40, **options) -> RankingDataModule:
 
 
 def trainer(folder: Path, max_epochs: int = 5, monitor: str | None = "val/ndcg@10", **options) -> Trainer:
+    """A trainer that writes best.ckpt and last.ckpt into the folder: for tests of checkpoints, devices and hooks. Every
+    other fit in a test is `ranker.fit(...)`."""
     best = ModelCheckpoint(folder, "best", monitor=monitor, mode="max", enable_version_counter=False)
     last = ModelCheckpoint(folder, "last", save_on_train_epoch_end=True, enable_version_counter=False)
     settings = {
@@ -44,3 +46,9 @@ def trainer(folder: Path, max_epochs: int = 5, monitor: str | None = "val/ndcg@1
         "default_root_dir": folder,
     }
     return Trainer(**settings | options)
+
+
+def measured(runner: Trainer, split: str, convention: str = "default") -> dict:
+    """What the evaluation of a trainer has measured."""
+    evaluation = next(callback for callback in runner.callbacks if isinstance(callback, RankingEvaluation))
+    return evaluation.measured[split][convention]

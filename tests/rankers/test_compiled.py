@@ -6,17 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from tests.rankers.lgmml_fits import WEIGHTS, fitted, scores_of, write
+from tests.rankers.small import FEATURES, data, lists, trainer
+from tests.reference.local_metrics import KERNELS as PHI
 from torchrank.functional.kernels import KERNELS
 from torchrank.rankers.lgmml import compiled
 from torchrank.rankers.lgmml.compiled import CompiledMetrics, CompiledScorer, compile_scorer, truncate
-
-PHI = {  # the table of kernels typed again
-    "paper": lambda z, beta: -z * np.exp(-z),
-    "demo": lambda z, beta: z * np.exp(-z),
-    "rbf": lambda z, beta: np.exp(-beta / 2 * z**2),
-    "laplace": lambda z, beta: np.exp(-beta / 2 * z),
-    "distance": lambda z, beta: -z,
-}
 
 
 def make(metrics=5, features=7, rank=None, rows=40, seed=0, far=3.0):
@@ -225,15 +220,15 @@ def test_low_rank_scores_approach_the_exact_ones():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rank": 3, "tolerance": 0.1}, "give one of them"),
-        ({"rank": 8}, "rank=8 of metrics that have 7 directions"),
-        ({"rank": 0}, "rank=0"),
-        ({"tolerance": 1.0}, r"tolerance=1.0.*\[0, 1\)"),
-        ({"rank": 3, "around": "origin"}, "around='origin'"),
+        ({"rank": 3, "tolerance": 0.1}, "give either rank or tolerance, got rank=3 and tolerance=0.1"),
+        ({"rank": 8}, "rank must be 1 to 7, .* got 8"),
+        ({"rank": 0}, "rank must be 1 to 7, .* got 0"),
+        ({"tolerance": 1.0}, r"tolerance must be in \[0, 1\), .* got 1.0"),
+        ({"rank": 3, "around": "origin"}, "unknown around='origin': choose one of mean, anchor"),
         ({"rank": 3}, "covariance"),
         ({"tolerance": 0.1, "around": "anchor"}, "covariance"),
         ({"rank": 3, "covariance": torch.eye(7)}, "mean="),
-        ({"kernel": "localized"}, "no compiled form of the kernel 'localized'.*rbf"),
+        ({"kernel": "localized"}, "unknown kernel='localized' of a compiled scorer: .*rbf"),
     ],
 )
 def test_refused(options, message):
@@ -272,8 +267,8 @@ def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch):
     scorer.save(tmp_path / "scorer.pt")
     before = (tmp_path / "scorer.pt").read_bytes()
 
-    def fails(values, path):
-        path.write_bytes(b"half")
+    def fails(values, file):
+        file.write(b"half")
         raise OSError("disk full")
 
     monkeypatch.setattr(torch, "save", fails)
@@ -298,3 +293,52 @@ def test_meta_device_has_no_sync():
     x, factors, anchors = make()
     scorer, _ = scored(x, factors, anchors)
     assert scorer.to("meta")(torch.empty(9, 7, device="meta")).shape == (9,)
+
+
+# ---- of a fitted ranker ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", [
+    {},
+    {"kernel": "rbf", "anchor": "best"},
+    {"weights": "per_query", "rounds": 3},
+    {"rounds": 8, "lr": 0.5},
+], ids=str)  # fmt: skip
+def test_the_compiled_form_of_a_ranker(tmp_path, change):
+    ranker, test = fitted(**change), lists(2)
+    rows, scores = ranker.transform(test.x, test.offsets), ranker(test.x, test.offsets)
+    scorer = ranker.compiled()
+    torch.testing.assert_close(scorer(rows), scores, rtol=1e-5, atol=1e-5)
+    scorer.save(tmp_path / "scorer.pt")
+    assert torch.equal(CompiledScorer.load(tmp_path / "scorer.pt")(rows), scorer(rows))
+    torch.testing.assert_close(ranker.compiled(rank=FEATURES)(rows), scores, rtol=1e-4, atol=1e-4)
+    errors = [(ranker.compiled(rank=k)(rows) - scores).abs().mean() for k in (1, 3, 6)]
+    assert errors[2] < errors[1] < errors[0]
+    assert len(ranker.compiled(tolerance=0.2).metrics.columns) <= len(scorer.metrics.columns)
+
+
+def test_metrics_of_weight_0_are_not_compiled():
+    ranker, test = fitted(), lists(2)
+    for weights, left in (([0.0, 2.0, 0.0, 1.0], 2), ([0.0] * 4, 0)):
+        write(ranker.weights, torch.tensor(weights))
+        scorer = ranker.compiled()
+        assert len(scorer.weights) == left
+        torch.testing.assert_close(scorer(ranker.transform(test.x, test.offsets)), ranker(test.x, test.offsets))
+
+
+@pytest.mark.parametrize("change", [{"kernel": "localized"}, WEIGHTS["amortized"], WEIGHTS["knn"]], ids=str)
+def test_scores_without_a_compiled_form(change):
+    with pytest.raises(ValueError, match="only distances from anchors"):
+        fitted(**change).compiled()
+
+
+@pytest.mark.parametrize("change", [*WEIGHTS.values(), {"kernel": "localized"}], ids=str)
+def test_predictions_are_the_scores_of_the_ranker_as_it_is(tmp_path, change):
+    """The compiled scorer is made when a prediction begins, is gone at its end, and is no part of the state."""
+    ranker, test, runner = fitted(rounds=3, **change), lists(2), trainer(tmp_path)
+    names = list(ranker.state_dict())
+    for scale in (1.0, 2.0):
+        write(ranker.weights, scale * ranker.weights)
+        predicted = torch.cat(runner.predict(ranker, datamodule=data()))
+        np.testing.assert_allclose(predicted, scores_of(ranker, test), rtol=1e-5, atol=1e-5)
+        assert not vars(ranker.kept) and list(ranker.state_dict()) == names

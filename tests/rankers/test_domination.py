@@ -1,183 +1,194 @@
-"""DominationRank as a ranker: exact zeros, paths, induction, margins.
+"""DominationRank against scipy on the objective typed again over all pairs: its minimum, its certificate; options.
 
-Its minimum is compared with that of another solver in tests/golden/test_domination_rank.py.
+Paths and induction are in test_domination_path.py, coordinate descent in test_domination_descent.py.
 """
 
+import math
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
-import torchrank
-from tests.rankers.domination_fits import (
-    TIGHT,
-    WORDS,
-    close,
-    fit,
-    reference,
-    topic_data,
-    topic_reference,
-)
-from tests.rankers.small import FEATURES, data, lists, trainer
-from torchrank import DominationRank, RankingDataModule
+from tests.rankers.domination_fits import close, fit, reference, relabelled
+from tests.rankers.small import FEATURES, lists
+from tests.reference.domination import Objective, list_loss, margins_of
+from torchrank import DominationRank, RankingSet
+from torchrank.functional import ndcg
+from torchrank.solvers.narrowing import keep_negatives
 
-# ---- zeros, paths, induction ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("options", [{}, {"induction": 2}])
-def test_from_the_largest_l1_on_all_weights_are_zero(tmp_path, options):
-    largest = reference(lists(0)).lambda_max()
-    for share, empty in ((1.0 + 1e-9, True), (3.0, True), (0.999, False)):
-        ranker = fit(tmp_path / str(share), l1=share * largest, l2=0.0, **options)
-        assert ranker.converged and bool((ranker.weight == 0).all()) == empty
+MATRIX = [[9.0, 9.0, 9.0], [0.4, 9.0, 9.0], [2.5, 1.0, 9.0]]  # of which the part below the diagonal counts
+PENALTIES = {
+    "l2": {"l1": 0.0, "l2": 1.0},
+    "little l2": {"l1": 0.0, "l2": 0.01},
+    "l1": {"l1": 3.0, "l2": 0.0},
+    "both": {"l1": 1.0, "l2": 0.5},
+}
+NO_SIZES = (-1.0, math.nan, math.inf)
 
 
-@pytest.mark.parametrize("induction", [None, 1, 2])
-def test_a_path_goes_from_zero_down_and_every_step_is_a_minimum(tmp_path, induction):
-    steps = []
-
-    class Steps(torchrank.DominationRank):
-        def _report(self, objective, violation, weight):
-            super()._report(objective, violation, weight)
-            steps.append((objective, violation, weight[0].numpy().copy()))
-
-    ranker = Steps(FEATURES, path=6, path_ratio=0.01, l2=0.2, induction=induction, **TIGHT)
-    trainer(tmp_path, 6).fit(ranker, datamodule=data())
-    plain = reference(lists(0), l2=0.2)
-    largest = plain.lambda_max()
-    assert len(steps) == 6 and ranker.converged
-    for step, (objective, violation, w) in enumerate(steps):
-        plain.l1 = largest * 0.01 ** (step / 5)
-        best, _ = plain.minimum()
-        assert objective == pytest.approx(plain(w), rel=1e-10) and plain(w) <= best * (1 + 1e-8)
-        assert violation <= 1e-6 and plain.violation(w) < 2e-6
-    counts = [np.count_nonzero(w) for *_, w in steps]
-    assert counts[0] == 0 and counts[-1] >= 5 and counts == sorted(counts)
+def schedule(y, slope, offset, log=False):
+    return max(0.0, slope * (np.log(y) if log else y) + offset) if y > 0 else 0.0
 
 
-def test_validation_chooses_on_a_path(tmp_path):
-    """The best checkpoint is the step with the best validation measure, and a path is not a certified fit."""
-    module = topic_data()
-    seen = []
-
-    class Seen(torchrank.DominationRank):
-        def on_validation_epoch_end(self):
-            super().on_validation_epoch_end()
-            seen.append((self.measured["val"]["default"]["measures"]["map"], self.weight.clone()))
-
-    ranker = Seen(WORDS, path=6, per_topic=True, l2=0.0, transform=None)
-    assert not ranker.certified and DominationRank(WORDS).certified
-    trainer(tmp_path, 6, monitor="val/map").fit(ranker, datamodule=module)
-    values = [value for value, _ in seen]
-    best = max(range(6), key=values.__getitem__)
-    state = torch.load(tmp_path / "best.ckpt", weights_only=True)["state_dict"]
-    assert len(set(values)) > 2 and torch.equal(state["weight"], seen[best][1])
+def separable(**options):
+    return lambda a, b: schedule(a, **options) - schedule(b, **options)
 
 
-@pytest.mark.parametrize("induction", [None, 3])
-def test_a_path_of_topics_starts_at_the_largest_l1_of_each(tmp_path, induction):
-    weights = []
-
-    class Steps(torchrank.DominationRank):
-        def _report(self, objective, violation, weight):
-            super()._report(objective, violation, weight)
-            weights.append(weight.numpy().copy())
-
-    ranker = Steps(WORDS, path=3, path_ratio=0.1, per_topic=True, l2=0.0, induction=induction, **TIGHT)
-    trainer(tmp_path, 3, monitor="val/map").fit(ranker, datamodule=topic_data())
-    assert (weights[0] == 0).all() and (weights[1][:3] != 0).any(1).all()
-    for t in range(3):
-        plain = topic_reference(t)
-        plain.l1 = 0.1 * plain.lambda_max()
-        assert plain.violation(weights[2][t]) < 2e-6
-    assert (weights[2][3] == 0).all()  # one label only
+MARGINS = {  # the option, and delta(y_i, y_j)
+    "none": (None, None),
+    "number": (0.7, lambda a, b: 0.7 * (a - b)),
+    "line": ({"slope": 0.5, "offset": 0.3}, separable(slope=0.5, offset=0.3)),
+    "logarithm": ({"slope": 1.0, "offset": 2.7, "log": True}, separable(slope=1.0, offset=2.7, log=True)),
+    "boundaries": ([0.5, 1.5], lambda a, b: sum([0.5, 1.5][int(b) : int(a)])),
+    "matrix": (MATRIX, lambda a, b: MATRIX[int(a)][int(b)]),
+}
 
 
-@pytest.mark.parametrize("penalty", [{"l1": 0.3, "l2": 0.0}, {"l1": 0.3, "l2": 0.1}])
-@pytest.mark.parametrize("per_topic", [False, True])
-def test_induction_ends_at_the_minimum_over_all_features(tmp_path, penalty, per_topic):
-    """Taking in few features at a time, and not all of them."""
-    module = topic_data()
-    ranker = fit(tmp_path / "induced", module, induction=3, per_topic=per_topic, **penalty)
-    whole = fit(tmp_path / "whole", module, per_topic=per_topic, **penalty)
-    assert ranker.converged and ranker.certificate["kkt"] <= 1e-6
-    close(ranker, whole, atol=1e-4)
-    assert torch.equal(ranker.weight != 0, whole.weight != 0)
-    assert (ranker.chosen | (ranker.weight == 0)).all() and ranker.chosen.sum() < ranker.chosen.numel()
+def solved(train=None, **options):
+    ranker = fit(train, **{"tolerance": 1e-7, "rounds": 100} | options)
+    assert ranker.converged
+    return ranker
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("options", [{"l1": 0.3}, {"path": 4, "path_ratio": 0.03}])
-def test_induction_never_ends_above_its_tolerance(tmp_path, seed, options):
-    """Also where no feature gains any more before those that were taken in are solved, but one does after."""
-    module = RankingDataModule.from_sets(train=lists(seed, noise=2.0), val=lists(1))
-    for count in (1, 2):
-        ranker = fit(tmp_path / str(count), module, l2=0.0, induction=count, **options)
-        plain = reference(lists(seed, noise=2.0))
-        plain.l1 = options.get("l1", 0.03 * plain.lambda_max())
-        assert ranker.converged and plain.violation(ranker.weight[0].numpy()) < 2e-6
+def check(ranker, plain):
+    """The minimum of scipy to 1e-8, and the certificate that the ranker prints."""
+    w = ranker.weight[0].numpy()
+    best, point = plain.minimum()
+    assert plain(w) == pytest.approx(best, rel=1e-8)
+    assert plain.violation(w) < 2e-7
+    assert ranker.certificate.found == pytest.approx(plain.violation(w), abs=1e-9)
+    np.testing.assert_allclose(w, point, atol=2e-4)
+    if plain.l1:
+        assert np.array_equal(w == 0, np.abs(point) < 1e-6)  # exact zeros
 
 
-def test_the_first_features_have_the_largest_sure_gains(tmp_path):
-    """From the gradient at 0 and the range of each column, typed again."""
+# ---- the minimum ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("margin", MARGINS)
+def test_the_reference_itself(margin):
+    """Against a double loop without tricks, and by differences."""
+    random = np.random.default_rng(0)
+    scores, labels, delta = random.normal(size=9), random.integers(0, 3, 9).astype(float), MARGINS[margin][1]
+    expected = sum(
+        np.log(1 + sum(np.exp(f - g + (delta(y, z) if delta else 0)) for f, z in zip(scores, labels) if z < y))  # noqa: B905
+        for g, y in zip(scores, labels)  # noqa: B905
+    )
+    margins = margins_of(labels, delta)
+    value, slopes = list_loss(scores, labels, margins)
+    assert value == pytest.approx(expected, rel=1e-13)
+    moved = [[list_loss(scores + sign * e, labels, margins)[0] for sign in (1, -1)] for e in 1e-5 * np.eye(9)]
+    np.testing.assert_allclose(slopes, [(up - down) / 2e-5 for up, down in moved], atol=1e-8)
+    if delta is None:
+        below = np.array([sum(labels < y) for y in labels])
+        assert list_loss(0 * scores, labels, margins)[0] == pytest.approx(np.log(1 + below).sum())
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("solver", ["auto", "fista"])
+def test_a_fit_is_the_minimum_under_every_penalty(penalty, solver):
+    ranker = solved(solver=solver, **PENALTIES[penalty])
+    check(ranker, reference(lists(0), **PENALTIES[penalty]))
+    assert bool((ranker.weight == 0).any()) == (PENALTIES[penalty]["l1"] > 0)
+
+
+@pytest.mark.parametrize("margin", [kind for kind in MARGINS if kind != "none"])
+@pytest.mark.parametrize(("penalty", "pooled"), [("l2", False), ("l1", False), ("both", True)])
+def test_a_fit_is_the_minimum_with_every_margin(margin, penalty, pooled):
+    option, delta = MARGINS[margin]
+    ranker = solved(margin=option, group="pooled" if pooled else "query", **PENALTIES[penalty])
+    check(ranker, reference(lists(0), delta, pooled=pooled, **PENALTIES[penalty]))
+
+
+@pytest.mark.parametrize(("penalty", "pooled"), [("l2", False), ("l1", False), ("l2", True)])
+def test_a_fit_is_the_minimum_with_flat_grades(penalty, pooled):
+    ranker = solved(grades="flat", group="pooled" if pooled else "query", **PENALTIES[penalty])
+    check(ranker, reference(lists(0), flat=True, pooled=pooled, **PENALTIES[penalty]))
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "fista"])
+def test_pooled_lists_with_a_feature_that_is_the_same_within_each_list(solver):
+    """It has no slope in any list, and one between them."""
     train = lists(0)
-    ranker = fit(tmp_path, l1=0.5, l2=0.1, induction=2, rounds=1)
-    gradient, curvature = np.abs(reference(train).loss(np.zeros(FEATURES))[1]), np.zeros(FEATURES)
-    for q in range(len(train)):
-        x, y = train[q].x.numpy(), train[q].labels.numpy()
-        curvature += (y > y.min()).sum() * (x.max(0) - x.min(0)) ** 2 / 4
-    gains = np.maximum(gradient - 0.5, 0) ** 2 / (2 * (curvature + 0.2))
-    assert set(ranker.chosen[0].nonzero().flatten().tolist()) == set(np.argsort(-gains)[:2].tolist())
-    assert ranker.first_gain.item() == pytest.approx(gains.max(), rel=1e-6)
+    x = train.x.clone()
+    x[:, 2] = torch.repeat_interleave(torch.linspace(-1, 1, len(train)), train.offsets.diff())
+    train = RankingSet(x, train.labels, train.offsets)
+    ranker = solved(train, batch_documents=30, group="pooled", solver=solver, l2=0.5)
+    check(ranker, reference(train, pooled=True, l2=0.5))
+    assert ranker.weight[0, 2].abs() > 1e-3
 
 
-def test_a_tolerance_for_gains_ends_induction_with_l2(tmp_path):
-    """Where no gain is ever 0: few features with a high threshold, more with a lower one; the rest is not proved."""
-    counts = []
-    for share in (0.3, 0.03, 1e-4):
-        ranker = fit(tmp_path / str(share), topic_data(), l2=1.0, induction=1, gain_tolerance=share, tolerance=1e-5)
-        counts.append(int(ranker.chosen.sum()))
-        assert ranker.converged and torch.equal(ranker.weight != 0, ranker.chosen)
-    assert 0 < counts[0] < counts[1] < counts[2]
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("grades", ["layered", "flat"])
+def test_drawn_negatives_are_the_lists_that_are_learned_from(pooled, grades):
+    """The lists that are drawn by hand, learned from as they are."""
+    options = {"l1": 1.0, "l2": 0.1, "grades": grades, "group": "pooled" if pooled else "query"}
+    ranker = solved(negatives=0.4, seed=3, **options)
+    whole = lists(0)[:]
+    if grades == "flat":
+        whole = whole._replace(labels=(whole.labels > 0).float())
+    drawn = keep_negatives(whole, 0.4, 3, lowest=0.0 if pooled else None)
+    assert len(drawn.labels) < 0.8 * len(whole.labels)
+    offsets = [0, len(drawn.labels)] if pooled else drawn.offsets
+    check(ranker, Objective(drawn.x, drawn.labels, offsets, 1.0, 0.1))
 
 
-def test_the_threshold_of_gains_is_that_of_each_topic(tmp_path):
-    """The topics of one fit take in what they would by themselves."""
-    options = {"l1": 0.1, "l2": 0.0, "induction": 1, "gain_tolerance": 0.1, "per_topic": True}
-    together = fit(tmp_path / "all", topic_data(), **options)
-    module = topic_data()
-    for t in range(3):
-        sets = {split: module.sets[split].subset(torch.tensor([t])) for split in module.sets}
-        alone = fit(tmp_path / str(t), RankingDataModule.from_sets(**sets, measures=["map"]), **options)
-        torch.testing.assert_close(together.first_gain[t], alone.first_gain[0])
-        assert torch.equal(together.chosen[t], alone.chosen[0])
+def test_a_fit_is_the_minimum_with_real_labels():
+    noise = torch.randn(len(lists(0).labels), generator=torch.Generator().manual_seed(1))
+    train = relabelled(lists(0), (lists(0).labels + 0.3 * noise).round(decimals=1))
+    check(solved(train, batch_documents=30, l1=1.0, l2=0.0), reference(train, l1=1.0))
 
 
-# ---- margins ------------------------------------------------------------------------------------------------------
+def test_features_in_different_units():
+    """The same minimum where columns differ by 10^4: FISTA looks at them in the units of their curvature."""
+    train = RankingSet(lists(0).x * torch.logspace(-2, 2, FEATURES), lists(0).labels, lists(0).offsets)
+    for solver, penalty in (("fista", {"l1": 0.5, "l2": 0.0}), ("lbfgs", {"l2": 1e-3}), ("fista", {"l2": 1e-3})):
+        ranker = solved(train, solver=solver, tolerance=1e-5, rounds=300, **penalty)
+        plain = reference(train, **penalty)
+        assert plain(ranker.weight[0].numpy()) <= plain.minimum()[0] * (1 + 1e-8)
+        assert plain.violation(ranker.weight[0].numpy()) < 1.1e-5
 
 
-def test_equal_margins_written_differently(tmp_path):
+def test_it_learns():
+    """With the standard transform."""
+    ranker = fit(transform="standard", l2=1.0, tolerance=1e-3)
+    test = lists(2)
+    scores = ranker(test.x, test.offsets)
+    by_chance = ndcg(torch.zeros_like(scores), test.labels, test.offsets, k=10, ties="average").nanmean()
+    assert ndcg(scores, test.labels, test.offsets, k=10).nanmean() > by_chance + 0.2
+    truth = torch.tensor([0, 1, 0, -0.5, 0, 0]).double()
+    assert torch.nn.functional.cosine_similarity(ranker.weight[0], truth, dim=0) > 0.9
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"l1": 1.0}, {"group": "pooled"}, {"l1": 1.0, "induction": 2}, {"path": 3}, {"l2": 0.0}]
+)
+def test_lists_of_one_grade_teach_nothing(options):
+    ranker = fit(relabelled(lists(0), torch.ones(len(lists(0).labels))), **options)
+    assert ranker.converged and (ranker.weight == 0).all() and ranker.certificate.found == 0
+
+
+# ---- margins ----------------------------------------------------------------------------------------------------
+
+
+def test_equal_margins_written_differently():
     matrix = [[0.0, 0.0, 0.0], [0.5, 0.0, 0.0], [2.0, 1.5, 0.0]]
-    for name, same in {"boundaries": ([0.5, 1.5], matrix), "number": (0.7, {"slope": 0.7, "offset": 0.0})}.items():
-        one, other = (fit(tmp_path / f"{name}{i}", margin=margin) for i, margin in enumerate(same))
-        close(one, other)
+    for one, other in (([0.5, 1.5], matrix), (0.7, {"slope": 0.7, "offset": 0.0})):
+        close(fit(margin=one), fit(margin=other))
 
 
-def test_a_margin_asks_for_longer_weights(tmp_path):
-    norms = [float(fit(tmp_path / str(k), margin=k, l2=0.5).weight.norm()) for k in (0.0, 1.0, 3.0)]
+def test_a_margin_asks_for_longer_weights():
+    norms = [float(fit(margin=k, l2=0.5).weight.norm()) for k in (0.0, 1.0, 3.0)]
     assert norms[0] < norms[1] < norms[2]
 
 
-@pytest.mark.parametrize("solver", ["fista", "cd"])
-@pytest.mark.parametrize("group", ["query", "pooled"])
-def test_flat_grades_with_a_schedule_keep_the_margins_of_the_labels(tmp_path, solver, group):
-    """Two layers, but a document of label 2 has to win by more than one of label 1: the formula typed again."""
-    if solver == "cd" and group == "pooled":
-        return
+@pytest.mark.parametrize(("solver", "group"), [("fista", "query"), ("fista", "pooled"), ("cd", "query")])
+def test_flat_grades_with_a_schedule_keep_the_margins_of_the_labels(solver, group):
+    """Two layers, but a document of label 2 must win by more than one of label 1: the formula typed again."""
     margin, train = {"slope": 1.5, "offset": 0.5}, lists(0)
     options = {"grades": "flat", "l2": 30.0, "group": group, "solver": solver, "tolerance": 1e-4}
-    ranker = fit(tmp_path, margin=margin, **options)
+    ranker = fit(margin=margin, **options)
     x, y, w = train.x.double().numpy(), train.labels.numpy(), ranker.weight[0].numpy()
     s, gradient = np.where(y > 0, 1.5 * y + 0.5, 0.0), 60.0 * w
     bounds = train.offsets.tolist() if group == "query" else [0, len(y)]
@@ -187,5 +198,58 @@ def test_flat_grades_with_a_schedule_keep_the_margins_of_the_labels(tmp_path, so
             shares = np.exp(x[low] @ w - x[i] @ w + s[i])
             gradient = gradient + shares @ (x[low] - x[i]) / (1 + shares.sum())
     assert np.abs(gradient).max() < 2e-4
-    other = fit(tmp_path / "one", margin=[2.0], **options)
+    other = fit(margin=[2.0], **options)
     assert (other.weight - ranker.weight).abs().max() > 1e-3
+
+
+def test_margins_for_fewer_grades_are_refused():
+    for margin in ([1.0], [[0.0, 0.0], [1.0, 0.0]]):
+        with pytest.raises(ValueError, match=r"covers the grades 0\.\.1, but the training labels are grades 0\.\.2"):
+            fit(margin=margin)
+        assert fit(margin=margin, grades="flat").converged
+
+
+# ---- certificates and refusals ----------------------------------------------------------------------------------
+
+
+def test_a_fit_that_ends_early_says_so():
+    with pytest.warns(UserWarning, match="stopped before its certificate: kkt .* Raise rounds"):
+        ranker = fit(l1=0.1, l2=0.0, tolerance=1e-12, rounds=1)
+    assert not ranker.converged and ranker.certificate.found > 1e-12 and not ranker.certificate.proved
+    expected = reference(lists(0), l1=0.1).violation(ranker.weight[0].numpy())
+    assert ranker.certificate[:3] == ("kkt", pytest.approx(expected, abs=1e-9), 1e-12)
+    assert ranker.density() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"solver": "newton"}, "unknown solver='newton': choose one of auto, lbfgs, fista, cd, blocked"),
+        ({"grades": "three"}, "unknown grades='three': choose one of layered, flat"),
+        ({"group": "list"}, "unknown group='list': choose one of query, pooled"),
+        *(({name: value}, f"{name} must be .*>= 0, got {value}") for value in NO_SIZES for name in ("l1", "l2")),
+        *(({"tolerance": value}, f"tolerance must be .*> 0, got {value}") for value in (0.0, *NO_SIZES)),
+        *(({"negatives": value}, "negatives must be .*> 0 and <= 1") for value in (0.0, 1.5, math.nan)),
+        *(({"path": 3, "path_ratio": value}, "path_ratio must be .*> 0 and < 1") for value in (0.0, 1.5, math.nan)),
+        ({"margin": {"slop": 2.0}}, "unknown margin key 'slop'"),
+        ({"margin": -1.0}, "margin must be a finite number >= 0, got -1.0"),
+        ({"rounds": 0}, "rounds must be >= 1, got 0"),
+        ({"solver": "lbfgs", "l1": 1.0}, "solver=lbfgs needs a smooth objective: use solver=fista"),
+        ({"solver": "lbfgs", "path": 3}, "solver=lbfgs needs a smooth objective: use solver=fista"),
+        ({"group": "pooled", "per_topic": True}, "choose one"),
+        ({"solver": "cd", "group": "pooled"}, "solver=cd sums over lists, but group=pooled is a single list"),
+        ({"solver": "blocked", "block": 0}, "block must be >= 1, got 0"),
+        ({"induction": 0}, "induction must be >= 1, got 0"),
+        ({"path": 0}, "path must be >= 1, got 0"),
+    ],
+)
+def test_wrong_options_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        DominationRank(FEATURES, **given)
+
+
+@pytest.mark.parametrize(("objective", "violation"), [(math.nan, 0.0), (math.inf, 0.0), (1.0, math.nan)])
+def test_a_fit_that_overflows_says_so(objective, violation):
+    ranker = DominationRank(FEATURES)
+    with pytest.raises(ValueError, match=f"objective is {objective} and its violation {violation}: .* too large, use"):
+        ranker._report(objective, violation, ranker.weight)

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.rankers.local import WEIGHTS, fit, judged, with_queries
-from tests.rankers.small import FEATURES, data, lists, trainer
+from tests.rankers.lgmml_fits import KERNELS, WEIGHTS, fitted, graded, judged, live, state, write
+from tests.rankers.small import FEATURES, lists
+from tests.reference import local_metrics as plain
 from torchrank import LGMMLNet
-from torchrank.rankers.lgmml.explain import explain_differences, lists_of_pairs
-
-KERNELS = ["paper", "demo", "rbf", "laplace", "distance", "localized"]
+from torchrank.rankers.lgmml.scorer import explain_differences, lists_of_pairs
 
 
 def pairs_within(offsets, count=60, seed=0):
@@ -41,41 +40,40 @@ CHOICES = [(kernel, "shared") for kernel in KERNELS] + [
 
 
 @pytest.mark.parametrize(("kernel", "mode"), CHOICES)
-def test_parts_sum_to_the_difference(tmp_path, kernel, mode):
-    ranker, test = fit(tmp_path, kernel=kernel, rounds=2, tau="max" if kernel in ("paper", "demo") else "median",
-                       **WEIGHTS[mode]), lists(2)  # fmt: skip
+def test_parts_sum_to_the_difference(kernel, mode):
+    tau = "max" if kernel in ("paper", "demo") else "median"
+    ranker, test = fitted(kernel=kernel, rounds=2, tau=tau, **WEIGHTS[mode]), lists(2)
     check(ranker, test.x, test.offsets)
 
 
-@pytest.mark.parametrize("options", [{"anchor": "best"}, {"distance": "eq12"}, {"transform": "l2"}], ids=str)
-def test_parts_are_the_shares_of_the_bilinear_form(tmp_path, options):
-    ranker, test = fit(tmp_path, kernel="rbf", **options), lists(2)
-    ranker.weights.copy_(torch.tensor([1.0, 0.5, 0.0, 2.0]))
+@pytest.mark.parametrize("kernel", plain.KERNELS)
+@pytest.mark.parametrize("anchor", ["virtual", "best"])
+def test_parts_are_the_shares_of_the_bilinear_form(anchor, kernel):
+    """Per metric and feature, split as the squared distances are; dead features have no share."""
+    train, test = graded(35, top=3), graded(36)
+    ranker = fitted(train, kernel=kernel, anchor=anchor)
+    write(ranker.weights, torch.rand(4, generator=torch.Generator().manual_seed(3)))
     pairs, parts = check(ranker, test.x, test.offsets)
-    rows = ranker.transform(test.x.double(), test.offsets).numpy()
-    factors, anchors = ranker.factors.double().numpy(), ranker.anchors.double().numpy()
-    tau, weights = ranker.tau.double().numpy(), ranker.weights.double().numpy()
-    for (first, second), found in zip(pairs.tolist()[1:], parts[1:], strict=True):
-        a, b = rows[first], rows[second]
-        for r in range(4):
-            metric = factors[r] @ factors[r].T
-            phi = [np.exp(-((p - anchors[r]) @ metric @ (p - anchors[r])) / tau[r] ** 2) for p in (a, b)]
-            form = (a - b) * (metric @ (a + b - 2 * anchors[r]))
-            share = form / form.sum() if form.sum() else np.full(FEATURES, 1 / FEATURES)
-            np.testing.assert_allclose(found[r], weights[r] * (phi[0] - phi[1]) * share, rtol=1e-6, atol=1e-9)
+    own, keep = train.x.double().numpy(), live(train)
+    rows = ((test.x.double().numpy() - own.mean(0))[:, keep] / own.std(0)[keep]).clip(-8, 8)  # they stay in float64
+    local, weights = state(ranker, train), ranker.weights.double().numpy()
+    for (a, b), found in zip(pairs.tolist()[1:], parts.numpy()[1:], strict=True):
+        expected = plain.explanation(local, rows[a], rows[b], weights, kernel, 2.0)
+        np.testing.assert_allclose(found[:, keep], expected, rtol=1e-6, atol=1e-9)
+        assert a == b or not np.delete(found, keep, axis=1).any()
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_with_query_vectors(tmp_path, kernel):
-    ranker, batch = with_queries(tmp_path, kernel=kernel, anchor="best", tau=2.0), judged(2)[:]
+def test_with_query_vectors(kernel):
+    ranker, batch = fitted(judged(0), kernel=kernel, anchor="best", tau=2.0), judged(2)[:]
     check(ranker, batch.x, batch.offsets, index=batch.index, queries=batch.queries)
 
 
-@pytest.mark.parametrize("kernel", KERNELS[:-1])
+@pytest.mark.parametrize("kernel", plain.KERNELS)
 @pytest.mark.parametrize("linear", [True, False])
-def test_net(tmp_path, kernel, linear):
-    ranker, test = LGMMLNet(FEATURES, metrics=3, rank=4, kernel=kernel, linear=linear, lr=0.1), lists(2)
-    trainer(tmp_path, 2).fit(ranker, datamodule=data())
+def test_net(kernel, linear):
+    options = {"metrics": 3, "rank": 4, "kernel": kernel, "linear": linear, "lr": 0.1}
+    ranker, test = fitted(make=LGMMLNet, epochs=2, **options), lists(2)
     with torch.no_grad():
         pairs, parts = check(ranker, test.x, test.offsets)
         assert parts.shape == (len(pairs), 4, FEATURES)
@@ -95,5 +93,5 @@ def test_equal_shares_where_the_form_is_0():
 def test_pairs_of_two_lists_are_refused():
     offsets = torch.tensor([0, 2, 5])
     assert lists_of_pairs(torch.tensor([[0, 1], [4, 2]]), offsets, 5).tolist() == [0, 1]
-    with pytest.raises(ValueError, match=r"pair 1 is of lists \[0, 1\]"):
+    with pytest.raises(ValueError, match="must be in one list, got lists 0 and 1 for pair 1"):
         lists_of_pairs(torch.tensor([[0, 1], [1, 2]]), offsets, 5)

@@ -1,15 +1,24 @@
 """What `ranker(x, offsets, ...)` is given: every type of number that has a meaning, and clear words for the others."""
 
-import warnings
-
 import pytest
 import torch
-from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning import Trainer
 
 from tests.rankers.metric_fits import graded
 from tests.rankers.small import FEATURES, lists, trainer
-from torchrank import PAMIR, DominationRank, GBDTRanker, ListNet, NeuralRanker, RankingDataModule, RankingSet, SVMMap
-from torchrank.data import SparseRows, make_transform
+from torchrank import (
+    PAMIR,
+    DominationRank,
+    GBDTRanker,
+    LambdaRank,
+    ListNet,
+    LowRankMLR,
+    NeuralRanker,
+    RankingDataModule,
+    RankingSet,
+    SVMMap,
+)
+from torchrank.data import SparseRows
 
 X = lists(2).x
 OFFSETS = lists(2).offsets
@@ -27,11 +36,9 @@ def test_neural_scorers_answer_in_the_type_of_the_rows(scorer, dtype):
     assert rows.grad.isfinite().all()
 
 
-def test_trees_take_half_precision_and_rows_of_a_network(tmp_path):
+def test_trees_take_half_precision_and_rows_of_a_network():
     pytest.importorskip("lightgbm")
-    ranker = GBDTRanker(FEATURES, rounds=3, transform=None)
-    module = RankingDataModule.from_sets(train=lists(0), val=lists(1))
-    trainer(tmp_path, 3).fit(ranker, datamodule=module)
+    ranker = GBDTRanker(FEATURES, rounds=3, transform=None).fit(lists(0))
     rows = X.to(torch.bfloat16)
     expected = ranker(rows.float(), OFFSETS)
     assert torch.equal(ranker(rows, OFFSETS).to(expected), expected)
@@ -50,11 +57,11 @@ def test_row_numbers_of_any_width(dtype):
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"index": torch.tensor([True, False])}, r"each of 2 entries, whole numbers .N,., got torch.bool"),
+        ({"index": torch.tensor([True, False])}, r"each of 2 entries .N,., got torch.bool"),
         ({"index": torch.tensor([0.0, 1.0])}, "got torch.float32"),
         ({"index": torch.tensor([[0], [1]])}, r"got torch.int64 .2, 1."),
         ({"index": torch.tensor([0, 1]), "query": torch.tensor([0, 1])}, "position of each of 1 lists"),
-        ({"index": torch.tensor([0, 1]), "query": torch.tensor([0.0])}, "whole numbers, got torch.float32"),
+        ({"index": torch.tensor([0, 1]), "query": torch.tensor([0.0])}, "each of 1 lists, got torch.float32"),
         ({"index": torch.tensor([0])}, "offsets end at 2 but there are 1 entries"),
     ],
 )
@@ -69,14 +76,12 @@ def test_arrays_are_refused():
 
 
 @pytest.mark.parametrize("make", [DominationRank, PAMIR])
-def test_topics_without_a_model_are_refused(tmp_path, make):
-    ranker, lists_ = make(FEATURES, per_topic=True, rounds=2, transform=None), lists(0, num_lists=3)
-    module = RankingDataModule.from_sets(train=lists_, val=lists_)
-    trainer(tmp_path, 2).fit(ranker, datamodule=module)
+def test_topics_without_a_model_are_refused(make):
+    ranker = make(FEATURES, per_topic=True, rounds=2, transform=None).fit(lists(0, num_lists=3))
     row, one = X[:1], torch.tensor([0, 1])
     assert ranker(row, one, query=torch.tensor([2], dtype=torch.int32)).shape == (1,)
     for query in (-1, 3):
-        with pytest.raises(ValueError, match=f"query is {query}..{query}: {make.__name__} has models of 3 topics"):
+        with pytest.raises(ValueError, match=f"query is {query}..{query}, but {make.__name__} has models of 3 topics"):
             ranker(row, one, query=torch.tensor([query]))
     with pytest.raises(ValueError, match=r"query is 0..3"):
         ranker(X[:4], torch.arange(5))
@@ -109,32 +114,64 @@ def test_query_vectors_come_as_in_the_fit(tmp_path):
         trainer(tmp_path).test(fresh, datamodule=module, ckpt_path=last, weights_only=True, verbose=False)
 
 
-def test_digits_that_float32_does_not_have_are_told(tmp_path):
-    train = lists(0)
-    far = train.x.double() + 1e8 * (torch.arange(FEATURES) == 1)
-
-    def fit(x, transform=None):
-        module = RankingDataModule.from_sets(train=RankingSet(x, train.labels, train.offsets))
-        ranker = ListNet(FEATURES, transform=transform)
-        trainer(tmp_path, 1, monitor=None, limit_val_batches=0).fit(ranker, datamodule=module)
-
-    with pytest.warns(UserWarning, match=r"feature 1 .* in steps of 12 there. Use transform=standard"):
-        fit(far)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*in steps of.*")
-        fit(train.x.double())
-        fit(far.float())  # what is lost already
-        fit(far, "standard")
-        fit(torch.where(torch.arange(FEATURES) == 1, 1e8, train.x.double()))  # a constant has no digits to lose
+def test_large_integers_keep_their_differences():
+    x, offsets = 1_700_000_000 + 3 * torch.arange(6)[:, None], torch.tensor([0, 6])
+    ranker = SVMMap(1, transform="standard")
+    ranker.transform.fit(x, offsets)
+    ranker.weight.data.fill_(1.0)
+    assert torch.equal(ranker(x, offsets), ranker(x.double(), offsets).float())
+    assert len(ranker(x, offsets).unique()) == 6
 
 
-class Foreign(LightningModule):
-    def predict_step(self, batch, batch_index):
-        return batch.labels
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"offsets": torch.tensor([0, 4, 2, 6])}, "offsets"),
+        ({"offsets": torch.tensor([0, 4])}, "offsets end at 4"),
+        ({"index": torch.tensor([0, 1, 2, 3, 4, -1])}, "-1..4"),
+        ({"index": torch.tensor([0, 1, 2, 3, 4, 6])}, "corpus has 6 rows"),
+        ({"queries": torch.zeros(2, FEATURES)}, r"\(2, 6\)"),
+    ],
+)
+def test_lists_that_do_not_fit_together_are_refused(parts, message):
+    given = {"offsets": torch.tensor([0, 4, 6, 6]), "queries": torch.zeros(3, FEATURES)} | parts
+    with pytest.raises(ValueError, match=message):
+        LowRankMLR(FEATURES, transform=None)(torch.zeros(6, FEATURES), given.pop("offsets"), **given)
 
 
-def test_lists_are_read_by_modules_that_are_no_rankers(tmp_path):
-    module, foreign = RankingDataModule.from_sets(test=lists(2)), Foreign()
-    module.attach(make_transform(None, FEATURES), torch.device("cpu"))
-    found = trainer(tmp_path).predict(foreign, datamodule=module)
-    assert torch.equal(torch.cat(found), lists(2).labels)
+def test_a_shared_corpus_is_scored_as_its_flat_copy():
+    corpus, index, offsets = torch.randn(7, FEATURES), torch.tensor([3, 1, 1, 6, 0]), torch.tensor([0, 2, 5])
+    ranker = NeuralRanker(FEATURES, transform=None).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(ranker(corpus, offsets, index=index), ranker(corpus[index], offsets))
+        ranked = ranker.rank(corpus, offsets, index=index)
+    assert sorted(ranked[:2].tolist()) == [1, 3]
+
+
+def test_sparse_rows_are_scored_as_dense_ones():
+    dense = torch.randn(9, FEATURES) * (torch.rand(9, FEATURES) < 0.4)
+    ranker, offsets = NeuralRanker(FEATURES, transform=None).eval(), torch.tensor([0, 4, 9])
+    with torch.no_grad():
+        torch.testing.assert_close(ranker(SparseRows.from_dense(dense), offsets), ranker(dense, offsets))
+
+
+def test_integer_labels_change_nothing():
+    train, test = lists(0), lists(2)
+    whole = RankingSet(train.x, train.labels.to(torch.int64), train.offsets)
+    one, other = (ListNet(FEATURES).fit(each) for each in (train, whole))
+    assert torch.equal(one(test.x, test.offsets), other(test.x, test.offsets))
+
+
+def test_loaders_in_place_of_a_datamodule_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"RankingDataModule\.from_sets"):
+        trainer(tmp_path).fit(LambdaRank(FEATURES), [lists(0)[:]])
+
+
+def test_sets_that_are_missing_are_named(tmp_path):
+    ranker, module = LambdaRank(FEATURES), RankingDataModule.from_sets(train=lists(0))
+    runner = trainer(tmp_path, 2, monitor=None)
+    runner.fit(ranker, datamodule=module)  # a fit without validation lists is fine
+    with pytest.raises(ValueError, match="needs test lists, but the data has train only"):
+        runner.test(ranker, datamodule=module)
+    with pytest.raises(TypeError, match="vali"):
+        RankingDataModule.from_sets(train=lists(0), vali=lists(1))

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-import torchrank
+from tests.rankers.lgmml_fits import DEAD, close, fitted, graded, rows_of, scores_of, state, with_corpus, with_feature
 from tests.rankers.small import FEATURES, data, lists, trainer
-from torchrank import LGMML, LGMMLNet, RankingDataModule, RankingSet
+from tests.reference import local_metrics as plain
+from torchrank import LGMMLNet, RankingSet
 from torchrank.functional import mahalanobis
 from torchrank.functional.losses import LOSSES
 
@@ -14,22 +15,13 @@ PARTS = {"metrics": "factors", "anchors": "shifts", "tau": "log_tau", "weights":
 CLOSED = {"queries_per_metric": 3}
 
 
-def fit(folder, epochs=2, module=None, **options):
-    torch.manual_seed(0)
-    ranker = LGMMLNet(FEATURES, **{"metrics": 4, "closed_form": CLOSED, "lr": 0.05} | options)
-    trainer(folder, epochs, monitor=None).fit(ranker, datamodule=data() if module is None else module)
-    return ranker.eval()
+def trained(train=None, epochs=2, **options):
+    return fitted(train, LGMMLNet, epochs=epochs, **{"metrics": 4, "closed_form": CLOSED, "lr": 0.05} | options)
 
 
-def start(folder, **options):
+def start(**options):
     """The state before the first step: all parts are frozen."""
-    return fit(folder, 1, freeze=list(PARTS), **options)
-
-
-def scores_of(ranker, test=None):
-    test = lists(2) if test is None else test
-    with torch.no_grad():
-        return ranker(test.x, test.offsets)
+    return trained(epochs=1, freeze=list(PARTS), **options)
 
 
 @pytest.mark.parametrize("change", [
@@ -37,36 +29,46 @@ def scores_of(ranker, test=None):
     {"kernel": "rbf", "beta": 1.0},
     {"kernel": "laplace", "tau": "q95"},
     {"kernel": "paper", "tau": 3.0, "anchor": "best"},
-    {"kernel": "demo", "distance": "eq12"},
+    {"kernel": "demo", "scatter": "sum"},
     {"anchor": "search", "t": 0.3, "high": "max", "seed": 3},
 ], ids=str)  # fmt: skip
-@pytest.mark.parametrize("epochs", [1, 4])
-def test_frozen_it_is_lgmml(tmp_path, change, epochs):
+def test_frozen_it_is_lgmml(change):
+    """After any number of epochs and with weight decay."""
     own = {name: change[name] for name in ("kernel", "beta", "tau", "seed") if name in change}
     closed = CLOSED | {name: value for name, value in change.items() if name not in own}
-    net = fit(tmp_path, epochs, freeze=list(PARTS), closed_form=closed, loss="warp", weight_decay=1.0, **own)
-    ranker = LGMML(FEATURES, metrics=4, rounds=1, **CLOSED | change)
-    trainer(tmp_path, 1, monitor=None).fit(ranker, datamodule=data())
-    torch.testing.assert_close(scores_of(net), scores_of(ranker), rtol=2e-5, atol=2e-5)
+    net = trained(epochs=4, freeze=list(PARTS), closed_form=closed, loss="warp", weight_decay=1.0, **own)
+    test, ranker = lists(2), fitted(**CLOSED | change)
+    np.testing.assert_allclose(scores_of(net, test), scores_of(ranker, test), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"kernel": "rbf", "tau": "q95"}, {"kernel": "laplace", "beta": 1.0},
+                                     {"closed_form": {"anchor": "best", "t": 0.25}}], ids=str)  # fmt: skip
+def test_with_free_weights_it_weighs_the_metrics_of_lgmml(options):
+    train, test = graded(42, top=3), graded(43)
+    closed = CLOSED | options.get("closed_form", {})
+    scoring = {name: value for name, value in options.items() if name != "closed_form"}
+    ranker = fitted(train, **closed | scoring)
+    net = trained(train, closed_form=closed, freeze=[part for part in PARTS if part != "weights"], lr=0.01, **scoring)
+    weights = net.scorer.weights.detach().double().numpy()
+    assert (weights != 1).any()
+    form = {"kernel": options.get("kernel", "distance"), "beta": options.get("beta", 2.0)}
+    expected = plain.scores(state(ranker, train), rows_of(train, test), test.offsets.numpy(), weights, **form)
+    close(scores_of(net, test), expected, 2e-5)
 
 
 @pytest.mark.parametrize("freeze", [list(PARTS), []], ids=["frozen", "free"])
-def test_dead_features_are_ignored(tmp_path, freeze):
-    train = lists(0)
-    train.x[:, 2] = 1.5
-    module = RankingDataModule.from_sets(train=train, val=lists(1))
-    ranker, test = fit(tmp_path, module=module, freeze=freeze), lists(2)
-    before = scores_of(ranker, test)
-    test.x[:, 2] += 10
-    assert torch.equal(scores_of(ranker, test), before)
+@pytest.mark.parametrize("transform", ["standard", "l2", None])
+def test_dead_features_are_ignored(freeze, transform):
+    ranker, test = trained(graded(14), freeze=freeze, transform=transform), graded(15)
+    np.testing.assert_array_equal(scores_of(ranker, with_feature(test, DEAD, 10.0)), scores_of(ranker, test))
 
 
 @pytest.mark.parametrize("rank", [1, 3])
-def test_a_lower_rank_keeps_the_directions_of_the_largest_distances(tmp_path, rank):
+def test_a_lower_rank_keeps_the_directions_of_the_largest_distances(rank):
     """No other choice of so many directions has a larger mean squared distance from the anchor."""
-    low, full = start(tmp_path, rank=rank), start(tmp_path)
+    low, full = start(rank=rank), start()
     assert low.scorer.factors.shape == (4, FEATURES, rank)
-    rows = low.transform(lists(0).x, lists(0).offsets).detach().numpy()
+    rows = rows_of(lists(0))
     for r in range(4):
         images = [rows @ net.scorer.factors[r].detach().numpy() - net.scorer.shifts[r].detach().numpy()
                   for net in (low, full)]  # fmt: skip
@@ -75,27 +77,27 @@ def test_a_lower_rank_keeps_the_directions_of_the_largest_distances(tmp_path, ra
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_each_part_trains_alone_or_stays_alone(tmp_path, part):
-    before = dict(start(tmp_path).scorer.named_parameters())
-    alone = dict(fit(tmp_path, freeze=[name for name in PARTS if name != part]).scorer.named_parameters())
-    others = dict(fit(tmp_path, freeze=[part]).scorer.named_parameters())
+def test_each_part_trains_alone_or_stays_alone(part):
+    before = dict(start().scorer.named_parameters())
+    alone = dict(trained(freeze=[name for name in PARTS if name != part]).scorer.named_parameters())
+    others = dict(trained(freeze=[part]).scorer.named_parameters())
     for name, parameter in PARTS.items():
         assert torch.equal(alone[parameter], before[parameter]) == (name != part), name
         assert torch.equal(others[parameter], before[parameter]) == (name == part), name
 
 
-def test_without_a_linear_term(tmp_path):
-    ranker = fit(tmp_path, linear=False)
+def test_without_a_linear_term():
+    ranker = trained(linear=False)
     assert ranker.scorer.linear is None and "scorer.linear" not in ranker.state_dict()
-    torch.testing.assert_close(scores_of(start(tmp_path, linear=False)), scores_of(start(tmp_path)))
+    np.testing.assert_array_equal(scores_of(start(linear=False), lists(2)), scores_of(start(), lists(2)))
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_every_loss_lowers_itself(tmp_path, loss):
+def test_every_loss_lowers_itself(loss):
     batch = lists(0)[:]
     values = []
     for epochs, freeze in ((1, list(PARTS)), (8, [])):
-        ranker = fit(tmp_path, epochs, loss=loss, freeze=freeze, lr=0.02, kernel="laplace")
+        ranker = trained(epochs=epochs, loss=loss, freeze=freeze, lr=0.02, kernel="laplace")
         with torch.no_grad():
             x = ranker.transform(batch.x, batch.offsets)
             values.append(float(ranker.loss(batch._replace(x=x)).sum()))
@@ -103,6 +105,7 @@ def test_every_loss_lowers_itself(tmp_path, loss):
 
 
 def test_the_gradient_at_an_anchor_is_finite():
+    torch.manual_seed(0)
     ranker = LGMMLNet(FEATURES, metrics=2, kernel="laplace", transform="none", loss="ranknet")
     anchor = torch.randn(FEATURES)
     with torch.no_grad():
@@ -113,60 +116,34 @@ def test_the_gradient_at_an_anchor_is_finite():
     assert x.grad.isfinite().all() and all(p.grad.isfinite().all() for p in ranker.scorer.parameters())
 
 
-def test_scores_are_those_of_the_formula(tmp_path):
-    ranker, test = fit(tmp_path, kernel="rbf", beta=1.5), lists(2)
+def test_scores_are_those_of_the_formula():
+    ranker, test = trained(kernel="rbf", beta=1.5), lists(2)
     scorer, rows = ranker.scorer, ranker.transform(test.x, test.offsets)
     anchors = torch.linalg.solve(scorer.factors.mT.double(), scorer.shifts.double())
     with torch.no_grad():
         z = mahalanobis(rows.double(), anchors, scorer.factors.double()) / scorer.log_tau.double().exp()
         expected = torch.exp(-0.75 * z.square()) @ scorer.weights.double() + rows.double() @ scorer.linear.double()
-    torch.testing.assert_close(scores_of(ranker).double(), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(scores_of(ranker, test), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("transform", ["standard", {"name": "pca", "variance": 0.7}], ids=str)
-def test_a_checkpoint_is_all_that_is_needed(tmp_path, transform):
-    ranker = LGMMLNet(FEATURES, metrics=4, closed_form=CLOSED, freeze=["tau"], transform=transform)
-    runner = trainer(tmp_path, 2)
-    runner.fit(ranker, datamodule=data())
-    runner.save_checkpoint(tmp_path / "saved.ckpt")
-    loaded = torchrank.load(tmp_path / "saved.ckpt")
-    assert torch.equal(scores_of(loaded), scores_of(ranker.eval()))
-    assert not loaded.scorer.log_tau.requires_grad
+def test_parts_stay_frozen_where_the_transform_decides_their_sizes():
+    ranker = trained(freeze=["tau", "metrics"], transform={"name": "pca", "variance": 0.7})
+    width = ranker.transform.num_outputs
+    assert width < FEATURES and ranker.scorer.factors.shape == (4, width, width)
+    trains = {name for name, part in ranker.scorer.named_parameters() if part.requires_grad}
+    assert trains == {"shifts", "weights", "linear"}
 
 
-def test_resumed_it_does_not_start_again(tmp_path):
-    whole, make = fit(tmp_path / "whole", 4), {"metrics": 4, "closed_form": CLOSED, "lr": 0.05}
-    trainer(tmp_path / "cut", 2).fit(LGMMLNet(FEATURES, **make), datamodule=data())
-    resumed = LGMMLNet(FEATURES, **make)
-    resumed.prepare = None  # it would fail
-    last = tmp_path / "cut/last.ckpt"
-    trainer(tmp_path / "cut", 4).fit(resumed, datamodule=data(), ckpt_path=last, weights_only=True)
-    torch.testing.assert_close(scores_of(resumed.eval()), scores_of(whole), rtol=1e-5, atol=1e-5)
-
-
-def test_shuffled_test_labels_change_no_score(tmp_path):
-    ranker, wrong, runner = fit(tmp_path), lists(2), trainer(tmp_path)
-    wrong.labels = wrong.labels.flip(0)
-    one, other = (
-        torch.cat(runner.predict(ranker, datamodule=RankingDataModule.from_sets(train=lists(0), test=test)))
-        for test in (lists(2), wrong)
-    )
-    assert torch.equal(one, other)
-
-
-def test_a_shared_corpus_is_its_flat_copy(tmp_path):
-    flat = lists(0)
-    order = torch.randperm(len(flat.x), generator=torch.Generator().manual_seed(0))
-    corpus = RankingSet(flat.x[order], flat.labels, flat.offsets, index=order.argsort())
-    other = fit(tmp_path, module=RankingDataModule.from_sets(train=corpus, val=lists(1), batch_documents=40))
-    torch.testing.assert_close(scores_of(other), scores_of(fit(tmp_path)), rtol=1e-4, atol=1e-4)
+def test_a_shared_corpus_is_its_flat_copy():
+    one, other = (scores_of(trained(train), lists(2)) for train in (lists(0), with_corpus(lists(0))))
+    np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"freeze": ["factors"]}, "cannot freeze factors: choose among metrics, anchors"),
-    ({"kernel": "localized"}, "unknown kernel 'localized'"),
-    ({"closed_form": {"t": 2.0}}, "t=2.0 is not between"),
-    ({"loss": "x"}, "unknown loss 'x'"),
+    ({"freeze": ["factors"]}, "cannot freeze factors: choose from metrics, anchors"),
+    ({"kernel": "localized"}, "unknown kernel='localized'"),
+    ({"closed_form": {"t": 2.0}}, "t must be >= 0 and <= 1, got 2.0"),
+    ({"loss": "x"}, "unknown loss='x'"),
 ])  # fmt: skip
 def test_options_are_checked(change, message):
     with pytest.raises(ValueError, match=message):
@@ -181,12 +158,10 @@ def test_query_vectors_are_refused():
 @pytest.mark.parametrize("kernel", ["distance", "rbf"])
 @pytest.mark.parametrize("linear", [True, False])
 def test_compiled_and_predicted_scores(tmp_path, kernel, linear):
-    module = data()
-    ranker = LGMMLNet(FEATURES, metrics=3, kernel=kernel, linear=linear, closed_form={"queries_per_metric": 3}, lr=0.1)
-    fitting = trainer(tmp_path, max_epochs=2)
-    fitting.fit(ranker, datamodule=module)
-    test = module.sets["test"]
-    expected = ranker(test.x, test.offsets).detach()
-    found = ranker.compiled()(ranker.transform(test.x, test.offsets))
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(torch.cat(fitting.predict(ranker, datamodule=module)), expected, rtol=1e-4, atol=1e-5)
+    ranker, test = trained(metrics=3, kernel=kernel, linear=linear, lr=0.1), lists(2)
+    compiled = ranker.compiled()(ranker.transform(test.x, test.offsets))
+    batch = test.to("cpu", ranker.transform)[:]
+    with torch.no_grad():
+        found = [compiled, *trainer(tmp_path).predict(ranker, datamodule=data(1000)), ranker.predict_step(batch)]
+    for scores in found:
+        np.testing.assert_allclose(scores, scores_of(ranker, test), rtol=1e-4, atol=1e-5)

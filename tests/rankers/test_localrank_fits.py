@@ -1,35 +1,51 @@
-"""LocalRank as a ranker: the choice of clusters, rounds and resume, checkpoints, bases, forms of data, refusals.
+"""LocalRank as a ranker: the choice of clusters, its parts and what they read, bases, forms of data, refusals.
 
 Its clusters and models are compared with a plain form in tests/rankers/test_localrank.py.
 """
-
-import signal
 
 import numpy as np
 import pytest
 import torch
 
 import torchrank
-from tests.rankers.localrank_reference import Plain, module, queries, quick
-from tests.rankers.rounds import check_every_cut, check_every_interrupt, equal_states, interrupted
-from tests.rankers.small import FEATURES, data, trainer
-from torchrank import LocalRank, RankingDataModule, RankingSet
+from tests.rankers.by_hand import begin, resumed, same_state, take_rounds
+from tests.rankers.small import measured, trainer
+from tests.reference.localrank import Plain, queries
+from torchrank import (
+    ConvergenceWarning,
+    DataWarning,
+    LocalRank,
+    RankingDataModule,
+    RankingSet,
+    SingleFeature,
+    TrainingLists,
+)
 from torchrank.data import SparseRows
+from torchrank.data.rows import Chunks
 from torchrank.functional import ndcg
 from torchrank.rankers.localrank.ranker import smallest_not_worse
 
-SMALL = {"clusters": [2, 3], "transform": None, "min_lists": 1, "base_options": {"l2": 0.3}}
+SMALL = {"clusters": [2, 3], "transform": None, "min_lists": 1, "base_options": {"l2": 0.3}, "rounds": 30}
 FAST = {"base": "singlefeature", "base_options": {}, "rounds": 1}
+NETWORK = {"base": "neural", "base_options": {"scorer_options": {"hidden": [3], "dropout": 0.5}}}
 
 
-def fit(given=None, rounds=30, **options):
-    ranker = LocalRank(4, rounds=rounds, **SMALL | options)
-    quick(rounds).fit(ranker, datamodule=given or module())
-    return ranker
+def make(**options):
+    return LocalRank(4, **SMALL | options)
+
+
+def fit(train=None, val=None, **options):
+    epochs = options.pop("epochs", None)
+    return make(**options).fit(train or queries(0), val or queries(1, 9), epochs=epochs, batch_documents=50)
+
+
+def data(**sets):
+    given = {"train": queries(0), "val": queries(1, 9), "test": queries(2, 8)}
+    return RankingDataModule.from_sets(**given | sets, batch_documents=50)
 
 
 def scores_of(ranker, lists):
-    return ranker(lists.x, lists.offsets).detach()
+    return ranker(lists.x, lists.offsets, index=lists.index).detach()
 
 
 # ---- the number of clusters -----------------------------------------------------------------------------------------
@@ -61,49 +77,85 @@ def test_the_rule_of_one_standard_error():
     assert smallest_not_worse(torch.tensor([[0.1, np.nan], [0.9, np.nan]])) == (0, 0.0, 0.0)
 
 
+@pytest.mark.parametrize("through", ["fit", "trainer"])
 @pytest.mark.parametrize(("noise", "helps"), [(0.3, True), (30.0, False)])
-def test_validation_chooses_among_all_numbers_and_one(noise, helps):
-    given = module(queries(0, noise=noise), queries(1, 16, noise))
-    ranker, val = fit(given), given.sets["val"]
+def test_validation_chooses_among_all_numbers_and_one(noise, helps, through, tmp_path):
+    train, val = queries(0, noise=noise), queries(1, 16, noise)
+    ranker, runner = make(), trainer(tmp_path, 30)
+    if through == "fit":
+        ranker.fit(train, val, batch_documents=50)
+    else:
+        runner.fit(ranker, datamodule=data(train=train, val=val))
     assert ranker.numbers == [1, 2, 3]
     chosen, values = int(ranker.chosen), []
     for row in range(3):
         ranker.chosen.fill_(row)
         values.append(ndcg(scores_of(ranker, val), val.labels, val.offsets, k=10).double().numpy())
     assert chosen == plain_choice(np.array(values)) and helps == (chosen > 0)
-    measured = ranker.measured["val"]["default"]
-    np.testing.assert_allclose(measured["per_query"]["ndcg@10"], values[chosen], rtol=1e-6)
-    assert measured["measures"]["ndcg@10"] == pytest.approx(np.nanmean(values[chosen]))
     assert ranker.findings["clusters"] == [1, 2, 3][chosen]
     best = np.nanmean(values, 1)
-    assert f"{[1, 2, 3][best.argmax()]} ({max(best) - best[0]:+.4f}" in ranker.findings["of validation"]
-    alone, row = fit(given, clusters=3), 2
-    ranker.chosen.fill_(row)
+    assert f"{[1, 2, 3][best.argmax()]} ({max(best) - best[0]:+.4f}" in ranker.findings["validation"]
+    if through == "trainer":  # what is measured and watched is the chosen number
+        np.testing.assert_allclose(measured(runner, "val")["per_query"]["ndcg@10"], values[chosen], rtol=1e-6)
+        assert runner.callback_metrics["val/ndcg@10"] == pytest.approx(np.nanmean(values[chosen]))
+    alone = fit(train, val, clusters=3)
+    ranker.chosen.fill_(2)
     torch.testing.assert_close(scores_of(alone, val), scores_of(ranker, val), rtol=1e-4, atol=1e-5)
 
 
-def test_neither_test_lists_nor_validation_labels_touch_the_models():
-    ranker = fit()
-    other = queries(7, 5)
-    equal_states(ranker, fit(module(test=RankingSet(1e3 * other.x, 2 - other.labels, other.offsets))), exact=True)
+def test_the_labels_of_validation_lists_do_not_touch_the_models():
     val = queries(1, 9)
-    turned = fit(module(val=RankingSet(val.x, 2 - val.labels, val.offsets)))
+    ranker, turned = fit(), fit(val=RankingSet(val.x, 2 - val.labels, val.offsets))
     turned.chosen.copy_(ranker.chosen)
-    equal_states(ranker, turned, exact=True)
+    same_state(ranker, turned)
+
+
+def test_the_best_round_is_kept_with_the_number_that_was_chosen_in_it():
+    """Where the fit is not certified: rounds and numbers of clusters are chosen together."""
+    train, val, options = queries(0, noise=0.3), queries(1, 16, 0.3), {"base": "rankboost", "base_options": {"bins": 8}}
+    kept, by_hand = fit(train, val, rounds=8, **options), make(rounds=8, **options)
+    begin(by_hand, train, 50)
+    found = []
+    for number in range(8):
+        take_rounds(by_hand, number, number + 1)
+        values = []
+        for row in range(3):
+            by_hand.chosen.fill_(row)
+            values.append(ndcg(scores_of(by_hand, val), val.labels, val.offsets, k=10).double().numpy())
+        chosen = plain_choice(np.array(values))
+        found.append((np.nanmean(values[chosen]), chosen))
+    best = max(range(8), key=lambda number: (found[number][0], -number))
+    assert int(kept.done.max()) == best + 1 < 8 and int(kept.chosen) == found[best][1] > 0
 
 
 def test_tested_as_it_was_chosen(tmp_path):
     """The number of clusters of the checkpoint, and no other one is tried."""
-    given = module(queries(0, noise=0.3), queries(1, 16, 0.3))
-    ranker = LocalRank(4, rounds=30, **SMALL)
-    trainer(tmp_path, 30).fit(ranker, datamodule=given)
+    given = data(train=queries(0, noise=0.3), val=queries(1, 16, 0.3))
+    ranker, runner = make(), trainer(tmp_path, 30)
+    runner.fit(ranker, datamodule=given)
     again, test = torchrank.load(tmp_path / "last.ckpt"), given.sets["test"]
     assert again.chosen == ranker.chosen > 0 and again.findings == ranker.findings
-    quick(1).test(again, datamodule=given, verbose=False)
+    other = trainer(tmp_path)
+    other.test(again, datamodule=given, verbose=False)
     expected = ndcg(scores_of(ranker, test), test.labels, test.offsets, k=10).nanmean()
-    assert again.measured["test"]["default"]["measures"]["ndcg@10"] == pytest.approx(float(expected))
-    quick(1).validate(again, datamodule=given, verbose=False)
-    assert again.measured["val"]["default"]["measures"] == pytest.approx(ranker.measured["val"]["default"]["measures"])
+    assert measured(other, "test")["measures"]["ndcg@10"] == pytest.approx(float(expected))
+    other.validate(again, datamodule=given, verbose=False)
+    assert measured(other, "val")["measures"] == pytest.approx(measured(runner, "val")["measures"])
+
+
+@pytest.mark.parametrize(
+    ("model", "how"),
+    [
+        (FAST, {"limit_val_batches": 0}),
+        (NETWORK, {"num_sanity_val_steps": 2, "check_val_every_n_epoch": 9}),
+    ],
+    ids=["no validation", "a look at untrained networks"],
+)
+def test_a_warning_says_that_no_validation_has_chosen(tmp_path, model, how):
+    ranker = make(**model)
+    with pytest.warns(ConvergenceWarning, match="No validation ran, so the number of clusters was not chosen"):
+        trainer(tmp_path, 1, monitor=None, **how).fit(ranker, datamodule=data())
+    assert ranker.chosen == 0 and "validation" not in ranker.findings
 
 
 # ---- partitions and searches ----------------------------------------------------------------------------------------
@@ -128,6 +180,16 @@ def test_hashed_search_with_buckets_for_everyone_is_exact():
     torch.testing.assert_close(scores_of(hashed, test), scores_of(exact, test))
 
 
+def test_hash_tables_follow_a_second_fit():
+    lsh, test = {"bits": 6, "tables": 8, "rerank": 3}, queries(2, 8)
+    again = fit(clusters=4, lsh=lsh, **FAST)
+    again.nearest(test.x, test.offsets)  # makes tables of the first training lists
+    again.fit(queries(7), batch_documents=50)
+    fresh = fit(queries(7), clusters=4, lsh=lsh, **FAST)
+    for name, found in fresh.nearest(test.x, test.offsets).items():
+        assert torch.equal(again.nearest(test.x, test.offsets)[name], found)
+
+
 @pytest.mark.parametrize("similarity", ["subspace", "weighted", "skew", "jeffreys"])
 def test_other_similarities(similarity):
     """Every list is in its own cluster, and is most similar to itself."""
@@ -137,72 +199,114 @@ def test_other_similarities(similarity):
     assert torch.equal(ranker.nearest(train.x, train.offsets)["list"][shaped], shaped)
 
 
-# ---- rounds and checkpoints -----------------------------------------------------------------------------------------
+# ---- the parts ------------------------------------------------------------------------------------------------------
 
 
-def make(base="rankboost", **options):
-    """A ranker whose parts' sums over processes are its own."""
-    given = {"rounds": 2, "clusters": [2], "min_lists": 1, "transform": "standard"}
-    ranker = LocalRank(FEATURES, base=base, **given | options)
+def test_rows_are_read_and_transformed_once_for_all_parts(monkeypatch, tmp_path):
+    """As often as for one ranker, and no part has a datamodule of its own."""
+    read, modules, iterate, construct = [], [], Chunks.__iter__, RankingDataModule.__init__
+    monkeypatch.setattr(Chunks, "__iter__", lambda self: read.append(len(self.x)) or iterate(self))
+    monkeypatch.setattr(
+        RankingDataModule, "__init__", lambda self, *a, **o: modules.append(1) or construct(self, *a, **o)
+    )
+    for transform in (None, "standard", {"name": "pca", "variance": 0.9}):
+        counts, local = [], make(clusters=[2, 3, 5], transform=transform, **FAST)
+        for ranker in (SingleFeature(4, transform=transform), local):
+            read.clear()
+            ranker.fit(queries(0), queries(1, 9))
+            counts.append(list(read))
+        assert counts[0] == counts[1] != [] and len(local.parts) > 5
+    assert not modules
+    given = data()
+    trainer(tmp_path, 1).fit(make(**FAST), datamodule=given)
+    assert len(modules) == 1  # the user's
+
+
+def test_in_a_round_each_part_reads_its_own_lists_as_often_as_its_base_asks(monkeypatch):
+    """SingleFeature asks for one sum: all lists once by the global model, and at most once for each number of
+    clusters, since lists without a shape are in none. To cluster, each list is read once."""
+    entries, iterate = [], TrainingLists.__iter__
+
+    def counted(self):
+        for batch in iterate(self):
+            entries.append(len(batch.labels))
+            yield batch
+
+    monkeypatch.setattr(TrainingLists, "__iter__", counted)
+    ranker, train = make(clusters=[2, 3, 5], **FAST), queries(0)
+    begin(ranker, train, 50)
+    first = entries[0]  # how wide the rows are
+    assert first < sum(entries) == first + len(train.x)
+    entries.clear()
+    take_rounds(ranker, 0, 1)
+    lengths, places = train.offsets.diff(), ranker._places()
+    own = [int(lengths[ranker.clusters.labels[row] == each].sum()) for row, each in places]
+    assert sum(entries) == len(train.x) + sum(own) <= 4 * len(train.x)
+    assert len(own) == len(ranker.parts) - 1 > 5 and ranker.converged
+
+
+def test_an_interrupt_inside_a_round_does_not_repeat_the_parts_that_are_through():
+    options = {"base": "rankboost", "base_options": {"bins": 8}, "clusters": 2, "rounds": 3}
+    whole, cut = make(**options), make(**options)
+    training = begin(whole, queries(0), 50)
+    take_rounds(whole, 0, 3)
+    begin(cut, queries(0), 50)
+    take_rounds(cut, 0, 2)
+    last, go_on = cut.parts[2], cut.parts[2].round
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    last.round = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        take_rounds(cut, 2, 3)
+    assert cut.done.tolist() == [3, 3, 2]
+    again = resumed(cut, lambda: make(**options), training)
+    last.round = go_on
+    for ranker in (cut, again):  # in the same process, and from its state in another one
+        take_rounds(ranker, 2, 3)
+        assert ranker.done.tolist() == [3, 3, 3]
+        same_state(whole, ranker)
+
+
+def test_fitted_again_it_starts_over():
+    """Also where there are fewer parts than before."""
+    few = queries(0).subset(np.array([0, 2, 5]))
+    again = fit(base="rankboost", base_options={}, rounds=2)
+    assert len(again.parts) > 3
+    with pytest.warns(DataWarning, match="3 clusters were requested of 1 lists"):
+        again.fit(few, queries(1, 9), batch_documents=50)
+        fresh = fit(few, base="rankboost", base_options={}, rounds=2)
+    assert len(again.parts) == len(fresh.parts) == 2
+    same_state(fresh, again)
+
+
+def test_parts_take_the_mode_of_the_ranker_that_loads_them():
+    """Dropout of parts that are made when a state is loaded would change the scores of a ranker in evaluation mode."""
+    ranker, test = fit(epochs=2, **NETWORK), queries(2, 8)
+    other = make(**NETWORK).eval()
+    other.load_state_dict(ranker.state_dict())
+    assert torch.equal(scores_of(other, test), scores_of(ranker, test))
+    other.train().load_state_dict(ranker.state_dict())
+    assert all(part.training for part in other.modules())
+
+
+def test_parts_start_in_the_precision_of_the_trainer(tmp_path):
+    """With lr=0 they stay where the closed form put them, which is not rounded to 32 bits on the way."""
+    ranker = make(base="lgmml_net", base_options={"metrics": 2, "lr": 0.0}, min_lists=3)
+    trainer(tmp_path, 1, precision="64-true").fit(ranker, datamodule=data(train=queries(0, flat=False)))
     for part in ranker.parts:
-        part._reduce = lambda tensor: ranker._reduce(tensor)
-    return ranker
+        assert (part.scorer.factors != part.scorer.factors.float().double()).any()
 
 
-@pytest.mark.parametrize(
-    ("base", "options"),
-    [
-        ("rankboost", {"base_options": {"bins": 8}}),
-        ("listnet", {"base_options": {"l2": 0.01}, "assignment": "shrink", "clusters": [2, 3]}),
-    ],
-)
-def test_cut_after_any_round_the_fit_ends_the_same(tmp_path, base, options):
-    check_every_cut(tmp_path, lambda: make(base, **options), 2)
-
-
-def test_a_network_is_cut_and_goes_on(tmp_path):
-    def network():
-        torch.manual_seed(0)
-        return make("neural", base_options={"scorer_options": {"hidden": [3]}})
-
-    check_every_cut(tmp_path, network, 2)
-
-
-def test_an_interrupt_at_a_sum_loses_nothing(tmp_path):
-    check_every_interrupt(tmp_path, lambda: make(base_options={"bins": 4}), 2, step=5)
-
-
-def test_an_interrupt_inside_a_round_does_not_repeat_the_parts_that_are_through(tmp_path):
-    whole, cut, before = make(rounds=3), make(rounds=3), signal.getsignal(signal.SIGINT)
-    count = interrupted(whole)
-    quick(3).fit(whole, datamodule=data())
-    interrupted(cut, len(count) - 1)
-    stopped = trainer(tmp_path, 3)
-    with pytest.raises(SystemExit):
-        stopped.fit(cut, datamodule=data())
-    signal.signal(signal.SIGINT, before)
-    assert cut.done.tolist() == [3, 2, 0] and cut.trainer.current_epoch == 2
-    for part in cut.parts:  # as the loop would go on
-        part.trainer = stopped
-    del cut._reduce
-    assert not cut.parts.round(cut.done)
-    assert cut.done.tolist() == [3, 3, 0]
-    for name, tensor in whole.parts.state_dict().items():
-        assert torch.equal(cut.parts.state_dict()[name], tensor), name
-
-
-def test_fitted_again_it_starts_anew(tmp_path):
-    """Also where fewer parts are used than before; the checkpoint can be read."""
-    few = module(train=queries(0).subset(np.array([0, 2, 5])))
-    again, fresh = (LocalRank(4, "rankboost", {}, [2, 3], rounds=2, min_lists=1) for _ in range(2))
-    quick(2).fit(again, datamodule=module())
-    for name, ranker in (("again", again), ("fresh", fresh)):
-        with pytest.warns(UserWarning, match="3 clusters of 1 lists"):
-            trainer(tmp_path / name, 2).fit(ranker, datamodule=few)
-    assert again.parts.count == fresh.parts.count == 2
-    loaded, test = torchrank.load(tmp_path / "again" / "last.ckpt"), queries(2, 8)
-    for ranker in (again, loaded):
-        assert torch.equal(scores_of(ranker, test), scores_of(fresh, test))
+def test_what_a_part_has_to_say_at_the_end_of_its_fit_is_said():
+    """All documents of one type of lists are relevant: the model of their cluster is 0."""
+    train = queries(0, flat=False)
+    odd = torch.repeat_interleave(torch.arange(14) % 2, train.offsets.diff())
+    given = RankingSet(train.x, train.labels + odd, train.offsets)
+    with pytest.warns(ConvergenceWarning, match="w = 0 is the best model found"):
+        ranker = fit(given, base="svmmap", base_options={"eps": 0.1}, clusters=2, min_lists=3, rounds=200)
+    assert ranker.converged and [bool(part.weight.any()) for part in ranker.parts].count(False) == 1
 
 
 # ---- bases ----------------------------------------------------------------------------------------------------------
@@ -212,7 +316,9 @@ BASES = {
     "rankboost": {"bins": 8},
     "adarank": {},
     "gbdt": {"min_leaf": 2, "leaves": 3, "threads": 1},
+    "singlefeature": {},
     "svmmap": {},
+    "ranksvm": {},
     "domination": {},
     "pamir": {},
     "gmml": {},
@@ -224,17 +330,17 @@ BASES = {
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_every_base(tmp_path, base):
-    """Fitted, chosen, saved, loaded and tested; a cluster's lists are ranked by its part."""
-    given = module(queries(0, flat=False))
-    ranker = LocalRank(4, base, BASES[base], [2], rounds=2, min_lists=3, transform="standard")
-    trainer(tmp_path, 2).fit(ranker, datamodule=given)
-    assert ranker.parts.count == 3
-    again, train = torchrank.load(tmp_path / "last.ckpt"), given.sets["train"]
+def test_every_base(base):
+    """Fitted, chosen, loaded from its state; a cluster's lists are ranked by its part."""
+    train, test = queries(0, flat=False), queries(2, 8)
+    options = {"base": base, "base_options": BASES[base], "clusters": [2], "rounds": 2, "min_lists": 3}
+    ranker = fit(train, transform="standard", epochs=2, **options)
+    assert len(ranker.parts) == 3
+    again = make(transform="standard", **options).eval()
+    again.load_state_dict(ranker.state_dict())
     for each in (ranker, again):
         each.chosen.fill_(1)
-    quick(1).test(again, datamodule=given, verbose=False)
-    assert 0 < again.measured["test"]["default"]["measures"]["ndcg@10"] <= 1
+    assert 0 < ndcg(scores_of(again, test), test.labels, test.offsets, k=10).nanmean() <= 1
     scores, parts = scores_of(ranker, train), ranker.nearest(train.x, train.offsets)["part"]
     assert torch.equal(scores_of(again, train), scores) and set(parts.tolist()) == {1, 2}
     batch = ranker.inputs(train.x, train.offsets)
@@ -244,10 +350,7 @@ def test_every_base(tmp_path, base):
 
 
 def test_the_loss_of_a_list_is_that_of_all_lists_and_of_its_cluster():
-    torch.manual_seed(0)
-    ranker = fit(base="lambdarank", base_options={"lr": 0.1}, rounds=2)
-    train = queries(0)
-    assert len(ranker.parts) == 6 and ranker.parts.count < 6
+    ranker, train = fit(base="lambdarank", base_options={"lr": 0.1}, epochs=2), queries(0)
     batch = train[torch.tensor([3, 0, 2, 9])]
     expected = ranker.parts[0].loss(batch)
     for place, number in enumerate(batch.query.tolist()):
@@ -261,46 +364,58 @@ def test_the_loss_of_a_list_is_that_of_all_lists_and_of_its_cluster():
 # ---- forms of data --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("base", "assignment"), [("listnet", "hard"), ("listnet", "shrink"), ("lambdarank", "soft")])
+@pytest.mark.parametrize(
+    ("base", "assignment"),
+    [
+        ("listnet", "hard"),
+        ("listnet", "shrink"),
+        ("lambdarank", "soft"),
+        ("lambdarank", "shrink"),
+        ("svmmap", "shrink"),
+        ("domination", "shrink"),
+        ("pamir", "hard"),
+        ("lgmml", "soft"),
+    ],
+)
 def test_a_shared_corpus_is_its_flat_copy(base, assignment):
-    flat = {split: queries(seed, 10) for seed, split in enumerate(("train", "val", "test"))}
+    flat = {split: queries(seed, 10) for seed, split in enumerate(("train", "test"))}
     corpus = torch.cat([given.x for given in flat.values()]).flip(0)
     shared, end = {}, len(corpus)
     for split, given in flat.items():
         index = torch.arange(end - 1, end - 1 - len(given.x), -1)
         shared[split] = RankingSet(corpus, given.labels, given.offsets, index=index)
         end -= len(given.x)
-    options = {"base": base, "assignment": assignment, "rounds": 4, "base_options": {}, "clusters": 3}
-    one, other = (fit(RankingDataModule.from_sets(**sets, batch_documents=50), **options) for sets in (flat, shared))
-    test = shared["test"]
-    found = other(test.x, test.offsets, index=test.index).detach()
+    base_options = {"metrics": 2, "tau": 1.0} if base == "lgmml" else {}  # else tau is that of a sample of the rows
+    options = {"base": base, "assignment": assignment, "rounds": 4, "base_options": base_options, "clusters": 3}
+    one, other = (fit(sets["train"], sets["test"], epochs=4, **options) for sets in (flat, shared))
+    found = scores_of(other, shared["test"])
     torch.testing.assert_close(found, scores_of(one, flat["test"]), rtol=1e-4, atol=1e-5)
     assert torch.equal(one.clusters.labels, other.clusters.labels) and found.std() > 0
 
 
 def test_batches_change_nothing():
-    one, small = (
-        fit(RankingDataModule.from_sets(**module().sets, batch_documents=size), 4, base="rankboost", base_options={})
-        for size in (10_000, 20)
-    )
-    equal_states(one, small)
+    options = {"base": "rankboost", "base_options": {}, "rounds": 4}
+    one, small = (make(**options).fit(queries(0), queries(1, 9), batch_documents=size) for size in (10_000, 20))
+    same_state(one, small, 1e-12)
 
 
 def test_all_lists_without_a_shape():
     """There is nothing to cluster, and the global model ranks."""
     train = queries(0)
     x = train.x[train.offsets[:-1]].repeat_interleave(train.offsets.diff(), 0)
-    ranker = fit(module(train=RankingSet(x, train.labels, train.offsets)))
-    assert not ranker.models.any() and ranker.parts.count == 1 and (ranker.clusters.labels[1:] == -1).all()
+    ranker = fit(RankingSet(x, train.labels, train.offsets))
+    assert not ranker.models.any() and len(ranker.parts) == 1 and (ranker.clusters.labels[1:] == -1).all()
     assert ranker.nearest(train.x, train.offsets)["list"].tolist() == [-1] * 14
     assert torch.isfinite(scores_of(ranker, train)).all()
 
 
-def test_a_transform_that_sizes_the_rows(tmp_path):
-    ranker, test = LocalRank(4, rounds=3, **SMALL | {"transform": {"name": "pca", "variance": 0.8}}), queries(2, 8)
-    trainer(tmp_path, 3).fit(ranker, datamodule=module())
+@pytest.mark.parametrize("assignment", ["hard", "shrink"])
+def test_a_transform_that_decides_the_width_of_the_rows(assignment):
+    options, test = {"transform": {"name": "pca", "variance": 0.8}, "assignment": assignment}, queries(2, 8)
+    ranker, again = fit(**options), make(**options).eval()
     assert ranker.parts[0].num_features == ranker.transform.num_outputs < 4
-    assert torch.equal(scores_of(torchrank.load(tmp_path / "last.ckpt"), test), scores_of(ranker, test))
+    again.load_state_dict(ranker.state_dict())
+    assert torch.equal(scores_of(again, test), scores_of(ranker, test))
 
 
 def test_training_lists_are_those_of_the_plain_form_after_a_transform():
@@ -317,32 +432,35 @@ def test_training_lists_are_those_of_the_plain_form_after_a_transform():
     ("given", "message"),
     [
         ({"base": "mlr"}, "unknown base='mlr': choose one of listnet"),
-        ({"base_options": {"transform": "standard"}}, "base_options have transform: set it for the whole"),
-        ({"base_options": {"rounds": 3}}, "base_options have rounds: set it for the whole"),
-        ({"base": "pamir", "base_options": {"per_topic": True}}, "per_topic, a model of each list"),
-        ({"clusters": [0, 2]}, r"clusters=\[0, 1, 2\].*1 at least"),
-        ({"clusters": 2.0}, r"clusters=\[2\.0\]"),
-        ({"clusters": True}, r"clusters=\[True\]"),
-        ({"min_lists": 0}, "min_lists=0"),
-        ({"components": 0}, "components=0"),
-        ({"components": "all"}, "components='all' is a number of principal directions, or auto"),
-        ({"variance": 0.0}, r"variance=0\.0 is a share"),
-        ({"variance": float("nan")}, "variance=nan is a share"),
+        (
+            {"base_options": {"transform": "standard"}},
+            "base_options cannot have transform: set model.transform instead",
+        ),
+        ({"base_options": {"rounds": 3}}, "base_options cannot have rounds: set model.rounds instead"),
+        ({"base": "pamir", "base_options": {"per_topic": True}}, "base_options cannot have per_topic"),
+        ({"clusters": [0, 2]}, r"clusters must be >= 1, got 0"),
+        ({"clusters": 2.0}, r"clusters must be an integer >= 1, got 2\.0"),
+        ({"clusters": True}, r"clusters must be an integer >= 1, got True"),
+        ({"min_lists": 0}, "min_lists must be >= 1, got 0"),
+        ({"components": 0}, "components must be an integer >= 1 or auto, got 0"),
+        ({"components": "all"}, "components must be an integer >= 1 or auto, got 'all'"),
+        ({"variance": 0.0}, r"variance must be > 0 and <= 1, got 0\.0"),
+        ({"variance": float("nan")}, "variance must be a number > 0 and <= 1, got nan"),
         ({"similarity": "cosine"}, "unknown similarity='cosine': choose one of ordered"),
         ({"partition": "labels"}, "unknown partition='labels': choose one of clouds, random"),
         ({"assignment": "gate"}, "unknown assignment='gate': choose one of hard, soft, shrink"),
-        ({"assignment": "soft", "similarity": "mean"}, "assignment=soft needs a similarity of 0 to 1"),
-        ({"assignment": "shrink", "base": "rankboost"}, "assignment=shrink corrects linear models, base=rankboost"),
-        ({"assignment": "shrink", "base": "gbdt"}, "assignment=shrink corrects linear models, base=gbdt"),
-        ({"assignment": "shrink", "base": "neural"}, "assignment=shrink corrects linear models, base=neural"),
-        ({"temperature": 0.0}, r"temperature=0\.0 and stiffness=3\.0 must be positive"),
-        ({"stiffness": -1.0}, r"stiffness=-1\.0 must be positive"),
-        ({"choose_by": "domination_error"}, "choose_by=domination_error is better when it is smaller"),
-        ({"lsh": {"bits": 3}}, "with bits, tables and rerank"),
-        ({"lsh": {"bits": 63, "tables": 1, "rerank": 1}}, "bits are 1 to 62, tables and rerank 1 at least"),
-        ({"lsh": {"bits": 3, "tables": 0, "rerank": 1}}, "bits are 1 to 62, tables and rerank 1 at least"),
-        ({"lsh": {"bits": 3, "tables": 1, "rerank": 0}}, "bits are 1 to 62, tables and rerank 1 at least"),
-        ({"lsh": {"bits": 3, "tables": 1, "rerank": 1}, "similarity": "squared"}, "hashed search is for simil"),
+        ({"assignment": "soft", "similarity": "mean"}, "assignment=soft needs a similarity from 0 to 1"),
+        ({"assignment": "shrink", "base": "rankboost"}, "assignment=shrink corrects linear models, not base=rankboost"),
+        ({"assignment": "shrink", "base": "gbdt"}, "assignment=shrink corrects linear models, not base=gbdt"),
+        ({"assignment": "shrink", "base": "neural"}, "assignment=shrink corrects linear models, not base=neural"),
+        ({"temperature": 0.0}, r"temperature must be > 0, got 0\.0"),
+        ({"stiffness": -1.0}, r"stiffness must be > 0, got -1\.0"),
+        ({"choose_by": "domination_error"}, "choose_by must be a measure to maximise, got domination_error"),
+        ({"lsh": {"bits": 3}}, "lsh needs bits, tables and rerank, and similarity=ordered"),
+        ({"lsh": {"bits": 63, "tables": 1, "rerank": 1}}, "lsh.bits must be from 1 to 62"),
+        ({"lsh": {"bits": 3, "tables": 0, "rerank": 1}}, "lsh.tables and lsh.rerank >= 1"),
+        ({"lsh": {"bits": 3, "tables": 1, "rerank": 0}}, "lsh.tables and lsh.rerank >= 1"),
+        ({"lsh": {"bits": 3, "tables": 1, "rerank": 1}, "similarity": "squared"}, "got lsh=.*, similarity=squared"),
     ],
 )
 def test_wrong_options_are_refused(given, message):
@@ -350,15 +468,15 @@ def test_wrong_options_are_refused(given, message):
         LocalRank(4, **given)
 
 
-def test_a_choice_without_lists_or_measure_is_refused():
-    train = RankingDataModule.from_sets(train=queries(0))
+def test_a_choice_without_lists_or_measure_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"Choosing among clusters=\[1, 2, 3\] needs a validation set; pass val="):
+        make().fit(queries(0))
     with pytest.raises(
-        ValueError, match=r"clusters=\[1, 2, 3\] are chosen from on validation lists, and there are none"
+        ValueError, match=r"LocalRank chooses by ndcg@3, which is not among the measures ndcg@1, ndcg@5"
     ):
-        fit(train)
-    with pytest.raises(ValueError, match=r"choose_by=ndcg@3 is not among the measures ndcg@1, ndcg@5"):
-        fit(choose_by="ndcg@3")
-    assert fit(train, clusters=2, choose_by="ndcg@3", rounds=1).models.any()
+        trainer(tmp_path, 1).fit(make(choose_by="ndcg@3"), datamodule=data())
+    assert "by ndcg@3" in fit(choose_by="ndcg@3", **FAST).findings["validation"]  # a fit without a trainer measures it
+    assert make(clusters=2, choose_by="ndcg@3", **FAST).fit(queries(0)).models.any()
 
 
 def test_other_forms_of_data_are_refused():
@@ -371,28 +489,11 @@ def test_other_forms_of_data_are_refused():
         (shared, {"transform": "query_minmax"}, "works inside each list"),
     ):
         with pytest.raises(ValueError, match=message):
-            fit(RankingDataModule.from_sets(train=given, val=given), **options)
-    with pytest.raises(ValueError, match="LocalRank takes its training lists apart, on the device"):
-        fit(RankingDataModule.from_sets(train=train, val=train, resident=False))
+            fit(given, given, **options)
 
 
 def test_scores_before_a_fit_are_refused():
     lists, ranker = queries(0), LocalRank(4)
     for ask in (ranker, ranker.nearest):
-        with pytest.raises(ValueError, match="this LocalRank is not fitted"):
+        with pytest.raises(torchrank.NotFittedError, match="this LocalRank is not fitted"):
             ask(lists.x, lists.offsets)
-
-
-@pytest.mark.parametrize(
-    ("model", "how"),
-    [
-        (FAST, {"limit_val_batches": 0}),
-        ({"base": "neural", "base_options": {}}, {"num_sanity_val_steps": 2, "check_val_every_n_epoch": 9}),
-    ],
-    ids=["no validation", "a look at untrained networks"],
-)
-def test_numbers_that_no_validation_compared_are_told(tmp_path, model, how):
-    ranker = LocalRank(4, **SMALL | model)
-    with pytest.warns(UserWarning, match=r"clusters=\[1, 2, 3\] were never compared on validation lists"):
-        trainer(tmp_path, 1, monitor=None, **how).fit(ranker, datamodule=module())
-    assert ranker.chosen == 0 and "of validation" not in ranker.findings

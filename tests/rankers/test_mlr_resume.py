@@ -1,4 +1,7 @@
-"""MLR cut or interrupted anywhere and taken up again ends at the same state, bit by bit."""
+"""MLR cut or interrupted in the middle of a path and resumed ends at the same state, bit for bit; what may not resume.
+
+That every ranker can be cut after every round is a law of tests/laws.
+"""
 
 import signal
 from contextlib import nullcontext
@@ -9,11 +12,10 @@ from pytorch_lightning import Callback
 
 import torchrank
 from tests.rankers import small
-from tests.rankers.metric_fits import KINDS, QUICK, D, data, fit, graded, module_of, rows
+from tests.rankers.metric_fits import KINDS, QUICK, D, data, graded, of_classes, rows
 from tests.rankers.small import trainer
-from torchrank import MLR, RMLR, LocalRank, MetricBaseline, RankingSet
-from torchrank.data import SparseRows
-from torchrank.data.corpus import CorpusSet, SameClass
+from torchrank import MLR, RMLR, CheckpointError, LocalRank, MetricBaseline, RankingSet, SVMMap
+from torchrank.data import SparseRows, TrainingLists
 
 
 @pytest.fixture(autouse=True)
@@ -25,77 +27,91 @@ def interrupts():
 
 
 def assert_same(one, other, note=""):
+    """Their states, bit for bit; what is beside the tensors too."""
     assert one.state_dict().keys() == other.state_dict().keys()
-    for key, tensor in one.state_dict().items():
-        torch.testing.assert_close(other.state_dict()[key], tensor, rtol=0, atol=0, msg=f"{note} {key}")
+    for key, value in one.state_dict().items():
+        found = other.state_dict()[key]
+        same = torch.equal(found, value) if isinstance(value, torch.Tensor) else found == value
+        assert same, f"{note} {key}: {found} instead of {value}"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_checkpoints_hold_everything(tmp_path, kind):
-    """Cut after some rounds and taken up by a new ranker, the fit ends at the same state, bit for bit."""
-    options = QUICK | {"rounds": 4} | KINDS[kind]
+def mlr(kind):
+    return MLR(D, **QUICK | {"rounds": 4} | KINDS[kind]), data()
+
+
+def svmmap_path():
+    return SVMMap(small.FEATURES, C=[1.0, 3.0, 9.0], eps=1e-2, transform="standard"), small.data()
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: mlr("path"), svmmap_path, lambda: mlr("anchor")], ids=["mlr path", "svmmap path", "mlr anchor"]
+)
+def test_a_cut_after_any_round_loses_nothing(tmp_path, make):
+    """On a path a round is a whole fit: the next one starts with the cuts of the ones before, from the checkpoint."""
 
     def run(folder, epochs, **given):
-        ranker = MLR(D, **options)
-        trainer(folder, epochs, monitor="val/map").fit(ranker, datamodule=module_of(kind), weights_only=True, **given)
+        ranker, module = make()
+        trainer(folder, epochs).fit(ranker, datamodule=module, weights_only=True, **given)
         return ranker
 
     whole = run(tmp_path / "whole", 4)
-    for cut in (1, 3):
+    for cut in range(1, whole.trainer.current_epoch):
         folder = tmp_path / str(cut)
-        if cut < whole.trainer.current_epoch:
-            run(folder, cut)
-            assert_same(run(folder, 4, ckpt_path=folder / "last.ckpt"), whole, cut)
+        run(folder, cut)
+        assert_same(whole, run(folder, 4, ckpt_path=folder / "last.ckpt"), cut)
 
 
-@pytest.mark.parametrize("kind", ["map", "path"])
-def test_an_interrupt_at_any_sum_loses_nothing(tmp_path, kind):
-    options = QUICK | {"rounds": 4} | KINDS[kind]
+def count_sums(monkeypatch, stop=None):
+    """Count the sums over the training lists that a fit asks for, and interrupt it at one of them."""
+    total, calls = TrainingLists.total, []
 
-    def counted(ranker, stop=None):
-        total, calls = ranker.total, []
+    def interrupted(lists, fn, into=None):
+        calls.append(1)
+        if len(calls) == stop:
+            raise KeyboardInterrupt
+        return total(lists, fn, into)
 
-        def interrupted(fn, into=None):
-            calls.append(1)
-            if len(calls) == stop:
-                raise KeyboardInterrupt
-            return total(fn, into)
+    monkeypatch.setattr(TrainingLists, "total", interrupted)
+    return calls
 
-        ranker.total = interrupted
-        return calls
 
-    whole = MLR(D, **options)
-    calls = counted(whole)
-    trainer(tmp_path / "whole", 4, monitor="val/map").fit(whole, datamodule=data())
+def test_an_interrupt_in_the_middle_of_a_fit_of_a_path_loses_nothing(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        calls, (whole, module) = count_sums(patch), mlr("path")
+        trainer(tmp_path / "whole", 4).fit(whole, datamodule=module)
     assert len(calls) > 4
-    for stop in (1, 2, len(calls) - 1):
-        folder, cut, resumed = tmp_path / str(stop), MLR(D, **options), MLR(D, **options)
-        counted(cut, stop)
-        with pytest.raises(SystemExit):
-            trainer(folder, 4, monitor="val/map").fit(cut, datamodule=data())
+    for stop in range(1, len(calls) + 1, 2):
+        folder, (cut, module), (resumed, again) = tmp_path / str(stop), mlr("path"), mlr("path")
+        with monkeypatch.context() as patch, pytest.raises(SystemExit):
+            count_sums(patch, stop)
+            trainer(folder, 4).fit(cut, datamodule=module)
         last = folder / "last.ckpt"
         given = {"ckpt_path": last if last.exists() else None, "weights_only": True}
-        trainer(folder, 4, monitor="val/map").fit(resumed, datamodule=data(), **given)
-        assert_same(resumed, whole, stop)
+        trainer(folder, 4).fit(resumed, datamodule=again, **given)
+        assert_same(whole, resumed, stop)
+
+
+def fitted(folder, module=None, rounds=200, **options):
+    """A ranker, and its checkpoint in the folder."""
+    ranker = MLR(D, **QUICK | {"rounds": rounds} | options)
+    trainer(folder, rounds, monitor=None).fit(ranker, datamodule=module or data())
+    return ranker, folder / "last.ckpt"
 
 
 def test_resuming_a_converged_fit_runs_no_round(tmp_path):
-    fit(tmp_path).trainer.save_checkpoint(tmp_path / "last.ckpt")
+    _, last = fitted(tmp_path)
     again = MLR(D, **QUICK)
     again.round = None  # a round would fail
-    trainer(tmp_path, 200, monitor="val/map").fit(
-        again, datamodule=data(), ckpt_path=tmp_path / "last.ckpt", weights_only=True
-    )
+    trainer(tmp_path, 200).fit(again, datamodule=data(), ckpt_path=last, weights_only=True)
     assert again.converged
 
 
 def test_other_options_are_refused_but_for_more_rounds(tmp_path):
     """Bounds of another problem would prove nothing, and a converged fit would be taken for that of these options."""
-    last = tmp_path / "last.ckpt"
-    fit(tmp_path).trainer.save_checkpoint(last)
+    _, last = fitted(tmp_path)
     for given in ({"C": 33.0}, {"measure": "auc"}, {"eps": 1e-7}):
         other = MLR(D, **(QUICK | given))
-        with pytest.raises(ValueError, match=rf"made with {next(iter(given))}=.* and this MLR has .* go on with"):
+        with pytest.raises(CheckpointError, match=rf"made with {next(iter(given))}=.* but this MLR has"):
             trainer(tmp_path, 9, monitor=None).fit(other, datamodule=data(), ckpt_path=last, weights_only=True)
     more = MLR(D, **(QUICK | {"rounds": 500}))
     trainer(tmp_path, 500, monitor=None).fit(more, datamodule=data(), ckpt_path=last, weights_only=True)
@@ -108,30 +124,27 @@ def test_other_data_and_another_ranker_are_refused(tmp_path):
     class Mine(MLR):
         pass
 
-    def go_on(ranker, train, message):
+    def resume(ranker, train, message):
         module = data(form="corpus")
         module.sets["train"] = train
-        with pytest.raises(ValueError, match=message) if message else nullcontext():
+        with pytest.raises(CheckpointError, match=message) if message else nullcontext():
             trainer(tmp_path, 9, monitor=None).fit(ranker, datamodule=module, ckpt_path=last, weights_only=True)
 
-    last, train = tmp_path / "last.ckpt", graded()
-    fit(tmp_path, data(form="corpus"), rounds=2).trainer.save_checkpoint(last)
-    other = "made with other training lists"
-    go_on(MLR(D, **QUICK), graded(seed=9), other)
-    go_on(MLR(D, **QUICK), train.subset(torch.arange(len(train)).flip(0)), other)
-    train.labels = 3 - train.labels
-    go_on(MLR(D, **QUICK), train, other)
-    go_on(MetricBaseline(D, transform=None), graded(), "holds a MLR, not a MetricBaseline")
-    go_on(RMLR(D), graded(), "holds a MLR, not a RMLR")
-    go_on(Mine(D, **QUICK), graded(), None)
+    train, (_, last) = graded(), fitted(tmp_path, data(form="corpus"), rounds=2)
+    other = "the training data .* differs from the checkpoint"
+    resume(MLR(D, **QUICK), graded(seed=9), other)
+    resume(MLR(D, **QUICK), train.subset(torch.arange(len(train)).flip(0)), other)
+    upside_down = RankingSet(train.x, 3 - train.labels, train.offsets, index=train.index, queries=train.queries)
+    resume(MLR(D, **QUICK), upside_down, other)
+    resume(MetricBaseline(D, transform=None), graded(), "MLR, not a MetricBaseline")
+    resume(RMLR(D), graded(), "MLR, not a RMLR")
+    resume(Mine(D, **QUICK), graded(), None)
 
 
 def test_outlines_tell_classes_and_their_order():
     x, classes = rows(0, 12)
-    outlines = []
-    for codes in (classes, classes.flip(0), classes[torch.randperm(12, generator=torch.Generator().manual_seed(1))]):
-        relevance = SameClass(codes, codes, ("a", "b", "c"))
-        outlines.append(CorpusSet(x, x, relevance, own=torch.arange(12)).outline())
+    orders = (classes, classes.flip(0), classes[torch.randperm(12, generator=torch.Generator().manual_seed(1))])
+    outlines = [of_classes(x, codes).outline() for codes in orders]
     assert outlines[0] != outlines[1] != outlines[2] != outlines[0]
     assert all(one["rows"] == outlines[0]["rows"] and one["lists"] == outlines[0]["lists"] for one in outlines)
 
@@ -178,22 +191,26 @@ def test_every_fit_of_a_path_is_validated(tmp_path):
         assert seen.epochs == rounds
 
 
+def test_the_best_checkpoint_of_a_path_is_the_fit_that_validates_best(tmp_path):
+    """Through a trainer as by `fit` with validation lists."""
+    ranker, module = MLR(D, **QUICK | KINDS["path"]), data()
+    trainer(tmp_path, 3).fit(ranker, datamodule=module)
+    best = torchrank.load(tmp_path / "best.ckpt")
+    chosen = MLR(D, **QUICK | KINDS["path"]).fit(module.sets["train"], module.sets["val"], batch_documents=60)
+    assert torch.equal(best.metric, chosen.metric) and best.findings == chosen.findings
+    assert best.certificate == chosen.certificate and best.certificate.proved
+
+
 def test_tuples_and_lists_are_the_same_options(tmp_path):
     one, other = (MLR(D, **(QUICK | {"transform": kind(["standard", "l2"])})) for kind in (list, tuple))
     trainer(tmp_path, 1, monitor=None).fit(one, datamodule=data())
-    one.trainer.save_checkpoint(tmp_path / "one.ckpt")
-    trainer(tmp_path, 2, monitor=None).fit(other, datamodule=data(), ckpt_path=tmp_path / "one.ckpt", weights_only=True)
+    trainer(tmp_path, 2, monitor=None).fit(
+        other, datamodule=data(), ckpt_path=tmp_path / "last.ckpt", weights_only=True
+    )
 
 
 def test_a_checkpoint_brings_its_certificate_and_the_C_of_a_path(tmp_path):
-    ranker = fit(tmp_path, C=[1.0, 10.0])
-    ranker.trainer.save_checkpoint(tmp_path / "last.ckpt")
-    loaded = torchrank.load(tmp_path / "last.ckpt")
-    assert loaded.certificate == ranker.certificate and loaded.certificate["gap"] <= loaded.certificate["eps*C"]
+    ranker, last = fitted(tmp_path, C=[1.0, 10.0])
+    loaded = torchrank.load(last)
+    assert loaded.certificate == ranker.certificate and loaded.certificate.proved
     assert loaded.findings == {"C": 10.0}
-
-
-def test_a_ranker_can_be_fitted_again_to_other_lists(tmp_path):
-    ranker = fit(tmp_path)
-    trainer(tmp_path, 200, monitor=None, precision="64-true").fit(ranker, datamodule=data(form="corpus"))
-    assert torch.equal(ranker.metric, fit(tmp_path / "new", data(form="corpus")).metric)

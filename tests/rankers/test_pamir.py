@@ -1,4 +1,4 @@
-"""PAMIR as a ranker: the same fit for every form of the data, topics apart, refusals, resume."""
+"""PAMIR as a ranker: the same fit for every form of the data, topics apart, refusals."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,11 @@ import torch
 from scipy.optimize import linprog
 
 import torchrank
-from tests.rankers.small import FEATURES, data, lists, trainer
-from torchrank import PAMIR, RankingDataModule, RankingSet
+from tests.rankers.small import FEATURES, lists, measured, trainer
+from torchrank import PAMIR, RankingDataModule, RankingEvaluation, RankingSet
 from torchrank.data import SparseRows
-from torchrank.data.corpus import CorpusSet, Judged
+from torchrank.data.relevance import Judged
+from torchrank.data.training import TrainingLists
 from torchrank.functional import average_precision, ndcg
 from torchrank.functional.ragged import pairs
 from torchrank.solvers.pamir import SAMPLINGS
@@ -24,9 +25,8 @@ OPTIONS = [
 ]
 
 
-def fit(folder, ranker, module):
-    trainer(folder, ranker.rounds, monitor=f"val/{module.measures[-1]}").fit(ranker, datamodule=module)
-    return ranker
+def fit(train, batch_documents=40, **options):
+    return PAMIR(train.x.shape[1], transform=None, **options).fit(train, batch_documents=batch_documents)
 
 
 def recorded(ranker):
@@ -73,15 +73,8 @@ def corpus(split, *, shared=True, sparse=True, names=None):
     )
 
 
-def topic_data(batch_documents=100, **options):
-    return RankingDataModule.from_sets(
-        **{split: corpus(split, **options) for split in ("train", "val", "test")},
-        batch_documents=batch_documents, measures=["map"],
-    )  # fmt: skip
-
-
-def topic_trainer(folder, rounds):
-    return trainer(folder, rounds, monitor="val/map")
+def topic_data():
+    return RankingDataModule.from_sets(**{split: corpus(split) for split in ("train", "val", "test")})
 
 
 # ---- one model --------------------------------------------------------------------------------------------------
@@ -89,12 +82,12 @@ def topic_trainer(folder, rounds):
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("options", OPTIONS)
-def test_a_fit_is_the_plain_steps_on_its_triplets(tmp_path, sampling, options):
-    """Over several rounds; the triplets go on in the order in which they were drawn, whatever batch they come from."""
+def test_a_fit_is_the_plain_steps_on_its_triplets(sampling, options):
+    """Over several rounds; the triplets keep the order in which they were drawn, whatever batch they come from."""
     ranker = PAMIR(FEATURES, transform=None, rounds=3, sampling=sampling, C=0.2, **options)
     taken = recorded(ranker)
-    fit(tmp_path, ranker, data(batch_documents=30))
     train = lists(0)
+    ranker.fit(train, batch_documents=30)
     count = sum(int((train[q].labels > train[q].labels.min()).sum()) for q in range(len(train)))
     minibatch = ranker.minibatch
     assert [len(rows) for _, rows in taken] == [-(-count // minibatch) * minibatch] * 3
@@ -104,11 +97,11 @@ def test_a_fit_is_the_plain_steps_on_its_triplets(tmp_path, sampling, options):
     assert int(ranker.made) == len(iterates)
 
 
-def test_every_triplet_is_a_pair_of_one_list(tmp_path):
+def test_every_triplet_is_a_pair_of_one_list():
     ranker = PAMIR(FEATURES, transform=None, rounds=2, steps=300)
     taken = recorded(ranker)
-    fit(tmp_path, ranker, data(batch_documents=30))
     train = lists(0)
+    ranker.fit(train, batch_documents=30)
     possible = set()
     for q in range(len(train)):
         x, y = train[q].x.double(), train[q].labels
@@ -121,45 +114,43 @@ def test_every_triplet_is_a_pair_of_one_list(tmp_path):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_batches_and_portions_change_nothing(tmp_path, options, monkeypatch):
-    whole = fit(tmp_path / "whole", PAMIR(FEATURES, transform=None, rounds=2, **options), data(batch_documents=10_000))
-    small = fit(tmp_path / "small", PAMIR(FEATURES, transform=None, rounds=2, **options), data(batch_documents=25))
+def test_batches_and_portions_change_nothing(options, monkeypatch):
+    whole, small = (fit(lists(0), size, rounds=2, **options) for size in (10_000, 25))
     torch.testing.assert_close(small.weight, whole.weight, rtol=1e-12, atol=1e-14)
     monkeypatch.setattr("torchrank.rankers.pamir.NUMBERS", 16 * FEATURES)  # other draws, as many steps
-    parts = fit(tmp_path / "parts", PAMIR(FEATURES, transform=None, rounds=2, **options), data())
+    parts = fit(lists(0), rounds=2, **options)
     assert torch.equal(parts.made, whole.made)
     assert torch.nn.functional.cosine_similarity(parts.weight[0], whole.weight[0], dim=0) > 0.8
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_sparse_and_shared_rows_change_nothing(tmp_path, options):
-    found = []
+@pytest.mark.parametrize("per_topic", [False, True])
+def test_sparse_and_shared_rows_change_nothing(options, per_topic):
+    found, test = [], {}
     for shared in (True, False):
         for sparse in (True, False):
-            ranker = PAMIR(WORDS, transform=None, rounds=2, **options)
-            found.append(fit(tmp_path / f"{shared}{sparse}", ranker, topic_data(shared=shared, sparse=sparse)))
-    for other in found[1:]:
+            form = {"shared": shared, "sparse": sparse}
+            found.append(fit(corpus("train", **form), 100, rounds=2, per_topic=per_topic, **options))
+            test[shared, sparse] = corpus("test", **form)
+    scores = [ranker(test.x, test.offsets, index=test.index) for ranker, test in zip(found, test.values(), strict=True)]
+    for other, score in zip(found[1:], scores[1:], strict=True):
         torch.testing.assert_close(other.weight, found[0].weight, rtol=1e-9, atol=1e-12)
-        assert other.measured["val"]["default"]["measures"] == pytest.approx(
-            found[0].measured["val"]["default"]["measures"]
-        )
+        torch.testing.assert_close(score, scores[0])
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("minibatch", [1, 16])
-def test_it_learns(tmp_path, sampling, minibatch):
-    ranker = fit(tmp_path, PAMIR(FEATURES, transform=None, rounds=10, sampling=sampling, minibatch=minibatch), data())
+def test_it_learns(sampling, minibatch):
+    ranker = fit(lists(0), rounds=10, sampling=sampling, minibatch=minibatch)
     test = lists(2)
     found = ndcg(ranker(test.x, test.offsets), test.labels, test.offsets, k=10).nanmean()
     by_chance = ndcg(torch.zeros(len(test.labels)), test.labels, test.offsets, k=10, ties="average").nanmean()
     assert found > by_chance + 0.2
     truth = torch.tensor([0, 1, 0, -0.5, 0, 0]).double()
     assert torch.nn.functional.cosine_similarity(ranker.weight[0], truth, dim=0) > 0.9
-    loaded = torchrank.load(tmp_path / "last.ckpt")
-    torch.testing.assert_close(loaded(test.x, test.offsets), ranker(test.x, test.offsets), rtol=0, atol=0)
 
 
-def test_short_steps_on_pairs_minimise_their_mean_hinge(tmp_path):
+def test_short_steps_on_pairs_minimise_their_mean_hinge():
     """The least mean hinge over all pairs by linear programming: minimise mean(slack), slack >= 0 and 1 - w.v."""
     train = lists(0)
     first, second = pairs(train.labels, train.offsets)
@@ -170,54 +161,33 @@ def test_short_steps_on_pairs_minimise_their_mean_hinge(tmp_path):
         b_ub=-np.ones(len(v)),
         bounds=[(None, None)] * FEATURES + [(0, None)] * len(v),
     )
-    ranker = fit(tmp_path, PAMIR(FEATURES, transform=None, rounds=3, steps=8000, C=0.003, sampling="pair"), data())
+    ranker = fit(train, rounds=3, steps=8000, C=0.003, sampling="pair")
     found = np.maximum(0, 1 - v @ ranker.weight[0].numpy()).mean()
     assert solved.fun <= found < 1.05 * solved.fun  # at w = 0 it is 1, the least 0.14; the start is part of the mean
 
 
-def test_the_seed_decides(tmp_path):
-    first, again, other = (
-        fit(tmp_path / str(i), PAMIR(FEATURES, transform=None, rounds=1, seed=seed), data()).weight
-        for i, seed in enumerate((0, 0, 1))
-    )
+def test_the_seed_decides():
+    first, again, other = (fit(lists(0), rounds=1, seed=seed).weight for seed in (0, 0, 1))
     assert torch.equal(first, again) and not torch.equal(first, other)
 
 
-@pytest.mark.parametrize("per_topic", [False, True])
-@pytest.mark.parametrize("options", OPTIONS)
-def test_a_fit_cut_in_two_is_the_whole_fit(tmp_path, options, per_topic):
-    def make():
-        return PAMIR(WORDS, transform=None, rounds=4, per_topic=per_topic, **options)
-
-    whole, part, resumed = make(), make(), make()
-    topic_trainer(tmp_path / "whole", 4).fit(whole, datamodule=topic_data())
-    topic_trainer(tmp_path / "part", 2).fit(part, datamodule=topic_data())
-    again = topic_trainer(tmp_path / "part", 4)
-    again.fit(resumed, datamodule=topic_data(), ckpt_path=tmp_path / "part/last.ckpt", weights_only=True)
-    for name, tensor in whole.state_dict().items():
-        torch.testing.assert_close(resumed.state_dict()[name], tensor, rtol=1e-12, atol=1e-14, msg=name)
-    torch.testing.assert_close(torchrank.load(tmp_path / "part/last.ckpt").weight, whole.weight)
-
-
-def test_lists_of_one_grade_teach_nothing(tmp_path):
-    flat = lists(0)
-    flat.labels.fill_(1.0)
-    ranker = PAMIR(FEATURES, transform=None, rounds=3)
-    trainer(tmp_path, 3).fit(ranker, datamodule=RankingDataModule.from_sets(train=flat, val=lists(1)))
+def test_lists_of_one_grade_teach_nothing():
+    train = lists(0)
+    ranker = fit(RankingSet(train.x, torch.ones(len(train.labels)), train.offsets), rounds=3)
     assert ranker.converged and (ranker.weight == 0).all()
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"C": 0.0}, "C has to be above 0"),
-        ({"C": float("nan")}, "C has to be above 0"),
-        ({"l2": float("nan")}, "l2 at least 0 and finite"),
-        ({"l2": float("inf")}, "l2 at least 0 and finite"),
-        ({"l2": -1.0}, "l2 at least 0"),
-        ({"minibatch": 0}, "minibatch=0"),
-        ({"steps": 0}, "steps=0"),
-        ({"sampling": "all"}, "unknown sampling 'all': choose one of positive, query, pair"),
+        ({"C": 0.0}, "C must be > 0, got 0.0"),
+        ({"C": float("nan")}, "C must be a number > 0, got nan"),
+        ({"l2": float("nan")}, "l2 must be a number >= 0, got nan"),
+        ({"l2": float("inf")}, "l2 must be a number >= 0, got inf"),
+        ({"l2": -1.0}, "l2 must be >= 0, got -1.0"),
+        ({"minibatch": 0}, "minibatch must be >= 1, got 0"),
+        ({"steps": 0}, "steps must be >= 1, got 0"),
+        ({"sampling": "all"}, "unknown sampling='all': choose one of positive, query, pair"),
     ],
 )
 def test_wrong_options_are_refused(given, message):
@@ -225,13 +195,12 @@ def test_wrong_options_are_refused(given, message):
         PAMIR(FEATURES, **given)
 
 
-def test_one_step_after_another_needs_one_process(tmp_path, monkeypatch):
-    runner = trainer(tmp_path, 1)
-    monkeypatch.setattr(type(runner), "world_size", 2)
-    ranker = PAMIR(FEATURES)
-    ranker._trainer = runner
-    with pytest.raises(ValueError, match="in one process: set model"):
-        ranker.round()
+@pytest.mark.parametrize("options", [{"minibatch": 2}, {"per_topic": True}])
+def test_sequential_steps_need_one_process(options):
+    two = TrainingLists(lists(0), rank=0, world=2, reduce=torch.clone)
+    with pytest.raises(ValueError, match=r"PAMIR with minibatch=1 runs in one process, got 2: set model\.minibatch=64"):
+        PAMIR(FEATURES).open(two)
+    PAMIR(FEATURES, **options).open(two)
 
 
 # ---- one model for each topic -----------------------------------------------------------------------------------
@@ -239,10 +208,10 @@ def test_one_step_after_another_needs_one_process(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("sampling", ["positive", "query"])
-def test_topics_are_problems_of_their_own(tmp_path, options, sampling):
+def test_topics_are_problems_of_their_own(options, sampling):
     ranker = PAMIR(WORDS, transform=None, rounds=3, per_topic=True, sampling=sampling, C=0.5, **options)
     taken = recorded(ranker)
-    topic_trainer(tmp_path, 3).fit(ranker, datamodule=topic_data())
+    ranker.fit(corpus("train"), batch_documents=100)
     assert ranker.weight.shape == (TOPICS, WORDS)
     for topic in range(TOPICS):
         iterates, w = [], np.zeros(WORDS)
@@ -257,11 +226,10 @@ def test_topics_are_problems_of_their_own(tmp_path, options, sampling):
         assert ranker.made[topic] == len(iterates)
 
 
-def test_topics_with_more_positives_get_more_steps(tmp_path):
+def test_topics_with_more_positives_get_more_steps():
     made = {}
     for sampling in SAMPLINGS:
-        ranker = PAMIR(WORDS, transform=None, rounds=1, steps=8000, per_topic=True, sampling=sampling)
-        topic_trainer(tmp_path / sampling, 1).fit(ranker, datamodule=topic_data())
+        ranker = fit(corpus("train"), rounds=1, steps=8000, per_topic=True, sampling=sampling)
         made[sampling] = (ranker.made / 8000).tolist()
     positives = corpus("train").labels.view(TOPICS, DOCUMENTS).sum(1)
     both = positives * (DOCUMENTS - positives)
@@ -271,9 +239,8 @@ def test_topics_with_more_positives_get_more_steps(tmp_path):
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_topic_scores_of_every_form(tmp_path, sparse):
-    ranker = PAMIR(WORDS, transform=None, rounds=2, per_topic=True)
-    topic_trainer(tmp_path, 2).fit(ranker, datamodule=topic_data())
+def test_topic_scores_of_every_form(sparse):
+    ranker = fit(corpus("train"), rounds=2, per_topic=True)
     test, flat = corpus("test", sparse=sparse), corpus("test", sparse=sparse, shared=False)
     x = test.x.dense() if sparse else test.x
     expected = (x.double() @ ranker.weight.T).T.flatten().float()
@@ -287,53 +254,48 @@ def test_topic_scores_of_every_form(tmp_path, sparse):
 
 
 def test_topics_learn_and_are_measured(tmp_path):
-    shared, own = (
-        PAMIR(WORDS, transform=None, rounds=20),
-        PAMIR(WORDS, transform=None, rounds=20, per_topic=True, C=1.0),
-    )
+    shared, own = fit(corpus("train"), rounds=20), fit(corpus("train"), rounds=20, per_topic=True, C=1.0)
+    found = []
     for ranker in (shared, own):
-        runner = topic_trainer(tmp_path / str(ranker.per_topic), 20)
-        runner.fit(ranker, datamodule=topic_data())
+        runner = trainer(tmp_path, 1, monitor=None, callbacks=[RankingEvaluation(["map"])])
         runner.test(ranker, datamodule=topic_data(), verbose=False)
+        found.append(measured(runner, "test")["measures"]["map"])
     test = corpus("test")
     by_hand = average_precision(own(test.x, test.offsets, index=test.index), test.labels, test.offsets).mean()
-    found = own.measured["test"]["default"]["measures"]["map"]
-    assert found == pytest.approx(float(by_hand), abs=1e-6)
-    assert found > 0.7 and found > shared.measured["test"]["default"]["measures"]["map"] + 0.2
+    assert found[1] == pytest.approx(float(by_hand), abs=1e-6)
+    assert found[1] > 0.7 and found[1] > found[0] + 0.2
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_a_corpus_whose_entries_are_made_on_demand_changes_nothing(tmp_path, options):
+def test_a_corpus_whose_entries_are_made_on_demand_changes_nothing(options):
     def judged(split):
         whole = corpus(split)
         relevant = whole.labels.view(TOPICS, DOCUMENTS)
         rows, counts = relevant.nonzero()[:, 1].numpy(), relevant.sum(1).long().numpy()
-        relevance = Judged.make(rows, np.ones(len(rows)), counts)
-        return CorpusSet(whole.x, None, relevance, query_ids=whole.query_ids, name=split)
+        relevance = Judged.make(rows, np.ones(len(rows)), counts, DOCUMENTS)
+        return RankingSet(whole.x, relevance, query_ids=whole.query_ids, name=split)
 
-    made = RankingDataModule.from_sets(train=judged("train"), val=judged("val"), measures=["map"], batch_documents=100)
-    one, other = (PAMIR(WORDS, transform=None, rounds=2, per_topic=True, **options) for _ in range(2))
-    topic_trainer(tmp_path / "made", 2).fit(one, datamodule=made)
-    topic_trainer(tmp_path / "held", 2).fit(other, datamodule=topic_data())
-    torch.testing.assert_close(one.weight, other.weight, rtol=1e-12, atol=1e-14)
-    measured = [ranker.measured["val"]["default"]["measures"]["map"] for ranker in (one, other)]
-    assert measured[0] == pytest.approx(measured[1], abs=1e-12)
+    made, held = (fit(train, 100, rounds=2, per_topic=True, **options) for train in (judged("train"), corpus("train")))
+    torch.testing.assert_close(made.weight, held.weight, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(made.score(judged("val")[:]), held.score(corpus("val")[:]), rtol=1e-6, atol=1e-7)
 
 
-def test_other_topics_are_refused(tmp_path):
-    turned = [f"topic {t}" for t in (0, 2, 1, 3)]
-    module = RankingDataModule.from_sets(train=corpus("train"), val=corpus("val", names=turned), measures=["map"])
-    with pytest.raises(ValueError, match="list 1 of the set 'val' is topic 'topic 2', that of the training"):
-        topic_trainer(tmp_path, 1).fit(PAMIR(WORDS, transform=None, per_topic=True), datamodule=module)
-    fewer = RankingDataModule.from_sets(train=corpus("train"), val=corpus("val").subset(torch.arange(3)))
-    with pytest.raises(ValueError, match="weights for 4 topics, but the set 'val' has 3 lists"):
-        topic_trainer(tmp_path, 1).fit(PAMIR(WORDS, transform=None, per_topic=True), datamodule=fewer)
+def test_other_topics_are_refused():
+    turned = corpus("val", names=[f"topic {t}" for t in (0, 2, 1, 3)])
+    ranker = PAMIR(WORDS, transform=None, per_topic=True)
+    with pytest.raises(
+        torchrank.DataError, match="list 1 of the set 'val' is topic 'topic 2', but in the training lists"
+    ):
+        ranker.fit(corpus("train"), turned)
+    with pytest.raises(torchrank.DataError, match="weights for 4 topics, but the set 'val' has 3 lists"):
+        ranker.fit(corpus("train"), corpus("val").subset(torch.arange(3)))
 
 
 def test_a_loaded_ranker_knows_its_topics(tmp_path):
-    topic_trainer(tmp_path, 1).fit(PAMIR(WORDS, transform=None, rounds=1, per_topic=True), datamodule=topic_data())
+    ranker = PAMIR(WORDS, transform=None, rounds=1, per_topic=True)
+    trainer(tmp_path, 1).fit(ranker, datamodule=topic_data())
     loaded = torchrank.load(tmp_path / "last.ckpt")
     assert loaded.topics == [f"topic {t}" for t in range(TOPICS)]
-    test_only = RankingDataModule.from_sets(test=corpus("test", names=["a", "b", "c", "d"]), measures=["map"])
-    with pytest.raises(ValueError, match="is topic 'a', that of the training lists 'topic 0'"):
-        topic_trainer(tmp_path, 1).test(loaded, datamodule=test_only, verbose=False)
+    test_only = RankingDataModule.from_sets(test=corpus("test", names=["a", "b", "c", "d"]))
+    with pytest.raises(torchrank.DataError, match="is topic 'a', but in the training lists it is 'topic 0'"):
+        trainer(tmp_path, 1, monitor=None).test(loaded, datamodule=test_only, verbose=False)

@@ -1,6 +1,6 @@
-"""QueryKNN: neighbours and models by plain loops, ListNet as its limit, rounds, resume, refusals.
+"""QueryKNN: neighbours and models by plain loops, ListNet as its limit, rounds, refusals.
 
-Its solver is compared with scipy in tests/golden/test_many_linear.py.
+Its solver is compared with scipy in tests/solvers/test_many_linear.py.
 """
 
 import numpy as np
@@ -8,32 +8,30 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-import torchrank
-from tests.golden.test_many_linear import objective
-from tests.rankers.rounds import check_every_cut, equal_states, interrupted
-from tests.rankers.small import FEATURES, data, lists, trainer
-from torchrank import ListNet, QueryKNN, RankingDataModule, RankingSet
+from tests.rankers.by_hand import begin, resumed, same_state, take_rounds
+from tests.rankers.small import FEATURES, lists
+from tests.reference.linear import objective
+from torchrank import ListNet, QueryKNN, RankingSet, TrainingLists
 from torchrank.data import SparseRows
+from torchrank.functional import ndcg
 from torchrank.solvers import query_means as module_of_vectors
 from torchrank.solvers.query_means import nearest_queries, query_vectors
 
 QUICK = {"neighbours": 3, "l2": 0.1, "transform": None}
 
 
-def fit(folder, module=None, **options):
-    module = module or data()
-    ranker = QueryKNN(module.num_features, **QUICK | options)
-    trainer(folder, 100, monitor=None).fit(ranker, datamodule=module)
-    return ranker
+def fit(train=None, batch_documents=40, **options):
+    train = lists(0) if train is None else train
+    return QueryKNN(train.num_features, **QUICK | options).fit(train, batch_documents=batch_documents)
 
 
-def vectors_of(given, top=None, reference=None, features=None):
+def vectors_of(given, top=None, reference=None):
     found = []
     for q in range(len(given)):
         x = given.x[given.offsets[q] : given.offsets[q + 1]].double().numpy()
         if top is not None:
             x = x[np.argsort(-x[:, reference], kind="stable")[:top]]
-        found.append(x.mean(0) if features is None else x.mean(0)[features])
+        found.append(x.mean(0))
     return np.array(found)
 
 
@@ -43,18 +41,14 @@ def order_from(vector, others):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"standardise": False, "base": "ranksvm"},
-        {"top": 4, "reference_feature": 2, "features": [0, 3, 5]},
-    ],
+    [{}, {"standardise": False, "base": "ranksvm"}, {"top": 4, "reference_feature": 2}],
     ids=str,
 )
-def test_models_and_choices_are_those_of_loops(tmp_path, options):
+def test_models_and_choices_are_those_of_loops(options):
     train, test = lists(0, num_lists=6), lists(2)
-    ranker = fit(tmp_path, RankingDataModule.from_sets(train=train, val=test), tolerance=1e-8, **options)
+    ranker = fit(train, tolerance=1e-8, **options)
     how = {"top": options.get("top"), "reference": options.get("reference_feature")}
-    mine, others = (vectors_of(given, features=options.get("features"), **how) for given in (train, test))
+    mine, others = (vectors_of(given, **how) for given in (train, test))
     if options.get("standardise", True):
         mean, deviation = mine.mean(0), mine.std(0)
         mine, others = (mine - mean) / deviation, (others - mean) / deviation
@@ -72,27 +66,22 @@ def test_models_and_choices_are_those_of_loops(tmp_path, options):
         np.testing.assert_allclose(scores[test.offsets[q] : test.offsets[q + 1]].numpy(), expected, atol=1e-6)
 
 
-def test_all_other_queries_as_neighbours_are_listnet(tmp_path):
-    module = data()
-    ranker = fit(tmp_path / "knn", neighbours=11, l2=0.1, tolerance=1e-8, transform="standard")
-    more = fit(tmp_path / "more", neighbours=400, l2=0.1, tolerance=1e-8, transform="standard")
-    whole = ListNet(FEATURES, l2=0.1, tolerance=1e-8)
-    trainer(tmp_path, 500, monitor=None, limit_val_batches=0).fit(whole, datamodule=module)
+def test_all_other_queries_as_neighbours_are_listnet():
+    options, test = {"l2": 0.1, "tolerance": 1e-8, "transform": "standard"}, lists(2)
+    ranker, more = (fit(neighbours=neighbours, **options) for neighbours in (11, 400))
+    whole = ListNet(FEATURES, **options).fit(lists(0))
     for found in (ranker, more):
         torch.testing.assert_close(found.weight, whole.scorer.weight.expand(12, -1), rtol=1e-6, atol=1e-6)
-    test = lists(2)
     torch.testing.assert_close(ranker(test.x, test.offsets), whole(test.x, test.offsets), rtol=1e-5, atol=1e-5)
 
 
-def test_models_without_a_pair_are_the_model_of_all_lists(tmp_path):
+def test_models_without_a_pair_are_the_model_of_all_lists():
     train = lists(0)
     labels = train.labels.clone()
     labels[: train.offsets[3]] = 1.0
     given = RankingSet(train.x, labels, train.offsets)
-    ranker = fit(tmp_path, RankingDataModule.from_sets(train=given, val=given), neighbours=0, tolerance=1e-8)
-    whole = ListNet(FEATURES, l2=0.1, tolerance=1e-8, transform=None)
-    module = RankingDataModule.from_sets(train=given, val=given)
-    trainer(tmp_path, 500, monitor=None, limit_val_batches=0).fit(whole, datamodule=module)
+    ranker = fit(given, neighbours=0, tolerance=1e-8)
+    whole = ListNet(FEATURES, l2=0.1, tolerance=1e-8, transform=None).fit(given)
     torch.testing.assert_close(ranker.weight[:3], whole.scorer.weight.expand(3, -1), rtol=1e-6, atol=1e-6)
     assert (ranker.weight[3:] - whole.scorer.weight).abs().amax(1).max() > 0.01
 
@@ -117,47 +106,63 @@ def test_lists_without_documents():
     assert nearest_queries(torch.ones(0, 3), torch.ones(4, 3), 2).shape == (0, 2)
 
 
-# ---- rounds and checkpoints -----------------------------------------------------------------------------------------
+# ---- rounds ---------------------------------------------------------------------------------------------------------
 
 
-def test_rounds_of_few_models_and_batches_change_nothing(tmp_path):
-    whole, small = fit(tmp_path / "1"), fit(tmp_path / "2", data(batch_documents=25), models_per_round=5)
-    assert (whole.trainer.current_epoch, small.trainer.current_epoch) == (1, 3)
+def make():
+    return QueryKNN(FEATURES, **QUICK)
+
+
+def test_rounds_of_few_models_and_batches_change_nothing(monkeypatch):
+    whole, small = make(), make()
+    begin(whole, lists(0), 10_000)
+    assert take_rounds(whole, 0, 9) == 1
+    monkeypatch.setattr("torchrank.rankers.queryknn.MODELS", 5)
+    begin(small, lists(0), 25)
+    assert take_rounds(small, 0, 9) == 3
     for name in ("weight", "vectors"):
         torch.testing.assert_close(small.state_dict()[name], whole.state_dict()[name], rtol=1e-5, atol=1e-5)
-    assert whole.converged and whole.certificate["gradient"] <= whole.certificate["tolerance"] == 1e-6
+    assert whole.converged and whole.certificate.proved and whole.certificate.limit == 1e-6
 
 
-def test_cut_after_any_round_the_fit_ends_the_same(tmp_path):
-    check_every_cut(tmp_path, lambda: QueryKNN(FEATURES, models_per_round=6, **QUICK), 2)
+def test_a_fit_of_several_rounds_loses_one_round_by_an_interrupt(monkeypatch):
+    """At some of the many sums over processes; the fit of the laws of all rankers has one round only."""
+    monkeypatch.setattr("torchrank.rankers.queryknn.MODELS", 4)
+    calls, reduce = [], TrainingLists.reduce
+    stop = 0
+
+    def counted(self, tensor):
+        calls.append(1)
+        if len(calls) == stop:
+            raise KeyboardInterrupt
+        return reduce(self, tensor)
+
+    monkeypatch.setattr(TrainingLists, "reduce", counted)
+    whole = make()
+    training = begin(whole, lists(0))
+    calls.clear()
+    assert take_rounds(whole, 0, 9) == 3
+    total, rounds = len(calls), set()
+    for place in (1, total // 2, total):
+        cut, stop = make(), 0
+        begin(cut, lists(0))
+        calls.clear()
+        stop = place
+        with pytest.raises(KeyboardInterrupt):
+            take_rounds(cut, 0, 9)
+        again, stop = resumed(cut, make, training), 0
+        rounds.add(len(cut.slope) // 4)
+        take_rounds(again, len(cut.slope) // 4, 9)
+        same_state(whole, again)
+    assert rounds == {0, 1, 2}
 
 
-def test_an_interrupt_loses_one_round(tmp_path):
-    """A round asks for many sums: at some of them."""
-    whole = QueryKNN(FEATURES, models_per_round=6, **QUICK)
-    calls = interrupted(whole)
-    trainer(tmp_path / "whole", 100, monitor=None).fit(whole, datamodule=data())
-    for stop in (2, len(calls) - 3):
-        cut, resumed = (QueryKNN(FEATURES, models_per_round=6, **QUICK) for _ in range(2))
-        interrupted(cut, stop)
-        with pytest.raises(SystemExit):
-            trainer(tmp_path / str(stop), 100, monitor=None).fit(cut, datamodule=data())
-        last = tmp_path / str(stop) / "last.ckpt"
-        again = trainer(tmp_path / str(stop), 100, monitor=None)
-        again.fit(resumed, datamodule=data(), ckpt_path=last if last.exists() else None, weights_only=True)
-        equal_states(whole, resumed, exact=True)
-
-
-def test_fitted_again_saved_and_measured(tmp_path):
-    ranker, other = fit(tmp_path / "one", transform={"name": "pca", "variance": 0.9}), lists(5, num_lists=8)
-    module = RankingDataModule.from_sets(train=other, val=lists(1), test=lists(2))
-    again = trainer(tmp_path / "again", 100)
-    again.fit(ranker, datamodule=module)
-    again.test(ranker, datamodule=module, verbose=False)
+def test_fitted_again_with_a_transform_that_decides_the_width():
+    ranker, test = fit(transform={"name": "pca", "variance": 0.9}), lists(2)
+    ranker.fit(lists(5, num_lists=8))
     assert ranker.weight.shape == (8, ranker.transform.num_outputs)
-    assert ranker.measured["test"]["default"]["measures"]["ndcg@10"] > 0.6
-    loaded, test = torchrank.load(tmp_path / "again" / "last.ckpt"), lists(2)
-    assert torch.equal(loaded(test.x, test.offsets), ranker(test.x, test.offsets))
+    assert ndcg(ranker(test.x, test.offsets), test.labels, test.offsets, k=10).nanmean() > 0.6
+    same_state(ranker, fit(lists(5, num_lists=8), 20_000, transform={"name": "pca", "variance": 0.9}))
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------
@@ -167,11 +172,10 @@ def test_fitted_again_saved_and_measured(tmp_path):
     ("given", "message"),
     [
         ({"base": "rankboost"}, "unknown base='rankboost': choose one of listnet, ranksvm"),
-        ({"neighbours": -1}, "integers, neighbours 0 or more"),
-        ({"neighbours": 2.5}, "neighbours=2.5 and models_per_round=.*: they have to be integers"),
-        ({"models_per_round": 0}, "models_per_round 1 or more"),
-        ({"top": 3}, "top=3 and reference_feature=None: give both"),
-        ({"top": 0, "reference_feature": 1}, "top=0 and reference_feature=1: give both, top from 1"),
+        ({"neighbours": -1}, "neighbours must be >= 0, got -1"),
+        ({"neighbours": 2.5}, "neighbours must be an integer >= 0, got 2.5"),
+        ({"top": 3}, "top >= 1 and reference_feature must be given together, or neither; got top=3"),
+        ({"top": 0, "reference_feature": 1}, "top >= 1 and reference_feature must be given together, .* got top=0"),
     ],
 )
 def test_wrong_options_are_refused(given, message):
@@ -179,19 +183,13 @@ def test_wrong_options_are_refused(given, message):
         QueryKNN(FEATURES, **given)
 
 
-def test_features_that_are_not_there_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"features \[6\] of 6: they are counted from 0"):
-        fit(tmp_path, features=[0, 6])
+@pytest.mark.parametrize("feature", [-1, 6])
+def test_a_feature_that_is_not_there_is_refused(feature):
+    with pytest.raises(ValueError, match=f"reference_feature must be from 0 to 5, got {feature}"):
+        fit(top=2, reference_feature=feature)
 
 
-def test_other_forms_of_data_are_refused(tmp_path):
+def test_other_forms_of_data_are_refused():
     train = lists(0)
-    given = RankingSet(SparseRows.from_dense(train.x), train.labels, train.offsets)
     with pytest.raises(ValueError, match="does not take sparse rows"):
-        fit(tmp_path, RankingDataModule.from_sets(train=given, val=given))
-
-
-def test_scores_before_a_fit_are_refused():
-    test = lists(2)
-    with pytest.raises(ValueError, match="this QueryKNN is not fitted"):
-        QueryKNN(FEATURES, transform=None)(test.x, test.offsets)
+        fit(RankingSet(SparseRows.from_dense(train.x), train.labels, train.offsets))

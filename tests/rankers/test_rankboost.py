@@ -1,39 +1,61 @@
-"""RankBoost as a ranker: rounds, resume, checkpoints, forms of the data, laws, refusals.
-
-Its rounds are compared with a loop over pairs in tests/golden/test_boosting.py.
-"""
-
-from types import SimpleNamespace
+"""RankBoost against a loop over pairs, its masses and rules by enumeration, laws, refusals."""
 
 import numpy as np
 import pytest
 import torch
 
-import torchrank
-from tests.golden import boosting_reference as plain
-from tests.rankers.rounds import check_every_cut, check_every_interrupt, equal_states
-from tests.rankers.small import FEATURES, data, lists, trainer
-from torchrank import RankBoost, RankingDataModule, RankingSet
+from tests.rankers.by_hand import begin, resumed, same_state, take_rounds
+from tests.rankers.small import FEATURES, lists
+from tests.reference import boosting as plain
+from torchrank import RankBoost, RankingSet, TrainingLists
 from torchrank.data import SparseRows
+from torchrank.functional import ndcg
 from torchrank.solvers.boosting.potentials import crossing_masses, pair_masses, paired_lists
 from torchrank.solvers.boosting.thresholds import stump_scores
 
 CHOICES = [{}, {"bins": None}, {"bins": 8, "alpha": "exact"}, {"pair_weight": "query", "allow_negative": False}]
 
 
-def fit(folder, module=None, rounds=8, **options):
-    module = module or data()
-    ranker = RankBoost(module.num_features, rounds=rounds, **options)
-    trainer(folder, rounds).fit(ranker, datamodule=module)
-    return ranker
+def fit(train=None, rounds=8, batch_documents=40, **options):
+    train = lists(0) if train is None else train
+    return RankBoost(train.num_features, rounds=rounds, **options).fit(train, batch_documents=batch_documents)
 
 
-def one_set(x, labels, offsets):
-    train = RankingSet(x, labels, offsets)
-    return RankingDataModule.from_sets(train=train, val=train, batch_documents=30)
+# ---- against a loop over pairs --------------------------------------------------------------------------------------
 
 
-# ---- potentials and rules -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("seed", "options"),
+    [
+        (0, {}),
+        (1, {}),
+        (2, {"pair_weight": "query"}),
+        (3, {"allow_negative": False}),
+        (4, {"alpha": "exact"}),
+        (1, {"alpha": "exact", "pair_weight": "query", "allow_negative": False}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("bins", [None, 256, 4])
+def test_every_round_is_that_of_a_loop_over_pairs(seed, options, bins):
+    x, labels, offsets = plain.draw(seed, grades=2 + seed % 3, real=seed == 1)
+    train = RankingSet(torch.tensor(x), torch.tensor(labels), torch.tensor(offsets))
+    ranker = fit(train, 12, 25, bins=bins, **options)
+    edges = None
+    if bins:  # typed again: the distinct values, evenly thinned out
+        edges = [np.unique(column) for column in x.T]
+        edges = [e if len(e) < bins else e[np.arange(bins - 1) * len(e) // (bins - 1)] for e in edges]
+    found, losses, _ = plain.rankboost(x, labels, offsets, 12, edges=edges, **options)
+    features, thresholds, alphas, z = (np.array(part) for part in zip(*found, strict=True))
+    assert ranker.feature.tolist() == features.tolist() and len(set(features)) > 1
+    np.testing.assert_array_equal(ranker.threshold.numpy(), thresholds)
+    np.testing.assert_allclose(ranker.alpha.numpy(), alphas, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(ranker.log_loss.exp().numpy(), losses, rtol=1e-12)
+    np.testing.assert_allclose(ranker.log_loss.exp().numpy(), np.cumprod(z), rtol=1e-12)
+    assert (np.diff(losses) < 0).all()
+
+
+# ---- masses and rules -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("real", [False, True])
@@ -72,34 +94,35 @@ def test_scores_are_the_sum_of_the_rules():
     assert (stump_scores(x, feature[:0], threshold[:0], alpha[:0]) == 0).all()
 
 
-def test_potentials_of_a_list_add_up_to_0_and_the_training_scores_are_those_of_the_model(tmp_path):
-    ranker, train = fit(tmp_path), lists(0)
-    held = ranker._boosting
+def test_potentials_are_those_of_the_last_weights_and_the_training_scores_those_of_the_model():
+    ranker, train = RankBoost(FEATURES, bins=None, rounds=8), lists(0)
+    begin(ranker, train)
+    take_rounds(ranker, 0, 8)
+    held = ranker.kept.boosting
+    x, labels, offsets = train.x.double().numpy(), train.labels.numpy(), train.offsets.numpy()
+    expected = plain.potentials(plain.rankboost(x, labels, offsets, 8)[2], labels, offsets)
     sums = torch.zeros(len(held.paired.pairs)).double().index_add(0, held.paired.lists, held.potentials)
     assert sums.abs().max() < 1e-15 and held.potentials.abs().sum() > 0.1
-    kept = torch.isin(torch.repeat_interleave(train.offsets.diff()), with_pairs(train))
+    kept = torch.isin(torch.repeat_interleave(train.offsets.diff()), torch.tensor(train.pairs.nonzero()[0]))
+    np.testing.assert_allclose(held.potentials.numpy(), expected[kept.numpy()], rtol=1e-9, atol=1e-14)
     torch.testing.assert_close(held.scores.float(), ranker(train.x, train.offsets)[kept])
-
-
-def with_pairs(train):
-    return torch.tensor([q for q in range(len(train)) if len(set(train[q].labels.tolist())) > 1])
 
 
 # ---- laws -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", CHOICES, ids=str)
-def test_batches_change_nothing(tmp_path, options):
-    whole, small = (fit(tmp_path / str(size), data(batch_documents=size), **options) for size in (10_000, 25))
-    equal_states(whole, small)
+def test_batches_change_nothing(options):
+    whole, small = (fit(batch_documents=size, **options) for size in (10_000, 25))
+    same_state(whole, small, 1e-12)
     assert len(whole.feature) == 8 and whole.log_loss[-1] < whole.log_loss[0] < 0
 
 
-def test_bins_for_every_value_are_exact(tmp_path):
+def test_bins_for_every_value_are_exact():
     x = (4 * lists(0).x).round() / 4
-    module = one_set(x, lists(0).labels, lists(0).offsets)
+    train = RankingSet(x, lists(0).labels, lists(0).offsets)
     assert max(len(column.unique()) for column in x.T) < 60
-    exact, binned, few = (fit(tmp_path / str(bins), module, bins=bins) for bins in (None, 60, 4))
+    exact, binned, few = (fit(train, bins=bins) for bins in (None, 60, 4))
     for name in ("feature", "alpha", "log_loss"):
         torch.testing.assert_close(getattr(exact, name), getattr(binned, name), rtol=1e-12, atol=1e-12)
     test = lists(2)
@@ -107,67 +130,68 @@ def test_bins_for_every_value_are_exact(tmp_path):
     assert few.log_loss[-1] > exact.log_loss[-1] and few(test.x, test.offsets).unique().numel() > 4
 
 
-def test_monotone_features_change_nothing(tmp_path):
+def test_monotone_features_change_nothing():
     train = lists(0)
-    plain_fit = fit(tmp_path / "x", bins=None)
-    cubed = fit(tmp_path / "cube", one_set(train.x**3, train.labels, train.offsets), bins=None)
+    one, cubed = fit(bins=None), fit(RankingSet(train.x**3, train.labels, train.offsets), bins=None)
     for name in ("feature", "alpha", "log_loss"):
-        torch.testing.assert_close(getattr(plain_fit, name), getattr(cubed, name), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(getattr(one, name), getattr(cubed, name), rtol=1e-12, atol=1e-12)
 
 
-def test_one_rule_that_orders_everything_is_repeated_without_overflow(tmp_path):
+def test_one_rule_that_orders_everything_is_repeated_without_overflow():
     x = torch.tensor([[0.0, 0.3], [1.0, 0.1], [0.0, 0.2], [1.0, 0.2]])
-    ranker = fit(tmp_path, one_set(x, torch.tensor([0.0, 1, 0, 1]), torch.tensor([0, 2, 4])), rounds=70)
+    ranker = fit(RankingSet(x, torch.tensor([0.0, 1, 0, 1]), torch.tensor([0, 2, 4])), rounds=70)
     assert set(ranker.feature.tolist()) == {0}
     torch.testing.assert_close(ranker.alpha, torch.full((70,), float(np.arctanh(1 - 1e-10))).double())
     assert ranker.log_loss[-1] == pytest.approx(-ranker.alpha.sum().item()) and ranker.log_loss[-1] < -800
     assert torch.isfinite(ranker(x, torch.tensor([0, 4]))).all()
 
 
-def test_nothing_to_learn_ends_the_fit(tmp_path):
-    train = lists(0)
-    ranker = fit(tmp_path, one_set(torch.ones_like(train.x), train.labels, train.offsets), bins=None)
-    assert ranker.converged and len(ranker.feature) == 0 and ranker.trainer.current_epoch == 1
+def test_nothing_to_learn_ends_the_fit():
+    train, ranker = lists(0), RankBoost(FEATURES, bins=None)
+    begin(ranker, RankingSet(torch.ones_like(train.x), train.labels, train.offsets))
+    assert take_rounds(ranker, 0, 8) == 1 and len(ranker.feature) == 0
     assert (ranker(train.x, train.offsets) == 0).all()
-    assert (torchrank.load(tmp_path / "last.ckpt")(train.x, train.offsets) == 0).all()
 
 
-def test_learns(tmp_path):
-    ranker = fit(tmp_path, rounds=40)
-    assert not ranker.certified and ranker.measured["val"]["default"]["measures"]["ndcg@10"] > 0.85
+def test_learns():
+    ranker, val = fit(rounds=40), lists(1)
+    assert not ranker.certified
+    assert ndcg(ranker(val.x, val.offsets), val.labels, val.offsets, k=10).nanmean() > 0.85
 
 
-# ---- rounds and checkpoints -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("options", CHOICES, ids=str)
+def test_a_resumed_fit_adds_the_rules_up_as_before(options):
+    """The scores of the rules so far are replayed to the bit, and so are those with exact thresholds."""
+
+    def make():
+        return RankBoost(FEATURES, rounds=6, **options)
+
+    whole = make()
+    training = begin(whole, lists(0))
+    take_rounds(whole, 0, 6)
+    cut = make()
+    begin(cut, lists(0))
+    for number in range(6):
+        take_rounds(cut, number, number + 1)
+        cut = resumed(cut, make, training)
+    same_state(whole, cut)
 
 
-@pytest.mark.parametrize("options", CHOICES[1:3], ids=str)
-def test_cut_after_any_round_the_fit_ends_the_same(tmp_path, options):
-    check_every_cut(tmp_path, lambda: RankBoost(FEATURES, rounds=4, **options), 4)
-
-
-def test_an_interrupt_at_any_sum_loses_nothing(tmp_path):
-    check_every_interrupt(tmp_path, lambda: RankBoost(FEATURES, bins=8, alpha="exact", rounds=2), 2)
-
-
-def test_validation_keeps_the_best_prefix(tmp_path):
-    whole = fit(tmp_path, rounds=30)
-    best = torchrank.load(tmp_path / "best.ckpt")
+def test_validation_keeps_the_best_prefix():
+    val, whole = lists(1), fit(rounds=30)
+    best = RankBoost(FEATURES, rounds=30).fit(lists(0), val, batch_documents=40)
     rounds = len(best.feature)
     assert rounds < 30 and torch.equal(best.alpha, whole.alpha[:rounds])
-    val = lists(1)
-    values = [
-        float(torchrank.functional.ndcg(
-            stump_scores(val.x, whole.feature[:t], whole.threshold[:t], whole.alpha[:t]).float(),
-            val.labels, val.offsets, k=10,
-        ).nanmean()) for t in range(1, 31)
-    ]  # fmt: skip
+    values = []
+    for t in range(1, 31):
+        scores = stump_scores(val.x, whole.feature[:t], whole.threshold[:t], whole.alpha[:t]).float()
+        values.append(float(ndcg(scores, val.labels, val.offsets, k=10).nanmean()))
     assert rounds == 1 + int(np.argmax(np.round(values, 6)))
 
 
-def test_fitted_again_it_starts_anew(tmp_path):
-    ranker, other = fit(tmp_path / "one"), RankingDataModule.from_sets(train=lists(5), val=lists(1))
-    trainer(tmp_path / "again", 8).fit(ranker, datamodule=other)
-    equal_states(ranker, fit(tmp_path / "new", other))
+def test_fitted_again_it_starts_over():
+    again = fit().fit(lists(5), batch_documents=40)
+    same_state(fit(lists(5)), again)
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------
@@ -176,8 +200,8 @@ def test_fitted_again_it_starts_anew(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"bins": 1}, "bins=1 has to be 2 to 256"),
-        ({"bins": 257}, "bins=257 has to be 2 to 256"),
+        ({"bins": 1}, "bins must be from 2 to 256, or null for exact thresholds, got 1"),
+        ({"bins": 257}, "bins must be from 2 to 256, or null for exact thresholds, got 257"),
         ({"pair_weight": "list"}, "unknown pair_weight='list': choose one of uniform, query"),
         ({"alpha": "newton"}, "unknown alpha='newton': choose one of approximate, exact"),
     ],
@@ -188,19 +212,17 @@ def test_wrong_options_are_refused(given, message):
 
 
 def test_exact_thresholds_in_several_processes_are_refused():
-    ranker = RankBoost(FEATURES, bins=None)
-    ranker._trainer = SimpleNamespace(world_size=2)
-    with pytest.raises(ValueError, match=r"in one process, here are 2: use model\.bins=256 or trainer=cpu"):
-        ranker.setup("fit")
+    with pytest.raises(ValueError, match=r"there are 2 processes: use model\.bins=256 or trainer=cpu"):
+        RankBoost(FEATURES, bins=None).open(TrainingLists(lists(0), world=2))
 
 
-def test_lists_without_pairs_are_refused(tmp_path):
+def test_lists_without_pairs_are_refused():
     train = lists(0)
     with pytest.raises(ValueError, match="no training list has two different labels"):
-        fit(tmp_path, one_set(train.x, torch.ones_like(train.labels), train.offsets))
+        fit(RankingSet(train.x, torch.ones_like(train.labels), train.offsets))
 
 
-def test_other_forms_of_data_are_refused(tmp_path):
+def test_other_forms_of_data_are_refused():
     train = lists(0)
     index = torch.arange(len(train.x))
     for given, message in (
@@ -208,4 +230,4 @@ def test_other_forms_of_data_are_refused(tmp_path):
         (RankingSet(train.x, train.labels, train.offsets, index=index), "does not take a corpus shared"),
     ):
         with pytest.raises(ValueError, match=message):
-            fit(tmp_path, RankingDataModule.from_sets(train=given, val=given))
+            fit(given)

@@ -10,7 +10,7 @@ TEXT = "gain 2^y-1, discount 1/log2(1+rank), ties stable, relevant y>=1, queries
 
 def write_run(
     folder: Path, name: str, *, value: float, queries: dict[str, list[float]], fold=1, seed=0, settings=None,
-    data="mq2008", ids=None, selection="val/ndcg@10", mode="max", steps=None,
+    data="mq2008", ids=None, selection="val/ndcg@10", mode="max", steps=None, certificate=None,
 ) -> Path:  # fmt: skip
     """`queries`: "convention/measure" -> per-query values; the means are taken from them, nan left out."""
     folder.mkdir(parents=True)
@@ -23,14 +23,13 @@ def write_run(
         part = test.setdefault(convention, {"text": TEXT, "lists": len(values), "empty": empty, "measures": {}})
         part["measures"][measure] = float(np.nanmean(values))
     content = {
-        "schema": 1, "name": name, "ranker": name.title(), "data": data, "fold": fold, "seed": seed, "config": {},
-        "settings": settings or {}, "versions": {}, "git": None,
+        "schema": 2, "name": name, "ranker": name.title(), "options": {}, "data": data, "fold": fold, "seed": seed,
+        "config": {}, "settings": settings or {}, "versions": {}, "git": None,
         "selection": {"measure": selection, "value": value, "mode": mode},
+        "certificate": certificate, "findings": {}, "density": None, "steps": steps,
         "num_lists": {"train": 471, "val": 157, "test": len(ids)}, "test": test, "val": test,
         "per_query": "per_query.npz", "seconds": {"data": 0.1, "fit": 2.0, "test": 0.1}, "peak_memory_mb": 300.0,
     }  # fmt: skip
-    if steps is not None:
-        content["steps"] = steps
     (folder / "results.json").write_text(json.dumps(content))
     return folder
 

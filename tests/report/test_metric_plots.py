@@ -107,7 +107,7 @@ def test_bars_are_fold_means_with_their_deviation(tmp_path):
     assert [bar.get_height() for bar in seconds.patches] == [2.0, 2.0] and not seconds.collections
     assert first.get_ylabel() == "test map, convention default" and seconds.get_ylabel() == "seconds of the fit"
     figure.savefig(tmp_path / "figure.png", dpi=40)
-    with pytest.raises(ValueError, match="mlr has no mrr of convention default: leave it out, or run it again"):
+    with pytest.raises(ValueError, match="mlr has no mrr in convention default: leave it out, or run it again"):
         plot_measures(table, ["mrr"])
 
 

@@ -76,7 +76,7 @@ def test_sheets_of_several_sets_and_missing_runs(tmp_path, capsys):
     assert "| nca | " in first and " [10.8] | – |" in first  # noqa: RUF001
     assert "| 4 | 1 | 0 | 0 | 2.0 |" in wine and "k=" in isolet
     assert main(["neighbours", str(tmp_path)]) == 0
-    assert "12 runs read; written table.md and table.json" in capsys.readouterr().out
+    assert "12 runs read; wrote table.md and table.json" in capsys.readouterr().out
     assert json.loads((tmp_path / "table.json").read_text())["runs"] == 12
     assert (tmp_path / "table.md").read_text().startswith("### kNN error %")
 
@@ -87,7 +87,7 @@ def test_fewer_splits_and_fits_that_are_not_proved_are_counted(tmp_path):
     write(tmp_path, "mlr_auc", errors[:, :3])
     for number, folder in enumerate(sorted(tmp_path.glob("*mlr_map*"))):
         content = json.loads((folder / "results.json").read_text())
-        content["certificate"] = {"gap": 0.2 if number < 5 else 0.1, "eps*C": 0.1, "upper": 3.0}
+        content["certificate"] = {"name": "gap", "found": 0.2, "limit": 0.1, "proved": number >= 5}
         content["findings"] = {"metric": "W = 0"} if number > 9 else {}
         (folder / "results.json").write_text(json.dumps(content))
     first, _, chosen = map(markdown, pages(tabulate_neighbours(tmp_path)))
@@ -117,7 +117,7 @@ def test_gains_are_those_of_the_splits_in_common(tmp_path):
 def test_runs_without_knn_errors_are_refused(tmp_path, capsys):
     write_run(tmp_path / "a", "listnet", value=0.5, queries={"default/map": [0.5, 1.0]})
     assert main(["neighbours", str(tmp_path)]) == 2
-    assert "has the measure knn_error@k: sweep with measures=[knn_error@1,knn_error@3]" in capsys.readouterr().err
+    assert "has a measure knn_error@k: sweep with measures=[knn_error@1,knn_error@3]" in capsys.readouterr().err
 
 
 def test_runs_without_validation_or_a_common_k_are_refused(tmp_path):
@@ -128,5 +128,5 @@ def test_runs_without_validation_or_a_common_k_are_refused(tmp_path):
     with pytest.raises(ValueError, match="was not validated"):
         tabulate_neighbours(tmp_path)
     paths[0].write_text(whole.replace("knn_error@", "knn_error@10"))
-    with pytest.raises(ValueError, match="no k of knn_error@k in common"):
+    with pytest.raises(ValueError, match="no knn_error@k with a common k"):
         tabulate_neighbours(tmp_path)

@@ -2,11 +2,15 @@
 
 import ast
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
 def code_cells(path):
@@ -37,3 +41,18 @@ def test_what_a_notebook_imports_from_torchrank_exists(path):
     for node in ours:
         module = __import__(node.module, fromlist=[name.name for name in node.names])
         assert all(hasattr(module, name.name) for name in node.names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_without_data_and_without_sweeps(path, tmp_path):
+    for module in ("matplotlib", "sklearn"):
+        pytest.importorskip(module)
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "train.py").symlink_to(ROOT / "train.py")
+    environment = {name: value for name, value in os.environ.items() if name != "TORCHRANK_DATA"}
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment |= {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "notebooks"))), "MPLBACKEND": "Agg"}
+    command = [sys.executable, "-m", "tests.report.execute", str(path)]
+    done = subprocess.run(command, cwd=tmp_path / "notebooks", env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.report.sweep import write_run
-from torchrank.report.plots.sweep import plot_sweep, sweep_lines
-from torchrank.report.results import read_runs
+from torchrank.record import read_runs
+from torchrank.report.plots.runs import plot_sweep, sweep_lines
 
 METRICS = (1, 2, 10)
 
@@ -94,7 +94,7 @@ def test_a_run_of_a_swept_method_without_the_option_is_its_default(tmp_path):
         settings = {} if metrics is None else {"model.metrics": metrics}
         write_run(tmp_path / str(metrics), "lgmml", value=0.5, queries={"default/map": [0.5]}, settings=settings)
     lines = sweep_lines(read_runs(tmp_path), "model.metrics", "map")
-    assert [line.label for line in lines] == ["lgmml", "lgmml (model.metrics as by default)"]
+    assert [line.label for line in lines] == ["lgmml", "lgmml (default model.metrics)"]
 
 
 def test_values_that_are_texts_are_an_axis_of_texts(tmp_path):
@@ -117,7 +117,7 @@ def test_seconds_and_data_sets_as_groups(tmp_path):
     assert [line.label for line in lines] == ["lgmml, mq2008", "lgmml, ohsumed"]
     assert [line.mean.tolist() for line in lines] == [[2.0, 2.0]] * 2
     assert plot_sweep(runs, "model.metrics", "fit_seconds", group="data").axes[0].get_ylabel() == "seconds of the fit"
-    with pytest.raises(ValueError, match="runs on mq2008, ohsumed in one figure: group='data'"):
+    with pytest.raises(ValueError, match="the runs are on mq2008, ohsumed: set group='data'"):
         plot_sweep(runs, "model.metrics", "map")
 
 
@@ -126,14 +126,14 @@ def test_what_would_be_a_wrong_figure_is_refused(tmp_path):
     runs = read_runs(tmp_path)
     with pytest.raises(ValueError, match=r"data\.centres of gaussian is 2, 10: these are different data"):
         plot_sweep(runs, "model.metrics", "map")  # validation would choose the two easy classes
-    with pytest.raises(ValueError, match=r"none of 14 runs sets model\.k; they set data\.centres, model\.metrics, mod"):
+    with pytest.raises(ValueError, match=r"none of 14 runs sets model\.k: they set data\.centres, model\.metrics, mod"):
         plot_sweep(runs, "model.k", "map")
-    with pytest.raises(ValueError, match=r"no run has map of convention letor; they have map \(default\), fit_seconds"):
+    with pytest.raises(ValueError, match=r"no run has map in convention letor: choose one of map \(default\)"):
         plot_sweep(runs, "model.metrics", "map", group="data.centres", convention="letor")
-    with pytest.raises(ValueError, match=r"none of 0 runs sets model\.metrics; they set nothing"):
+    with pytest.raises(ValueError, match=r"none of 0 runs sets model\.metrics: they set nothing"):
         plot_sweep([], "model.metrics", "map")
 
 
 def test_numbers_come_without_matplotlib():
-    code = "import sys, torchrank.report.plots.sweep; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, torchrank.report.plots.runs; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

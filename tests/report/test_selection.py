@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.report.sweep import write_run, write_sweep
-from torchrank.report.results import read_runs
+from torchrank.record import read_runs
 from torchrank.report.select import paired, select
 
 KEY = "default/ndcg@10"
@@ -100,7 +100,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"'listnet' on mq2008 .* val/map \(max\) and val/ndcg@10 \(max\)"):
         chosen(tmp_path)
     write(tmp_path / "nan", "gbdt", float("nan"), [1.0])
-    with pytest.raises(ValueError, match="none of 1 runs of this fold and seed has a validation measure"):
+    with pytest.raises(ValueError, match="all 1 runs of this fold and seed have a validation measure of nan"):
         chosen(tmp_path / "nan")
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from scipy import stats
 
 from tests.report.sweep import TEXT, write_run, write_sweep
-from torchrank.report.results import read_runs
+from torchrank.record import read_runs
 from torchrank.report.summary import tabulate, write
 from torchrank.report.tables import markdown, sheets, show
 
@@ -112,8 +112,8 @@ def test_missing_folds_are_said_plainly_and_never_best(tmp_path):
     text = "\n".join(markdown(sheet) for sheet in sheets(document))
     for part in (
         "| b (1 of 2 folds) |", "Bold: best of the methods with all folds.", "b: no result on fold 2.",
-        "c: only 2 of the 4 pairs of 2 folds and 2 seeds.", "c: chosen from 1 settings in one fold and 2 in another.",
-        "Runs without results, which take no part: 1\n\nb2", f"Convention default: {TEXT}.",
+        "c: only 2 of 4 runs (2 folds, 2 seeds).", "c: chosen from 1 settings in one fold and 2 in another.",
+        "Unfinished runs, left out: 1\n\nb2", f"Convention default: {TEXT}.",
         "a, c: 4 queries, 0 of them without relevant documents; b: 2 queries, 0 of them",
     ):  # fmt: skip
         assert part in text, part
@@ -161,7 +161,7 @@ def test_methods_chosen_by_different_measures(tmp_path):
 def test_results_that_contradict_their_queries_are_refused(tmp_path):
     path = write_run(tmp_path / "a", "a", value=0.5, queries={"default/ndcg@10": [0.5, 0.6]}) / "results.json"
     path.write_text(path.read_text().replace("0.55", "0.56"))
-    with pytest.raises(ValueError, match=r"a: default/ndcg@10 is 0\.56.* mean 0\.55"):
+    with pytest.raises(ValueError, match=r"a: default/ndcg@10 is 0\.56.* mean of the per-query values is 0\.55"):
         tabulate(tmp_path)
 
 
@@ -169,9 +169,9 @@ def test_unknown_names_and_empty_folders(tmp_path):
     with pytest.raises(ValueError, match=r"no results\.json below"):
         tabulate(tmp_path)
     write_sweep(tmp_path, folds=(1,))
-    with pytest.raises(ValueError, match=r"no run has the measure ndgc@10; the files hold map, ndcg@10, ndcg@5"):
+    with pytest.raises(ValueError, match=r"no run has the measure ndgc@10: choose from map, ndcg@10, ndcg@5"):
         tabulate(tmp_path, measures=["ndgc@10"])
-    with pytest.raises(ValueError, match=r"no run has the convention trec; the files hold default, letor"):
+    with pytest.raises(ValueError, match=r"no run has the convention trec: choose from default, letor"):
         tabulate(tmp_path, conventions=["trec"])
 
 
@@ -181,5 +181,5 @@ def test_steps_are_shown_where_runs_count_them(tmp_path):
         write_run(tmp_path / f"a{fold}", "a", value=0.5, queries=queries, fold=fold, steps=steps)
         write_run(tmp_path / f"b{fold}", "b", value=0.5, queries=queries, fold=fold)
     page = markdown(sheets(tabulate(tmp_path))[0])
-    assert "| method | ndcg@10 | fit seconds | steps |" in page and "Steps of the optimizer" in page
+    assert "| method | ndcg@10 | fit seconds | steps |" in page and "Steps: optimizer steps" in page
     assert "| 2.0 | 17.5 |" in page and "| 2.0 | – |" in page  # noqa: RUF001

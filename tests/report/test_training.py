@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from torchrank.report.plots.training import plot_training, read_training
+from torchrank.report.plots.runs import plot_training, read_training
 
 
 def write(folder, rows):
@@ -38,7 +38,7 @@ def test_a_panel_for_each_value_and_a_line_for_each_run(tmp_path):
 
 def test_what_is_not_there_is_named(tmp_path):
     folder = write(tmp_path / "a", ["0,0,7.5,"])
-    with pytest.raises(ValueError, match="no value 'val/map': it has train/objective"):
+    with pytest.raises(ValueError, match="no value 'val/map': choose one of train/objective"):
         read_training(folder, "val/map")
-    with pytest.raises(ValueError, match=r"there is no .*metrics\.csv"):
+    with pytest.raises(ValueError, match=r"not found: .*metrics\.csv"):
         read_training(tmp_path, "val/map")

@@ -1,4 +1,4 @@
-"""Small problems of coordinate descent, and their loss by the double loop."""
+"""Small problems for coordinate descent, and their loss as a double loop."""
 
 from itertools import pairwise
 
@@ -29,7 +29,7 @@ def problem(*, grades=3, scale=1.0, seed=0, share=0.5):
 
 
 def loss(scores, labels, offsets, matrix=None):
-    """Summed over lists, and the slope at every score: the double loop."""
+    """The loss summed over lists, and its slope at every score, as a double loop."""
     total, slopes = 0.0, np.zeros(len(scores))
     for start, stop in pairwise(offsets):
         for i in range(start, stop):
@@ -45,6 +45,7 @@ def loss(scores, labels, offsets, matrix=None):
 
 
 def objective(weight, penalty, x, labels, offsets):
+    """Loss and penalty of one model."""
     w = weight[0].numpy()
     return loss(x @ w, labels, offsets)[0] + penalty.l1 * np.abs(w).sum() + penalty.l2 * (w**2).sum()
 
@@ -56,16 +57,17 @@ def batch_of(x, labels, offsets, sparse):
     )
 
 
-def setting(x, labels, offsets, *, sparse, bound="range", block=1, margin=None):
+def setting(x, labels, offsets, *, sparse, block=1, margin=None):
+    """The lists for coordinate descent, and the bound on their curvature."""
     batch = batch_of(x, labels, offsets, sparse)
     lists = coordinate_lists([batch], [margin])
-    return lists, steepness_of(batch, bound, block)
+    return lists, steepness_of(batch, block)
 
 
-def steepness_of(batch, bound="range", block=1):
+def steepness_of(batch, block=1):
     counts = segment_sum(dominating(batch.labels, batch.offsets).double(), batch.offsets)
     steepness = torch.zeros(1, batch.x.shape[1], dtype=torch.float64)
-    add_curvature(batch, steepness, torch.zeros_like(batch.query), counts, bound, block=block)
+    add_curvature(batch.x, batch.offsets, steepness, torch.zeros_like(batch.query), counts, block=block)
     return steepness
 
 

@@ -8,18 +8,17 @@ from scipy.optimize import minimize
 from tests.solvers.coordinate_problems import FEATURES, PENALTIES, loss, objective, problem, setting, zeros
 from torchrank.functional.domination import domination_slopes
 from torchrank.solvers.domination.coordinate import coordinate_step, coordinate_sweep, useful_blocks
-from torchrank.solvers.domination.fista import fista_start, fista_step
 from torchrank.solvers.domination.penalty import Penalty
+from torchrank.solvers.domination.steps import fista_start, fista_step
 
 # ---- every update -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("bound", ["range", "square"])
 @pytest.mark.parametrize("penalty", PENALTIES)
-def test_every_update_lowers_the_objective_also_after_100_sweeps(penalty, bound, sparse):
+def test_every_update_lowers_the_objective_also_after_100_sweeps(penalty, sparse):
     data = problem()
-    lists, steepness = setting(*data, sparse=sparse, bound=bound)
+    lists, steepness = setting(*data, sparse=sparse)
     weight, order = zeros(), range(FEATURES)
     for sweeps in (2, 100):
         for _ in range(sweeps):
@@ -32,12 +31,11 @@ def test_every_update_lowers_the_objective_also_after_100_sweeps(penalty, bound,
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("bound", ["range", "square"])
 @pytest.mark.parametrize("block", [2, 3, 8])
 @pytest.mark.parametrize("penalty", PENALTIES)
-def test_every_update_of_a_block_lowers_the_objective(penalty, block, bound, sparse):
+def test_every_update_of_a_block_lowers_the_objective(penalty, block, sparse):
     data = problem(seed=1)
-    lists, steepness = setting(*data, sparse=sparse, bound=bound, block=block)
+    lists, steepness = setting(*data, sparse=sparse, block=block)
     weight = zeros()
     lists.refresh(weight)
     value = first = objective(weight, penalty, *data)
@@ -82,8 +80,9 @@ def test_blocks_without_slope_are_left_out():
     steepness = setting(*problem(), sparse=True)[1]
     assert useful_blocks(zeros(), steepness) == [0, 1, 2, 5, 6, 7]
     assert useful_blocks(zeros(), steepness, block=4) == [0, 4]
-    drawn = [useful_blocks(zeros(), steepness, 1, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
-    assert drawn[0] == drawn[1] != drawn[2] and sorted(drawn[0]) == [0, 1, 2, 5, 6, 7]
+    held = zeros()
+    held[0, 3] = 1.0  # a weight to lose
+    assert useful_blocks(held, steepness) == [0, 1, 2, 3, 5, 6, 7]
 
 
 # ---- the optimum ------------------------------------------------------------------------------------------------
@@ -116,7 +115,7 @@ def test_end_with_l2_is_that_of_scipy(block, sparse):
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("penalty", [PENALTIES[1], PENALTIES[3]])
+@pytest.mark.parametrize("penalty", [PENALTIES[1], pytest.param(PENALTIES[3], marks=pytest.mark.slow)])
 def test_end_with_l1_is_that_of_fista_and_has_exact_zeros(penalty, sparse):
     data = problem(seed=4)
     x, labels, offsets = data

@@ -1,6 +1,4 @@
-"""Lists for coordinate descent: sums that are kept stay exact, for every form of the data; bounds of blocks."""
-
-from itertools import pairwise
+"""Lists for coordinate descent: sums that are kept stay exact, for every form of the data."""
 
 import numpy as np
 import pytest
@@ -48,7 +46,7 @@ def test_kept_sums_stay_those_of_the_scores(scale, margin):
     np.testing.assert_allclose(found[0].numpy(), x.T @ slopes, atol=1e-12 * max(scale, 10))
 
 
-def test_a_sum_whose_largest_term_falls_far_is_made_anew():
+def test_a_sum_whose_largest_term_falls_far_is_computed_again():
     """The first document falls from 800 to -5: differences would leave 0 of the others (true log Z 3.89)."""
     x = np.array([[1.0, 0.0]] + [[0.0, 1.0]] * 49)
     x = np.concatenate((x, [[0.0, 0.0]]))
@@ -170,50 +168,3 @@ def test_a_sparse_step_reads_its_column_only():
     for r in range(FEATURES):
         coordinate_step(lists, weight, slice(r, r + 1), PENALTIES[1], steepness[:, r : r + 1])
     assert weight.any()
-
-
-# ---- bounds -----------------------------------------------------------------------------------------------------
-
-
-def plain_bound(x, bound, block):
-    """B (D,) of one list."""
-    found = np.zeros(x.shape[1])
-    for start in range(0, x.shape[1], block):
-        part = x[:, start : start + block]
-        low, high = part.min(0), part.max(0)
-        centres = [0 * low] if bound == "square" else [(low + high) / 2, 0 * low]
-        tried = []
-        for centre in centres:
-            widest = ((part - centre) ** 2).max(0) * ((high > low) if bound == "range" else 1)
-            used = widest > 0
-            tau = (((part - centre) ** 2)[:, used] / widest[used]).sum(1).max()
-            tried.append(max(tau, 1.0) * widest)
-        found[start : start + block] = min(tried, key=np.sum)
-    return found
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("bound", ["range", "square"])
-@pytest.mark.parametrize("block", [1, 2, 5, 8, 20])
-@pytest.mark.parametrize("share", [0.1, 0.9, 1.0])
-def test_bounds_typed_again_and_above_every_covariance(share, block, bound, sparse):
-    x, labels, offsets = problem(seed=11, share=share)
-    found = steepness_of(batch_of(x, labels, offsets, sparse), bound, block)[0].numpy()
-    expected, random = np.zeros(FEATURES), np.random.default_rng(0)
-    for a, b in pairwise(offsets):
-        count, each = (labels[a:b] > labels[a:b].min()).sum(), plain_bound(x[a:b], bound, block)
-        expected += count * each
-        for _ in range(20):
-            shares = random.dirichlet(np.full(b - a, 0.3))
-            centred = x[a:b] - shares @ x[a:b]
-            for start in range(0, FEATURES, block):
-                part = slice(start, start + block)
-                gap = np.diag(each[part]) - centred[:, part].T @ (shares[:, None] * centred[:, part])
-                assert np.linalg.eigvalsh(gap).min() >= -1e-12
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
-
-
-def test_a_column_that_stands_twice_in_a_row_counts_as_its_sum():
-    rows = SparseRows(torch.tensor([2.0, 3.0, 1.0]), torch.tensor([0, 0, 0]), torch.tensor([0, 2, 3]), 1)
-    labels, offsets = torch.tensor([0.0, 1.0]), torch.tensor([0, 2])
-    assert steepness_of(make_batch(rows, labels, offsets)).item() == 4.0  # (5 - 1)^2 / 4

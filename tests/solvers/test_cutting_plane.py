@@ -1,16 +1,14 @@
 """The cutting plane against an interior-point solver, its bounds, and an explicit maximum of affine functions."""
 
-import cvxpy
 import numpy as np
 import pytest
 import torch
 from threadpoolctl import threadpool_info
 
 from torchrank.solvers.cutting_plane import plane as cutting_plane
-from torchrank.solvers.cutting_plane.admm import Cuts, Reduced, admm
 from torchrank.solvers.cutting_plane.interior_point import interior_point
 from torchrank.solvers.cutting_plane.plane import add_cut, gap, restart, start
-from torchrank.solvers.cutting_plane.reduced_problem import solve_reduced
+from torchrank.solvers.cutting_plane.reduced_problem import Cuts, Reduced, admm, solve_reduced
 from torchrank.solvers.cutting_plane.regularisers import make_regulariser
 
 NAMES = ("trace", "fro", "l21", "diagonal", "linear", "anchor")
@@ -36,6 +34,7 @@ def pieces(seed, name, count=12, size=4):
 
 def solved(psi, loss, C, name):
     """Minimum by CLARABEL of Omega(W) + C mean_q max(0, max_R M_qR - <W, Psi_qR>), of one q or of many."""
+    cvxpy = pytest.importorskip("cvxpy")
     size = psi.shape[-1]
     lists = len(loss) if loss.ndim == 2 else 1
     psi = psi.reshape(loss.size, *psi.shape[loss.ndim :])
@@ -79,6 +78,7 @@ def objective(omega, psi, loss, C, w):
     return omega.value(w) + C * max(0.0, max(m - (p * w).sum() for p, m in zip(psi, loss, strict=True)))
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("C", [0.01, 1.0, 30.0, 1000.0])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_reduced_problem_has_the_minimum_of_an_interior_point_solver(name, C):
@@ -95,6 +95,7 @@ def test_the_reduced_problem_has_the_minimum_of_an_interior_point_solver(name, C
             assert np.linalg.eigvalsh(found.point)[0] >= -1e-12
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("name", ["trace", "diagonal"])
 def test_the_interior_point_method_alone_finds_the_minimum(name):
     for seed, C in ((1, 0.5), (2, 40.0), (3, 1e4)):
@@ -107,6 +108,7 @@ def test_the_interior_point_method_alone_finds_the_minimum(name):
         assert weights.min() > 0 and weights.sum() < C and complement > 0
 
 
+@pytest.mark.peers
 def test_a_diagonal_has_zeros_whichever_method_solves_it():
     """At the minimum a weight or what is left of its bound is 0: as many weights as cuts that bind, at most."""
     for seed, C in ((1, 0.5), (2, 40.0), (3, 1e4)):
@@ -119,6 +121,7 @@ def test_a_diagonal_has_zeros_whichever_method_solves_it():
         assert 0 < np.count_nonzero(found.point) <= 8
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("steps", [1, 3, 20])
 @pytest.mark.parametrize("name", ["trace", "fro", "l21", "diagonal", "anchor"])
 def test_with_few_steps_the_bounds_still_hold(name, steps):
@@ -163,6 +166,7 @@ def run(oracle, plane, rounds=400, *, C, eps, **choices):
     return plane
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("C", [0.3, 20.0])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_fit_ends_at_the_minimum_of_an_interior_point_solver(name, C):
@@ -200,6 +204,7 @@ def test_dropping_cuts_does_not_change_the_minimum(name, monkeypatch):
     torch.testing.assert_close(dropped.gram, flat @ flat.T)
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("name", NAMES)
 def test_bounds_hold_and_close_in_every_round(name):
     psi, loss, oracle = structured(4, name)
@@ -211,6 +216,7 @@ def test_bounds_hold_and_close_in_every_round(name):
         assert before.upper >= plane.upper >= true - 1e-5
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("name", NAMES)
 def test_a_path_of_C_takes_its_cuts_along(name):
     psi, loss, oracle = structured(5, name)
@@ -269,6 +275,7 @@ def test_a_small_C_keeps_W_at_zero(name):
     assert gap(plane) <= 1e-8 and not plane.best.any()
 
 
+@pytest.mark.peers
 def test_rows_without_use_are_exactly_zero():
     """Features 4..9 are noise around 0 in psi."""
     random = np.random.default_rng(8)
@@ -297,3 +304,23 @@ def test_the_threads_are_given_back():
     before = [library["num_threads"] for library in threadpool_info()]
     add_cut(start((2, 2)), torch.eye(2), torch.tensor(1.0), C=5.0)
     assert [library["num_threads"] for library in threadpool_info()] == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_round_and_a_restart_leave_the_state_they_start_from_as_it_was(name):
+    """The state may lie in buffers: a round that is interrupted must not have changed them."""
+    psi, _, oracle = structured(10, name)
+    plane = run(oracle, start(psi.shape[2:]), 4, C=20.0, eps=1e-6, **options(name, 4))
+    before = [part.clone() for part in plane]
+    add_cut(plane, *oracle(plane.probe), C=20.0, eps=1e-6, **options(name, 4))
+    restart(plane, C=50.0, eps=1e-6, **options(name, 4))
+    assert all(torch.equal(part, old) for part, old in zip(plane, before, strict=True))
+
+
+def test_cuts_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"a cut must be finite, of shape \(2, 2\), got \(2,\) with 0 values"):
+        add_cut(start((2, 2)), torch.ones(2), torch.tensor(1.0), C=1.0)
+    with pytest.raises(ValueError, match=r"got \(2,\) with 1 values that are not finite, loss 1.0"):
+        add_cut(start((2,)), torch.tensor([1.0, torch.nan]), torch.tensor(1.0), C=1.0, regulariser="diagonal")
+    with pytest.raises(ValueError, match="loss inf"):
+        add_cut(start((2,)), torch.ones(2), torch.tensor(torch.inf), C=1.0, regulariser="linear")

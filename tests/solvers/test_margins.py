@@ -56,7 +56,7 @@ def test_boundaries_are_a_matrix_and_a_number_is_equal_boundaries():
 
 @pytest.mark.parametrize(("option", "grades"), [([1.0], 3), ([], 2), ([[0.0, 0.0], [1.0, 0.0]], 3), ([1.0, 2.0], 0)])
 def test_grades_without_a_margin_are_refused(option, grades):
-    with pytest.raises(ValueError, match="margin is for the grades 0"):
+    with pytest.raises(ValueError, match="margin covers the grades 0"):
         check_grades(option, grades)
 
 
@@ -68,22 +68,22 @@ def test_more_margins_than_grades_are_fine():
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        (-0.5, "margin is -0.5"),
-        (math.nan, "margin is nan"),
-        (True, "margin is True"),
-        ("1", "margin is '1'"),
-        ([0.5, -1.0], "margin of a boundary is -1.0"),
-        ([0.5, math.inf], "margin of a boundary is inf"),
-        ([0.5, [1.0]], "margin of a boundary is 0.5|margin of a boundary is .1.0."),
-        ([[0.0, 0.0], [-1.0, 0.0]], "margin below the diagonal is -1.0"),
-        ([[0.0, math.nan], [1.0, 0.0]], "a number of the margin is nan"),
-        ([[0.0, 0.0], [1.0]], "rows of .2, 1. numbers"),
-        ({"slop": 1.0}, "margin has no 'slop': give slope, offset, log"),
-        ({"slope": -1.0}, "slope of the margin is -1.0"),
-        ({"offset": math.nan}, "offset of the margin is nan"),
+        (-0.5, "margin must be a finite number >= 0, got -0.5"),
+        (math.nan, "margin must be a finite number >= 0, got nan"),
+        (True, "margin must be .*, got True"),
+        ("1", "margin must be .*, got '1'"),
+        ([0.5, -1.0], "margin of a boundary must be a finite number >= 0, got -1.0"),
+        ([0.5, math.inf], "margin of a boundary must be .*, got inf"),
+        ([0.5, [1.0]], r"margin of a boundary must be .*, got \[1.0\]"),
+        ([[0.0, 0.0], [-1.0, 0.0]], "margin below the diagonal must be a finite number >= 0, got -1.0"),
+        ([[0.0, math.nan], [1.0, 0.0]], "entry of the margin must be a finite number, got nan"),
+        ([[0.0, 0.0], [1.0]], r"margin must be a square matrix \(K, K\), got rows of length \[2, 1\]"),
+        ({"slop": 1.0}, "unknown margin key 'slop': choose one of slope, offset, log"),
+        ({"slope": -1.0}, "margin slope must be a finite number >= 0, got -1.0"),
+        ({"offset": math.nan}, "margin offset must be a finite number, got nan"),
     ],
 )
-def test_what_is_no_margin_is_refused(option, message):
+def test_wrong_margins_are_refused(option, message):
     with pytest.raises(ValueError, match=message):
         check_margin(option)
 

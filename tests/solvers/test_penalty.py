@@ -1,11 +1,11 @@
-"""Steps, gains and certificates of the elastic net, each against a search over one coordinate."""
+"""Steps, gains and certificates of the elastic net, against a search over one coordinate; features that are added."""
 
 import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
 
-from torchrank.solvers.domination.penalty import Penalty
+from torchrank.solvers.domination.penalty import Penalty, take_in
 
 PENALTIES = [(0.0, 0.0), (0.7, 0.0), (0.0, 0.4), (0.5, 0.3), (5.0, 0.0)]
 CASES = [(w, g, b) for w in (-1.2, 0.0, 0.3) for g in (-2.0, -0.4, 0.0, 0.6, 3.0) for b in (0.2, 1.0, 7.0)]
@@ -87,3 +87,38 @@ def test_problems_side_by_side():
 
 def test_its_value():
     assert Penalty(2.0, 3.0)(torch.tensor([[1.0, -2.0], [0.0, 0.5]])).tolist() == [2 * 3 + 3 * 5, 1 + 0.75]
+
+
+def test_the_worst_violation_is_that_of_all_problems_or_of_some_coordinates():
+    point, gradient = torch.tensor([[0.0, 1.0], [2.0, 0.0]]).double(), torch.tensor([[3.0, -1.0], [0.0, 4.5]]).double()
+    penalty = Penalty(torch.tensor([[1.0], [2.0]]).double(), 0.0)
+    assert penalty.violation(point, gradient).tolist() == [[2.0, 0.0], [2.0, 2.5]]
+    assert penalty.worst(point, gradient) == 2.5
+    assert penalty.worst(point, gradient, torch.tensor([[True, True], [True, False]])) == 2.0
+    assert penalty.worst(point, gradient, torch.tensor([[False, True], [False, False]])) == 0.0
+
+
+# ---- features that are added ------------------------------------------------------------------------------------
+
+
+def plain_choice(chosen, gains, count):
+    """The features of one model after `count` more, by sorting their gains."""
+    free = [r for r in range(len(gains)) if not chosen[r] and gains[r] > 0]
+    return set(np.flatnonzero(chosen)) | set(sorted(free, key=lambda r: -gains[r])[:count])
+
+
+@pytest.mark.parametrize("count", [1, 3, 100])
+def test_the_largest_gains_of_each_model_are_added_and_nothing_is_lost(count):
+    random = np.random.default_rng(1)
+    gradient, chosen = random.normal(size=(4, 9)), random.random((4, 9)) < 0.3
+    curvature = random.random((4, 9)) * (random.random((4, 9)) < 0.8)
+    l1 = torch.tensor([[0.0], [0.3], [0.9], [50.0]]).double()
+    given = [torch.tensor(part) for part in (chosen, gradient, curvature)]
+    before = given[0].clone()
+    found = take_in(*given, Penalty(l1, 0.2), count)
+    assert torch.equal(given[0], before)  # on a copy
+    for t in range(4):
+        reach = np.maximum(np.abs(gradient[t]) - float(l1[t]), 0) ** 2
+        gains = np.where(curvature[t] > 0, reach / (2 * (curvature[t] + 0.4)), 0.0)
+        assert set(np.flatnonzero(found[t])) == plain_choice(chosen[t], gains, count)
+    assert torch.equal(found[3], before[3])  # no gain is above 0

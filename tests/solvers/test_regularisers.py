@@ -98,5 +98,5 @@ def test_what_does_not_fit_is_refused():
         make_regulariser("nuclear")
     with pytest.raises(ValueError, match="anchor needs regulariser='fro'"):
         make_regulariser("trace", anchor=torch.eye(2))
-    with pytest.raises(ValueError, match="lam=-1"):
+    with pytest.raises(ValueError, match="lam must be >= 0, got -1"):
         make_regulariser("l21", lam=-1)

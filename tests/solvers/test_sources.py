@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from torchrank import DataError, DataWarning
 from torchrank.data.batch import make_batch
 from torchrank.solvers.local_metrics.sources import (
     ListTable,
@@ -76,6 +77,11 @@ def test_no_list_is_drawn_again_before_all_were(metrics, lists):
             assert len(set(part)) == len(part)
 
 
+def test_metrics_that_are_all_learned_from_the_same_lists_are_told():
+    with pytest.warns(DataWarning, match=r"learned from the same 3 lists: lower queries_per_metric \(now 40\)"):
+        draw_sources(torch.tensor([2, 2, 0, 3]), 2, 40, generator())
+
+
 def test_the_seed_draws_and_all_lists_have_the_same_chance():
     highs = torch.full((6,), 2)
     assert torch.equal(draw_sources(highs, 4, 2, generator(3)), draw_sources(highs, 4, 2, generator(3)))
@@ -90,7 +96,8 @@ def test_all_lists_for_one_metric():
 
 @pytest.mark.parametrize("lists", [1, None])
 def test_no_usable_list(lists):
-    with pytest.raises(ValueError, match="none of the 3 training lists has two high documents"):
+    wanted = "one high document" if lists is None else "two high documents"
+    with pytest.raises(DataError, match=f"none of the 3 training lists has {wanted} and a lower one"):
         draw_sources(torch.tensor([0, 0, 0]), 2, lists, generator())
 
 

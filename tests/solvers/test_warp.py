@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import torchrank.functional as F
+from tests.reference.local_metrics import negatives_of, rank_loss
+from torchrank.solvers.local_metrics import warp
 from torchrank.solvers.local_metrics.warp import sampled_warp
 
 LABELS = [0, 2, 0, 1, 1, 0, 0, 0]
@@ -40,42 +42,43 @@ def assert_mean(samples, expected):
     assert ((samples.mean(0) - expected).abs() <= 4.5 * error + 1e-12).all()
 
 
+# ---- the mean move ---------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("negatives", ["lower", "zero"])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_with_the_exact_rank_and_no_cap_the_mean_move_is_the_gradient(seed, negatives):
+def test_with_the_exact_rank_and_no_cap_the_mean_move_is_the_gradient(monkeypatch, seed, negatives):
+    monkeypatch.setattr(warp, "_paid_rank", lambda found, step: found)
     features, weights = one_list(seed)
     weights.requires_grad_()
     options = {"margin": 0.3, "negatives": negatives}
     F.warp_loss(features @ weights, torch.tensor(LABELS), torch.tensor([0, len(LABELS)]), **options).backward()
-    samples = moves(features, LABELS, weights.detach(), exact_rank=True, capped=False, **options)
+    samples = moves(features, LABELS, weights.detach(), **options)
     assert weights.grad.abs().max() > 0.1
     assert_mean(samples, -weights.grad)
 
 
-def rank_weight(k):
-    return sum(1 / math.log2(r + 1) for r in range(1, k + 1))
-
-
-def expected_pay(violators, negatives, capped=True):
-    """Mean of L(max(1, floor(negatives / draws))) over the draws up to the first violator; how often it comes."""
-    chance, last = violators / negatives, negatives if capped else 100 * negatives
-    chances = [(1 - chance) ** (n - 1) * chance for n in range(1, last + 1)]
-    pays = [rank_weight(max(1, negatives // n)) for n in range(1, last + 1)]
+def expected_pay(violators, negatives):
+    """Mean of L(max(1, floor(negatives / draws))) over the draws up to the first violator; how often it is found."""
+    chance = violators / negatives
+    chances = [(1 - chance) ** (n - 1) * chance for n in range(1, negatives + 1)]
+    pays = [rank_loss(max(1, negatives // n)) for n in range(1, negatives + 1)]
     return np.dot(chances, pays), sum(chances)
 
 
-@pytest.mark.parametrize("capped", [True, False])
-def test_the_mean_move_of_the_paper_is_the_sum_over_all_outcomes(capped):
-    features, weights = one_list(2)
+@pytest.mark.parametrize("negatives", ["lower", "zero"])
+@pytest.mark.parametrize("seed", [2, 3])
+def test_the_mean_move_of_the_paper_is_the_sum_over_all_outcomes(seed, negatives):
+    features, weights = one_list(seed)
     scores = (features @ weights).tolist()
     expected, positives = np.zeros(3), [i for i, y in enumerate(LABELS) if y > 0]
     for i in positives:
-        below = [j for j, y in enumerate(LABELS) if y < LABELS[i]]
+        below = negatives_of(i, LABELS, negatives)
         found = [j for j in below if 0.1 + scores[j] > scores[i]]
         if found:
-            pay, _ = expected_pay(len(found), len(below), capped)
+            pay, _ = expected_pay(len(found), len(below))
             expected -= pay / len(positives) * (features[found].mean(0) - features[i]).numpy()
-    assert_mean(moves(features, LABELS, weights, capped=capped), torch.from_numpy(expected))
+    assert_mean(moves(features, LABELS, weights, negatives=negatives), torch.from_numpy(expected))
 
 
 @pytest.mark.parametrize(("negatives", "bias"), [(10, 1.36), (100, 1.77)])
@@ -87,6 +90,9 @@ def test_one_violator_is_paid_too_much_and_found_in_two_thirds_of_the_steps(nega
     assert pay == pytest.approx(bias, abs=0.01) and found == pytest.approx(0.65, abs=0.02)
     assert_mean(samples[:, 1:], torch.tensor([-pay]))
     assert_mean((samples[:, 1:] != 0).double(), torch.tensor([found]))
+
+
+# ---- steps without chance --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("nonneg", [True, False])
@@ -113,6 +119,30 @@ def test_lists_of_two_leave_nothing_to_chance(nonneg, own):
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     assert (found.min() >= 0) == nonneg
     assert (given == 1).all()
+
+
+def one_step(features, labels, weights, steps=1, **options):
+    """Steps of size 1/2 on the single list."""
+    given = (torch.tensor(part, dtype=torch.float64) for part in (features, labels))
+    return sampled_warp(
+        *given, torch.tensor([0, len(labels)]), torch.tensor(weights, dtype=torch.float64),
+        torch.zeros(steps, dtype=torch.int64), lr=torch.full((steps,), 0.5), generator=torch.Generator(), **options,
+    ).tolist()  # fmt: skip
+
+
+def test_the_rank_is_estimated_by_the_number_of_draws():
+    """All five negatives are violators and alike: the first draw finds one, so k = floor(5/1)."""
+    found = one_step([[0.0], *[[1.0]] * 5], [1, 0, 0, 0, 0, 0], [10.0])
+    assert found == pytest.approx([10 - 0.5 * rank_loss(5)], abs=1e-14)
+
+
+def test_no_violator_no_step():
+    assert one_step([[5.0, 1.0], [1.0, 1.0], [0.0, 0.0]], [2, 1, 0], [1.0, 1.0], steps=20) == [1.0, 1.0]
+    assert one_step([[1.0], [0.75]], [1, 0], [1.0], margin=0.25) == [1.0]  # a gap of exactly the margin
+    assert one_step([[1.0], [0.76]], [1, 0], [1.0], margin=0.25) != [1.0]
+
+
+# ---- edges -----------------------------------------------------------------------------------------------------------
 
 
 def run(labels, offsets, *, steps, negatives="lower", seed=0, dtype=torch.float32, **options):

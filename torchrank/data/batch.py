@@ -9,35 +9,52 @@ import torch
 from torch import Tensor
 
 from torchrank.data.sparse import SparseRows
+from torchrank.errors import DataError
 from torchrank.functional.ragged import entries_of
-
-MAX_GRADES = 64  # integer labels above this count as real values: a table of (lists, grades) would no longer be small
+from torchrank.functional.ranking import count_grades
 
 
 class Batch(NamedTuple):
-    """Lists laid end to end: the entries of list q are `offsets[q]:offsets[q + 1]`.
+    """Some lists, laid end to end: the entries of list q are `offsets[q]:offsets[q + 1]`.
 
-    >>> batch = make_batch(torch.eye(3), torch.tensor([0., 2., 1.]), torch.tensor([0, 2, 3]))
-    >>> batch.num_lists, batch.max_length, batch.num_pairs, batch.num_grades
-    (2, 2, 1, 3)
+    `RankingSet` and `make_batch` make them. The three integers are counted on the host when a batch is made, so that
+    nothing has to synchronise with the device later.
+
+    Args:
+        x: (n, D) features, one row per entry; or the rows of a corpus that the lists share.
+        labels: (N,) relevance of each entry.
+        offsets: (Q + 1,) where each list begins and ends.
+        query: (Q,) the position of each list in the set that the batch comes from.
+        index: (N,) the corpus row of each entry; None: entry i is row i.
+        queries: (Q, D) query vectors, where the data has them.
+        max_length: entries of the longest list.
+        num_pairs: pairs within a list with labels[i] > labels[j], summed over the lists.
+        num_grades: K where the labels are the integers 0..K-1; 0 where they are real-valued (functions then sort).
+
+    Example:
+        >>> batch = make_batch(torch.eye(3), torch.tensor([0., 2., 1.]), torch.tensor([0, 2, 3]))
+        >>> batch.num_lists, batch.max_length, batch.num_pairs, batch.num_grades
+        (2, 2, 1, 3)
     """
 
-    x: Tensor | SparseRows  # (n, D) rows: one per list entry, or a corpus shared by the lists
-    labels: Tensor  # (N,)
-    offsets: Tensor  # (Q + 1,)
-    query: Tensor  # (Q,) position of each list in the set the batch comes from
-    index: Tensor | None  # type: ignore[assignment]  # (N,) corpus row of each entry; None: entry i is row i
-    queries: Tensor | None  # (Q, D) query vectors, where the data has them
-    max_length: int  # these three are known on the host when the batch is made, so that nothing has to synchronise
-    num_pairs: int  # pairs within a list with labels[i] > labels[j], summed over the lists
-    num_grades: int  # labels are the integers 0..num_grades-1; 0 = real-valued (functions then sort)
+    x: Tensor | SparseRows
+    labels: Tensor
+    offsets: Tensor
+    query: Tensor
+    index: Tensor | None  # type: ignore[assignment]
+    queries: Tensor | None
+    max_length: int
+    num_pairs: int
+    num_grades: int
 
     @property
     def num_lists(self) -> int:
+        """The number of lists, Q."""
         return len(self.offsets) - 1
 
     @property
     def device(self) -> torch.device:
+        """The device of all tensors."""
         return self.labels.device
 
     def to(self, device: torch.device | str) -> Batch:
@@ -46,7 +63,7 @@ class Batch(NamedTuple):
         return Batch(*parts)
 
     def take(self, lists: Tensor) -> tuple[Batch, Tensor]:
-        """A batch of these lists alone, and the places of its entries in this one; reads the labels on the host."""
+        """A batch of these lists alone, and the places of its entries in this batch. Reads the labels on the host."""
         entries, offsets = entries_of(self.offsets, lists)
         index = None if self.index is None else self.index[entries]
         part = make_batch(
@@ -61,11 +78,19 @@ class Batch(NamedTuple):
         return part, entries
 
     def flat(self) -> Batch:
-        """The same batch with its own row for every entry (a copy of the shared rows), so that `index` is None."""
+        """The same batch with a row for every entry (copies of the shared rows), so that `index` is None."""
         return self if self.index is None else self._replace(x=self.x[self.index], index=None)
 
+    @property
+    def dense(self) -> Tensor:
+        """(N, D) the row of each entry; sparse rows are refused."""
+        rows = self.flat().x
+        if isinstance(rows, SparseRows):
+            raise DataError("the rows are sparse: set data.sparse=false, or call dense() on them first")
+        return rows
+
     def at_entries(self, values: Tensor) -> Tensor:
-        """Values of the rows (n, ...) at the entries (N, ...)."""
+        """The values (N, ...) at the entries, given those of the rows (n, ...)."""
         return values if self.index is None else values[self.index]
 
 
@@ -79,21 +104,32 @@ def make_batch(
     queries: Tensor | None = None,
     num_grades: int | None = None,
 ) -> Batch:
-    """Check the shapes and count the three integers of a batch; this reads the labels on the host.
+    """Check that the parts of a batch fit together, and count its three integers. Reads the labels on the host.
 
-    `num_grades` is that of the whole set; without it the labels of this batch decide.
+    Args:
+        x: (n, D) features, one row per entry; or the rows of a corpus that the lists share.
+        labels: (N,) relevance of each entry.
+        offsets: (Q + 1,) where each list begins and ends.
+        query: (Q,) the position of each list in its set; by default 0..Q-1.
+        index: (N,) the corpus row of each entry, where the lists share a corpus.
+        queries: (Q, D) query vectors.
+        num_grades: that of the whole set; by default the labels of this batch decide.
 
-    >>> make_batch(torch.eye(2), torch.tensor([0., 1.]), torch.tensor([0, 3]))
-    Traceback (most recent call last):
-    ValueError: offsets end at 3 but there are 2 entries
+    Returns:
+        The batch. Parts that do not fit together raise a `DataError`.
+
+    Example:
+        >>> make_batch(torch.eye(2), torch.tensor([0., 1.]), torch.tensor([0, 3]))
+        Traceback (most recent call last):
+        torchrank.errors.DataError: offsets end at 3 but there are 2 entries
     """
     check_lists(x, labels, offsets, index=index, queries=queries)
     if query is None:
         query = torch.arange(len(offsets) - 1, device=labels.device)
     if len(query) != len(offsets) - 1:
-        raise ValueError(f"query has {len(query)} positions for {len(offsets) - 1} lists")
+        raise DataError(f"query has {len(query)} positions for {len(offsets) - 1} lists")
     grades, bounds = labels.detach().cpu().numpy(), offsets.cpu().numpy()
-    num_grades = count_grades(grades) if num_grades is None else num_grades
+    num_grades = grades_of(labels) if num_grades is None else num_grades
     pairs = int(count_pairs(grades, bounds, num_grades).sum())
     return Batch(x, labels, offsets, query, index, queries, int(np.diff(bounds).max(initial=0)), pairs, num_grades)
 
@@ -106,7 +142,7 @@ def unlabelled(
     queries: Tensor | None = None,
     query: Tensor | None = None,
 ) -> Batch:
-    """Lists of which nothing is known but their rows: all labels are 0. Rows of integers become float64."""
+    """A batch of lists without known labels: all are 0. Rows of integers become float64."""
     x, offsets, index, query = as_floats(x), as_places(offsets), as_places(index), as_places(query)
     labels = torch.zeros(len(x) if index is None else len(index), device=offsets.device)
     check_lists(x, labels, offsets, index=index, queries=queries)
@@ -115,18 +151,18 @@ def unlabelled(
         query = torch.arange(len(lengths), device=offsets.device)
     if query.dtype != torch.int64 or query.shape != lengths.shape:
         found = f"{query.dtype} {tuple(query.shape)}"
-        raise ValueError(f"query has the position of each of {len(lengths)} lists, whole numbers, got {found}")
+        raise DataError(f"query must hold the integer position of each of {len(lengths)} lists, got {found}")
     queries = None if queries is None else queries.to(x.dtype)
     return Batch(x, labels, offsets, query, index, queries, int(lengths.max()) if len(lengths) else 0, 0, 1)
 
 
 def as_floats(x: Any) -> Any:
-    """Rows of integers, dense or sparse, in float64, which holds large ones; others as they are."""
+    """Rows as floating-point numbers, dense or sparse; integers become float64, which holds large ones exactly."""
     return x if x.dtype.is_floating_point else x.to(dtype=torch.float64)
 
 
 def as_places(numbers: Any) -> Any:
-    """Integers of any width in int64; None, and what is no row of whole numbers, as it is: a check will tell."""
+    """Integers of any width as int64; None and other types are returned as they are, for a later check to refuse."""
     wrong = numbers is None or numbers.dtype == torch.bool or numbers.dtype.is_floating_point
     return numbers if wrong else numbers.long()
 
@@ -134,50 +170,50 @@ def as_places(numbers: Any) -> Any:
 def check_lists(
     x: Tensor | SparseRows, labels: Tensor, offsets: Tensor, *, index: Tensor | None, queries: Tensor | None
 ) -> None:
-    """Refuse parts that do not fit together, with the numbers."""
+    """Raise a `DataError` with the numbers if the parts do not fit together."""
     if len(x.shape) != 2 or labels.dim() != 1 or offsets.dim() != 1 or offsets.dtype != torch.int64:
         shapes = f"x {tuple(x.shape)}, labels {tuple(labels.shape)}, offsets {tuple(offsets.shape)} {offsets.dtype}"
-        raise ValueError(f"expected x (n, D), labels (N,) and int64 offsets (Q + 1,), got {shapes}")
+        raise DataError(f"expected x (n, D), labels (N,) and int64 offsets (Q + 1,), got {shapes}")
     if index is None and len(x) != len(labels):
-        raise ValueError(f"{len(x)} rows for {len(labels)} entries: pass index=(N,) if the lists share a corpus")
+        raise DataError(f"{len(x)} rows for {len(labels)} entries: pass index=(N,) if the lists share a corpus")
     if index is not None and (index.shape != labels.shape or index.dtype not in (torch.int64, torch.int32)):
         found = f"{index.dtype} {tuple(index.shape)}"
-        raise ValueError(f"index has the row of each of {len(labels)} entries, whole numbers (N,), got {found}")
+        raise DataError(f"index must hold the integer row of each of {len(labels)} entries (N,), got {found}")
     numbers = [offsets[:1], offsets[-1:], (offsets.diff() < 0).any()[None].long()]
     numbers += [torch.stack(index.aminmax())] if index is not None and len(index) else []
     first, last, falls, *rows = torch.cat(numbers).tolist() if len(offsets) else (-1, -1, 0)  # read once
     if first != 0 or falls:
-        raise ValueError("offsets must start at 0 and never fall: [0] for no list, [0, 2, 5] for lists of 2 and 3")
+        raise DataError("offsets must start at 0 and never decrease: [0] for no list, [0, 2, 5] for lists of 2 and 3")
     if last != len(labels):
-        raise ValueError(f"offsets end at {last} but there are {len(labels)} entries")
+        raise DataError(f"offsets end at {last} but there are {len(labels)} entries")
     if rows and (rows[0] < 0 or rows[1] >= len(x)):
-        raise ValueError(f"index runs over {rows[0]}..{rows[1]} but the corpus has {len(x)} rows")
+        raise DataError(f"index runs over {rows[0]}..{rows[1]} but the corpus has {len(x)} rows")
     if queries is not None and queries.shape != (len(offsets) - 1, x.shape[1]):
         shape = (len(offsets) - 1, x.shape[1])
-        raise ValueError(f"query vectors {tuple(queries.shape)} for lists and features {shape}")
+        raise DataError(f"query vectors {tuple(queries.shape)} for lists and features {shape}")
 
 
-def count_grades(labels: np.ndarray) -> int:
-    """K when the labels are integers of 0..K-1, 0 when they are real numbers, negative or above `MAX_GRADES`.
+def grades_of(labels: Tensor) -> int:
+    """K where the labels are integers of 0..K-1, otherwise 0. Labels that are not finite are refused.
 
-    >>> count_grades(np.array([0., 4., 1.])), count_grades(np.array([0.5, 1.]))
-    (5, 0)
+    Example:
+        >>> grades_of(torch.tensor([0.0, 4.0, 1.0])), grades_of(torch.tensor([0.5, 1.0]))
+        (5, 0)
     """
-    if len(labels) == 0:
-        return 0
-    lowest, highest = labels.min(), labels.max()
-    if not np.isfinite(lowest) or not np.isfinite(highest):
-        row = int(np.flatnonzero(~np.isfinite(labels))[0])
-        raise ValueError(f"label {labels[row]} of entry {row}: labels must be finite numbers")
-    whole = lowest >= 0 and highest < MAX_GRADES and bool((labels == np.floor(labels)).all())
-    return int(highest) + 1 if whole else 0
+    labels = labels.detach().cpu()
+    labels = labels.long() if labels.dtype == torch.bool else labels
+    if not labels.isfinite().all():
+        entry = int((~labels.isfinite()).nonzero()[0])
+        raise DataError(f"label {labels[entry].item()} of entry {entry}: labels must be finite numbers")
+    return count_grades(labels, None)
 
 
 def count_pairs(labels: np.ndarray, offsets: np.ndarray, num_grades: int) -> np.ndarray:
     """Pairs with labels[i] > labels[j] in each list (Q,): half of (length^2 - sum of squared label counts).
 
-    >>> count_pairs(np.array([0., 2., 1., 1., 1.]), np.array([0, 3, 5]), 3)
-    array([3, 0])
+    Example:
+        >>> count_pairs(np.array([0., 2., 1., 1., 1.]), np.array([0, 3, 5]), 3)
+        array([3, 0])
     """
     lengths = np.diff(offsets)
     num_lists = len(lengths)
@@ -192,4 +228,5 @@ def count_pairs(labels: np.ndarray, offsets: np.ndarray, num_grades: int) -> np.
         runs = np.flatnonzero(new)
         counts = np.diff(runs, append=len(labels))
         same = np.bincount(lists[runs], weights=counts.astype(np.float64) ** 2, minlength=num_lists).astype(np.int64)
-    return (lengths.astype(np.int64) ** 2 - same) // 2
+    pairs: np.ndarray = (lengths.astype(np.int64) ** 2 - same) // 2
+    return pairs

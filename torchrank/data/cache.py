@@ -1,11 +1,11 @@
-"""A parsed set on disk as plain, memory-mapped `.npy` files, so that opening it again costs milliseconds and no copy.
+"""A cache of parsed sets: plain, memory-mapped `.npy` files, which open in milliseconds and without a copy.
 
-A cache is the folder `<file>.torchrank/<key>` beside the data (or in `cache_dir`; in the user's cache folder where the
-data's own may not be written). The key names the reader, its options and the format version. `manifest.json` holds the
-BLAKE2 hash of the content of the source files. They are trusted to be unchanged while size, modification and change
-time and inode are the same and the last change is not too fresh to tell (as git does it); otherwise they are hashed
-again, so a file that was only copied or touched keeps its cache and a file that changed loses it. The files of the
-cache themselves are trusted by the same rule, and otherwise looked through, so one that was damaged is noticed.
+A cache is the folder `<file>.torchrank/<key>` beside the data; or in `cache_dir`; or in the user's cache folder if the
+folder of the data is not writable. The key is a hash of the reader, its options and the format version. `manifest.json`
+holds the BLAKE2 hash of the content of the source files. They count as unchanged while their size, modification and
+change time and inode are the same, unless the last change is too recent to tell (the rule of git). Otherwise they are
+hashed again, so that a file that was only copied or touched keeps its cache, and a file that changed loses it. The
+files of the cache follow the same rule; otherwise their checksums are verified, so that damage is noticed.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from torchrank.data.cache_files import DamagedError, check_set, is_fresh, load_set, read_all, save_set, state
-from torchrank.data.letor import DataWarning
-from torchrank.data.letor.files import side_file
 from torchrank.data.sets import RankingSet
+from torchrank.errors import DataError, DataWarning
+from torchrank.files import write_atomically
 
 log = logging.getLogger(__name__)
 
-VERSION = 2  # raise it when the reader or the files change their meaning
-FRESH = 2 * 10**9  # ns: a file changed so shortly before it was hashed may change again without a new time
+VERSION = 2  # increase it when the meaning of the reader or of the files changes
+FRESH = 2 * 10**9  # ns: a file that changed so shortly before it was hashed may change again without a new time
 DAY = 24 * 3600
 MANIFEST = "manifest.json"
-ATTEMPTS = 5  # to rename, while other processes rename as well
+ATTEMPTS = 5  # at renaming, while other processes rename too
 BROKEN = (
     OSError,
     ValueError,
@@ -41,28 +41,44 @@ BROKEN = (
     TypeError,
     IndexError,
     RecursionError,
-)  # what a cache that is not as it was written can raise
+)  # what opening a damaged cache can raise
 
 
 def cached(
-    path: str | Path, read: Callable[..., RankingSet], options: dict, *, cache_dir: str | Path | None = None
+    path: str | Path,
+    read: Callable[..., RankingSet],
+    options: dict,
+    *,
+    sides: Sequence[Path] = (),
+    cache_dir: str | Path | None = None,
 ) -> RankingSet:
-    """`read(path, **options)`, from the cache when it is current; otherwise read, cached, and opened from there.
+    """`read(path, **options)` through the cache: read once, then opened from its files while the sources are unchanged.
 
-    Warnings about the data are part of the cache and given again. Processes that build the same cache at once do not
-    disturb each other: the first one to finish wins and the others open its files.
+    Warnings about the data are cached too, and repeated. Processes may build the same cache at the same time: the first
+    one to finish wins, and the others open its files.
 
-    >>> from torchrank.data.letor import read_letor
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "train.txt")
-    ...     _ = path.write_text("2 qid:a 1:0.5\\n0 qid:a 1:1\\n")
-    ...     first = cached(path, read_letor, {"num_features": 3})
-    ...     again = cached(path, read_letor, {"num_features": 3})
-    >>> first.x.shape, again.x.tolist() == first.x.tolist()
-    (torch.Size([2, 3]), True)
+    Args:
+        path: the file to read.
+        read: reads it; a function of a module, by whose name the cache is found.
+        options: the keyword arguments of `read`.
+        sides: other files on which the result depends.
+        cache_dir: the folder of the cache; by default beside the data, or in the user's cache folder.
+
+    Returns:
+        The set, its tensors mapped from files.
+
+    Example:
+        >>> from torchrank.data.letor import read_letor
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "train.txt")
+        ...     _ = path.write_text("2 qid:a 1:0.5\\n0 qid:a 1:1\\n")
+        ...     first = cached(path, read_letor, {"num_features": 3})
+        ...     again = cached(path, read_letor, {"num_features": 3})
+        >>> first.x.shape, again.x.tolist() == first.x.tolist()
+        (torch.Size([2, 3]), True)
     """
     path = Path(path)
-    sources = _sources(path, options)
+    sources = [path, *sides]
     key = _key(read, options)
     folders = [folder / key for folder in _folders(path, cache_dir)]
     for folder in folders:
@@ -77,30 +93,22 @@ def cached(
     for warning in caught:
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     if [state(source) for source in sources] != before:
-        raise ValueError(f"{path}: the file changed while it was being read. Read it again when it is complete")
+        raise DataError(f"{path}: the file changed while it was read. Read it again when it is complete.")
     source = {"digest": digest, "states": before, "checked": now}
     for folder in folders:
         try:
             return _write(folder, sources, lists, source, notes)
         except OSError as error:
-            log.info("no cache in %s: %s", folder, error)
+            log.info("could not cache in %s: %s", folder, error)
     log.warning("%s could not be cached in any of %s", path, ", ".join(str(folder.parent) for folder in folders))
     return lists
 
 
-# what a cache is made from
-
-
-def _sources(path: Path, options: dict) -> list[Path]:
-    """The file, and those beside it on which its content depends: list lengths, or the words that are columns."""
-    sides = [side_file(path, options.get("query_file"))] if options.get("qid") == "file" else []
-    if options.get("vocabulary", path.name) != path.name:
-        sides.append(path.with_name(options["vocabulary"]))
-    return [path, *sides]
+# ---- the sources of a cache ----------------------------------------------------------------------------------------
 
 
 def _key(read: Callable, options: dict) -> str:
-    name = getattr(read, "__qualname__", type(read).__qualname__)  # partials and other objects have a type only
+    name = getattr(read, "__qualname__", type(read).__qualname__)  # a partial has no name of its own
     text = json.dumps([VERSION, read.__module__, name, options], sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -112,11 +120,11 @@ def _digest(sources: list[Path]) -> str:
     return digest.hexdigest()
 
 
-# where it is
+# ---- where it is ----------------------------------------------------------------------------------------------------
 
 
 def _folders(path: Path, cache_dir: str | Path | None) -> Iterator[Path]:
-    """Folders to look into and to write to, the best first."""
+    """The folders where the cache may be, the best first."""
     path = path.resolve()
     apart = f"{path.name}-{hashlib.blake2b(os.fsencode(path), digest_size=8).hexdigest()}"
     if cache_dir is not None:
@@ -127,13 +135,13 @@ def _folders(path: Path, cache_dir: str | Path | None) -> Iterator[Path]:
 
 
 def _check_writable(folder: Path) -> None:
-    """A folder without any write bit is left alone, even by those who could write to it."""
+    """Refuse a folder without any write permission, even for users who could write to it anyway."""
     exists = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not exists.stat().st_mode & 0o222 or not os.access(exists, os.W_OK):
         raise PermissionError(f"{exists} is not writable")
 
 
-# opening and writing
+# ---- opening and writing --------------------------------------------------------------------------------------------
 
 
 def _open(folder: Path, sources: list[Path]) -> RankingSet | None:
@@ -142,7 +150,7 @@ def _open(folder: Path, sources: list[Path]) -> RankingSet | None:
     try:
         lists, notes = _load(folder, sources)
     except BROKEN as error:
-        log.warning("the cache %s is built again: %s", folder, error or type(error).__name__)
+        log.warning("rebuilding the cache %s: %s", folder, error or type(error).__name__)
         return None
     for note in notes:
         warnings.warn(note, DataWarning, stacklevel=3)
@@ -150,12 +158,12 @@ def _open(folder: Path, sources: list[Path]) -> RankingSet | None:
 
 
 def _load(folder: Path, sources: list[Path]) -> tuple[RankingSet, list[str]]:
-    """The set and the warnings it comes with; one of `BROKEN` is raised when the cache is damaged or outdated."""
+    """The set and its warnings; raises one of `BROKEN` if the cache is damaged or outdated."""
     manifest = _read_manifest(folder / MANIFEST)
     source, description = _check_source(manifest["source"], sources), check_set(folder, manifest["set"])
     lists = load_set(folder, description)
     if (source, description) != (manifest["source"], manifest["set"]):
-        with suppress(OSError):  # a cache that may only be read is checked each time
+        with suppress(OSError):  # a read-only cache is checked each time
             _write_manifest(folder / MANIFEST, {**manifest, "source": source, "set": description})
     return lists, manifest["notes"]
 
@@ -168,12 +176,8 @@ def _read_manifest(path: Path) -> dict:
 
 
 def _write_manifest(path: Path, manifest: dict) -> None:
-    """At once: a reader sees the old file or the new one."""
-    handle, name = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "w") as file:
-        json.dump({**manifest, "checksum": _checksum(manifest)}, file, indent=1)
-    os.chmod(name, 0o644)
-    os.replace(name, path)
+    content = json.dumps({**manifest, "checksum": _checksum(manifest)}, indent=1).encode()
+    write_atomically(path, lambda file: file.write(content))
 
 
 def _checksum(manifest: dict) -> str:
@@ -181,14 +185,14 @@ def _checksum(manifest: dict) -> str:
 
 
 def _check_source(known: dict, sources: list[Path]) -> dict:
-    """What is known of the sources, with their new states if they were only copied or touched."""
+    """What is known about the sources, with their new states if they were only copied or touched."""
     states = [state(source) for source in sources]
     fresh = any(is_fresh(found, known["checked"], FRESH) for found in states)
     if states == known["states"] and not fresh:
         return known
     now = time.time_ns()
     if _digest(sources) != known["digest"]:
-        raise DamagedError("it is outdated, the data has changed")
+        raise DamagedError("the data has changed")
     return {"digest": known["digest"], "states": states, "checked": now}
 
 
@@ -206,9 +210,9 @@ def _write(folder: Path, sources: list[Path], lists: RankingSet, source: dict, n
             with suppress(OSError):
                 temporary.rename(folder)
                 return load_set(folder, description)
-            with suppress(*BROKEN):  # there is one already: the winner's
+            with suppress(*BROKEN):  # another process was first
                 return _load(folder, sources)[0]
-            with suppress(OSError):  # the outdated or damaged one, unless another process just took it away
+            with suppress(OSError):  # an outdated or damaged one, unless another process has just moved it away
                 folder.rename(tempfile.mkdtemp(prefix=".old-", dir=folder.parent))
         raise OSError(f"{folder} is in use")
     finally:
@@ -218,7 +222,7 @@ def _write(folder: Path, sources: list[Path], lists: RankingSet, source: dict, n
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what processes that died left behind more than a day ago."""
+    """Remove what dead processes left behind more than a day ago."""
     for left in folder.glob(".new-*"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > DAY:

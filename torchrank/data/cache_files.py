@@ -1,4 +1,4 @@
-"""A `RankingSet` as a folder of `.npy` files and the description of them that goes into the manifest."""
+"""Save and load a `RankingSet` as a folder of `.npy` files, with a description of them for the manifest."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from torchrank.data.relevance import Explicit
 from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
 from torchrank.data.strings import Strings
 
-SMALL = 1 << 20  # bytes of a file that is looked through whenever it is opened
-TICK = 50 * 10**6  # ns: two changes of a file that lie closer may have the same time
+SMALL = 1 << 20  # bytes of a file whose checksum is verified whenever it is opened
+TICK = 50 * 10**6  # ns: two changes of a file that are closer may have the same time
 
 
 class DamagedError(ValueError):
-    """The files of a cache are not those that were written, or not of these data."""
+    """The files of a cache are not those that were written, or belong to other data."""
 
 
 def state(path: Path) -> list[int]:
-    """What changes whenever a file is written to: size, modification and change time, inode."""
+    """Size, modification time, change time and inode of a file: at least one changes whenever it is written to."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def is_fresh(state: list[int], checked: int, span: int) -> bool:
-    """Whether a file changed so shortly before `checked` that it may have changed once more without a new state.
+    """Whether a file changed so shortly before `checked` that it may have changed again without a new state.
 
-    A time that lies far in the future is that of another clock: the next change would show.
+    A time far in the future comes from another clock: the next change would show.
     """
     return any(abs(checked - moment) < span for moment in state[1:3])
 
 
 def read_all(paths: list[Path], what: str) -> Iterator[bytes]:
-    """The files piece by piece, with a progress bar if it takes longer than two seconds."""
+    """The content of the files piece by piece, with a progress bar if it takes longer than two seconds."""
     total = sum(path.stat().st_size for path in paths)
     with tqdm(total=total, desc=f"{what} {paths[0].name}", unit="B", unit_scale=True, delay=2) as progress:
         for path in paths:
@@ -49,6 +50,7 @@ def read_all(paths: list[Path], what: str) -> Iterator[bytes]:
 
 
 def checksum(path: Path) -> int:
+    """The CRC-32 of a file."""
     value = 0
     for piece in read_all([path], "check"):
         value = zlib.crc32(piece, value)
@@ -56,7 +58,7 @@ def checksum(path: Path) -> int:
 
 
 def save_set(folder: Path, lists: RankingSet) -> dict:
-    """Write the arrays of a set; what comes back describes them and goes into `load_set`."""
+    """Write the arrays of a set; returns their description, which `load_set` takes."""
     files = {}
     for name, array in _arrays(lists).items():
         np.save(folder / f"{name}.npy", array, allow_pickle=False)
@@ -66,7 +68,7 @@ def save_set(folder: Path, lists: RankingSet) -> dict:
 
 
 def check_set(folder: Path, description: dict) -> dict:
-    """The description, with new states of files that were copied or touched; a damaged file raises `DamagedError`."""
+    """The description, with new states of files that were only copied or touched; raises `DamagedError` otherwise."""
     files = {
         name: {**known, **_check_again(folder / f"{name}.npy", known)} for name, known in description["files"].items()
     }
@@ -79,13 +81,13 @@ def _check(path: Path) -> dict:
 
 
 def _check_again(path: Path, known: dict) -> dict:
-    """A large file is trusted while its state is the one that was written down; nothing but that is looked at then."""
+    """What is new about a file. A large file whose state is the known one is trusted without reading it."""
     found = state(path)
     trusted = found == known["state"] and not is_fresh(found, known["checked"], TICK)
     if trusted and found[0] > SMALL:
         return {}
     if found[0] != known["state"][0]:
-        raise DamagedError(f"{path.name} is damaged: it has {found[0]} bytes, {known['state'][0]} were written")
+        raise DamagedError(f"{path.name} is damaged: it has {found[0]} bytes, expected {known['state'][0]}")
     checked = _check(path)
     if checked["checksum"] != known["checksum"]:
         raise DamagedError(f"{path.name} is damaged: its checksum is wrong")
@@ -99,9 +101,6 @@ def _arrays(lists: RankingSet) -> dict[str, np.ndarray]:
             arrays[part] = vars(lists.x)[part].numpy()
     else:
         arrays["x"] = lists.x.numpy()
-    for part, tensor in (("index", lists.index), ("queries", lists.queries)):
-        if tensor is not None:
-            arrays[part] = tensor.numpy()
     for part, ids in (("query_ids", lists.query_ids), ("document_ids", lists.document_ids)):
         if ids is not None:
             texts = ids if isinstance(ids, Strings) else Strings.join(str(text).encode() for text in ids)
@@ -110,7 +109,7 @@ def _arrays(lists: RankingSet) -> dict[str, np.ndarray]:
 
 
 def load_set(folder: Path, description: dict) -> RankingSet:
-    """The set, its arrays mapped copy-on-write: pages are read when they are looked at, the files never change."""
+    """The set, its arrays mapped copy-on-write: pages are read when they are used, and the files never change."""
     arrays = {name: _load(folder / f"{name}.npy", known) for name, known in description["files"].items()}
 
     def tensor(name: str) -> torch.Tensor:
@@ -126,15 +125,10 @@ def load_set(folder: Path, description: dict) -> RankingSet:
         x = SparseRows(tensor("values"), tensor("columns"), tensor("row_offsets"), description["num_features"])
     return RankingSet(
         x,
-        tensor("labels"),
-        tensor("offsets"),
-        index=tensor("index") if "index" in arrays else None,
-        queries=tensor("queries") if "queries" in arrays else None,
+        Explicit(tensor("labels"), tensor("offsets"), pairs=arrays["pairs"], num_grades=description["num_grades"]),
         query_ids=ids("query_ids"),
         document_ids=ids("document_ids"),
         name=description["name"],
-        pairs=arrays["pairs"],
-        num_grades=description["num_grades"],
     )
 
 

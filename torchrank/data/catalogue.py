@@ -1,36 +1,162 @@
-"""The known data sets: finds the files of a fold, or fetches them, reads them and holds out queries."""
+"""The known data sets: where their files are and how they are read. Finds or fetches files, and holds out queries."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from torchrank.data.cache import cached
-from torchrank.data.entries import CATALOGUE, Entry
-from torchrank.data.letor import DataWarning, read_letor
+from torchrank.data.letor import read_letor, side_files
 from torchrank.data.sets import RankingSet
-from torchrank.data.sources.download import fetch
+from torchrank.data.sources.download import Link, fetch
+from torchrank.errors import DataError, DataWarning
 
 COMPRESSED = (".gz", ".zst")
+NONE: Mapping[str, Any] = MappingProxyType({})
+LETOR_FILES = MappingProxyType(
+    {
+        "train": ("train.txt", "trainingset.txt"),
+        "val": ("vali.txt", "validationset.txt"),
+        "test": ("test.txt", "testset.txt"),
+    }
+)
+
+
+class Entry(NamedTuple):
+    """One data set. A split without a file is held out from the training queries if `held_out` gives its share."""
+
+    page: str  # public page to get it from
+    folders: tuple[str, ...] = ("",)  # where the files may be below data.root; {fold} is the number of the fold
+    files: Mapping[str, tuple[str, ...]] = LETOR_FILES  # the possible file names of each split
+    folds: int = 1
+    num_features: int | None = None  # None: that of the training file
+    num_queries: int | None = None  # published number, over the three parts of a fold; other numbers get a warning
+    max_label: int | None = None  # the highest grade; None: not known
+    relevant_from: int = 1  # the lowest grade that the LETOR tools count as relevant
+    reader: Mapping[str, Any] = NONE  # options of read_letor
+    held_out: Mapping[str, float] = NONE
+    links: tuple[Link, ...] = ()
+    subsets: Mapping[str, Entry] = NONE
+
+
+LETOR_PAGE = "https://www.microsoft.com/en-us/research/project/letor-learning-rank-information-retrieval"
+LIGHTGBM = "https://raw.githubusercontent.com/microsoft/LightGBM/v4.6.0/examples/lambdarank"
+
+
+def _lightgbm(path: str, sha256: str, size: int) -> Link:
+    return Link(path, f"{LIGHTGBM}/{path}", sha256, size)
+
+
+def _folds(page: str, *folders: str, **known: Any) -> Entry:
+    """Five folds: one of `folders` holds Fold1 .. Fold5."""
+    below = tuple(f"{folder}/Fold{{fold}}".removeprefix("/") for folder in folders)
+    return Entry(page, below, folds=5, **known)
+
+
+def _mslr(folder: str, num_queries: int) -> Entry:
+    page = "https://www.microsoft.com/en-us/research/project/mslr/"
+    return _folds(page, folder, "", num_queries=num_queries, max_label=4, relevant_from=2)
+
+
+def _gov(kind: str, year: int) -> Entry:
+    """A set of LETOR 3.0's .gov collection: binary labels, features normalised by query."""
+    folder = f"{year}_{kind}_dataset"
+    folders = (f"Gov/QueryLevelNorm/{folder}", f"QueryLevelNorm/{folder}", folder, f"{kind.upper()}{year}")
+    return _folds(f"{LETOR_PAGE}/letor-3-0/", *folders, max_label=1)
+
+
+OHSUMED = _folds(
+    f"{LETOR_PAGE}/letor-3-0/", "OHSUMED/QueryLevelNorm", "QueryLevelNorm", "OHSUMED", "OHSUMED/Data", "", max_label=2
+)
+YAHOO = "https://webscope.sandbox.yahoo.com/catalog.php?datatype=c (C14B, Learning to Rank Challenge)"
+
+CATALOGUE: dict[str, Entry] = {
+    "mslr10k": _mslr("MSLR-WEB10K", 10_000),
+    "mslr30k": _mslr("MSLR-WEB30K", 31_531),
+    "mq2007": _folds(f"{LETOR_PAGE}/letor-4-0/", "MQ2007", "", num_queries=1_692, max_label=2),
+    "mq2008": _folds(f"{LETOR_PAGE}/letor-4-0/", "MQ2008", "", num_queries=784, max_label=2),
+    "letor3": Entry(
+        page=f"{LETOR_PAGE}/letor-3-0/",
+        folds=5,
+        subsets={
+            "td2003": _gov("td", 2003),
+            "td2004": _gov("td", 2004),
+            "hp2003": _gov("hp", 2003),
+            "hp2004": _gov("hp", 2004),
+            "np2003": _gov("np", 2003),
+            "np2004": _gov("np", 2004),
+            "ohsumed": OHSUMED,
+        },
+    ),
+    "ohsumed": OHSUMED,
+    "yahoo1": Entry(
+        page=YAHOO,
+        folders=("ltrc_yahoo", ""),
+        files={"train": ("set1.train.txt",), "val": ("set1.valid.txt",), "test": ("set1.test.txt",)},
+        num_features=700,
+        max_label=4,
+    ),
+    "yahoo2": Entry(
+        page=YAHOO,
+        folders=("ltrc_yahoo", ""),
+        files={"train": ("set2.train.txt",), "val": ("set2.valid.txt",), "test": ("set2.test.txt",)},
+        num_features=700,
+        max_label=4,
+    ),
+    # Istella-S has a validation part, the full set has none. A value of 1.797e308 means "none" and is read as 0.
+    "istella": Entry(
+        page="http://quickrank.isti.cnr.it/istella-dataset/",
+        folders=("sample", "istella-s-letor/sample", "full", "istella-letor/full", ""),
+        max_label=4,
+        reader={"sentinel": 0},
+        held_out={"val": 0.2},
+    ),
+    # The labels of the contest's test file were never published.
+    "yandex": Entry(
+        page="http://imat2009.yandex.ru/en/datasets",
+        folders=("", "imat2009", "imat2009-datasets"),
+        files={"train": ("imat2009_learning.txt",)},
+        max_label=4,
+        reader={"qid": "comment"},
+        held_out={"val": 0.2, "test": 0.2},
+    ),
+    "lightgbm": Entry(
+        page="https://github.com/microsoft/LightGBM/tree/master/examples/lambdarank",
+        folders=("", "lightgbm-lambdarank", "examples/lambdarank"),
+        files={"train": ("rank.train",), "test": ("rank.test",)},
+        max_label=4,
+        reader={"qid": "file"},
+        held_out={"val": 0.2},
+        links=(
+            _lightgbm("rank.train", "a0c7201c89120879c14a5059e091f441cbf2a29b8aaef363885ccb1a530448df", 2479271),
+            _lightgbm("rank.train.query", "40cb5fef637229311cd30fab13cb7fb633b023e86a87ff04ec55db420143d6af", 580),
+            _lightgbm("rank.test", "3b1219ce117a0a36d2f76c02de7e7831c1d79af0d40f5195c03178bbe26c824b", 649930),
+            _lightgbm("rank.test.query", "36dca82ba3bf99201bac3987b00a8fbf6fe5f563e9fa6d0da90e783710a32df4", 146),
+        ),
+    ),
+    "files": Entry(page="", held_out={"val": 0.2}),
+}
 
 
 def find_entry(name: str, subset: str | None = None) -> Entry:
-    """The entry of a data set; of one of its parts where it has several (`letor3`).
+    """The entry of a data set, or of one of its subsets if it has some (`letor3`).
 
-    >>> find_entry("letor3", "td2003").max_label, find_entry("mslr30k").letor_threshold
-    (1, 2)
+    Example:
+        >>> find_entry("letor3", "td2003").max_label, find_entry("mslr30k").relevant_from
+        (1, 2)
     """
     if name not in CATALOGUE:
-        raise ValueError(f"unknown data set {name!r}: choose one of {', '.join(CATALOGUE)}")
+        raise ValueError(f"unknown data.name={name!r}: choose one of {', '.join(CATALOGUE)}")
     entry = CATALOGUE[name]
     if entry.subsets and subset not in entry.subsets:
-        raise ValueError(f"data.subset={subset}: {name} has the subsets {', '.join(entry.subsets)}")
+        raise ValueError(f"unknown data.subset={subset!r} of {name}: choose one of {', '.join(entry.subsets)}")
     if not entry.subsets and subset is not None:
-        raise ValueError(f"data.subset={subset}: {name} has no subsets")
+        raise ValueError(f"{name} has no subsets, got data.subset={subset}")
     return entry.subsets[subset] if subset is not None else entry
 
 
@@ -51,25 +177,36 @@ def load_splits(
 ) -> dict[str, RankingSet]:
     """The sets "train", "val" and "test" of a data set of the `CATALOGUE`.
 
-    The number of features is the given one, else that of the catalogue, else that of the training file.
-    `train`, `val`, `test` are the paths of `files`, where `val` may be missing (20% of the training queries, by `seed`)
-    and `test` too (no such set). `reader` are options of `read_letor`; they go before those of the catalogue.
-    `download` fetches files that are not there yet and checks those that are. Files of another size than the published
-    set get a `DataWarning`.
+    A number of queries that differs from the published one gets a `DataWarning`.
 
-    >>> load_splits("mq2008", root="nowhere", fold=6)
-    Traceback (most recent call last):
-    ValueError: data.fold=6: mq2008 has the folds 1 to 5
+    Args:
+        name: the data set.
+        root: the folder of the data set; by default the current one.
+        fold: the fold, from 1.
+        subset: the part of a collection (`letor3`).
+        seed: draws the queries that are held out where a split has no file.
+        train: the training file of data=files.
+        val: its validation file; by default 20% of the training queries are held out.
+        test: its test file; by default there is no such set.
+        num_features: by default that of the catalogue, otherwise that of the training file.
+        download: fetch the files that are missing, and check those that are there.
+        cache_dir: where parsed files are cached; by default beside the data.
+        reader: options of `read_letor`; they take precedence over those of the catalogue.
+
+    Example:
+        >>> load_splits("mq2008", root="nowhere", fold=6)
+        Traceback (most recent call last):
+        ValueError: data.fold of mq2008 must be one of 1..5, got 6
     """
     entry = find_entry(name, subset)
     if not 1 <= fold <= entry.folds:
-        has = f"the folds 1 to {entry.folds}" if entry.folds > 1 else "fold 1 only"
-        raise ValueError(f"data.fold={fold}: {name} has {has}")
+        has = f"one of 1..{entry.folds}" if entry.folds > 1 else "1"
+        raise ValueError(f"data.fold of {name} must be {has}, got {fold}")
     given = {"train": train, "val": val, "test": test}
     if name == "files":
         paths = _given_files(root, given)
     elif any(path is not None for path in given.values()):
-        raise ValueError(f"data.train, data.val and data.test are for data=files; {name} finds its files by data.root")
+        raise ValueError(f"data.train, data.val and data.test are for data=files; set data.root for {name}")
     else:
         folders = [Path("." if root is None else root) / folder.format(fold=fold) for folder in entry.folders]
         if download:
@@ -77,17 +214,20 @@ def load_splits(
         paths = _find_files(name, entry, root, folders)
     options = {**entry.reader, **{key: value for key, value in reader.items() if value is not None}}
     sets = _read(paths, entry.num_features if num_features is None else num_features, cache_dir, options)
+    for lists in sets.values():
+        lists.relevant_from, lists.max_label = entry.relevant_from, entry.max_label
     _compare_size(name, entry.num_queries, sets, paths["train"])
     return hold_out(sets, entry.held_out, seed)
 
 
 def hold_out(sets: dict[str, RankingSet], shares: Mapping[str, float], seed: int) -> dict[str, RankingSet]:
-    """Take the splits of `shares` that are not in `sets` from the training queries, drawn by `seed`.
+    """The sets, with the splits of `shares` that are missing held out from the training queries, drawn by `seed`.
 
-    >>> import torch
-    >>> lists = RankingSet(torch.ones(10, 2), torch.ones(10), torch.arange(11))
-    >>> {name: len(part) for name, part in hold_out({"train": lists}, {"val": 0.2, "test": 0.3}, seed=0).items()}
-    {'train': 5, 'val': 2, 'test': 3}
+    Example:
+        >>> import torch
+        >>> lists = RankingSet(torch.ones(10, 2), torch.ones(10), torch.arange(11))
+        >>> {name: len(part) for name, part in hold_out({"train": lists}, {"val": 0.2, "test": 0.3}, seed=0).items()}
+        {'train': 5, 'val': 2, 'test': 3}
     """
     missing = {split: share for split, share in shares.items() if split not in sets}
     if not missing:
@@ -96,9 +236,12 @@ def hold_out(sets: dict[str, RankingSet], shares: Mapping[str, float], seed: int
     order = np.random.default_rng(seed).permutation(len(train))
     sizes = [round(share * len(train)) for share in missing.values()]
     if min(sizes) == 0 or sum(sizes) >= len(train):
-        raise ValueError(f"{len(train)} training queries are too few to hold out {missing}; give files for these")
-    found = ", ".join(f"{size} for {split}" for split, size in zip(missing, sizes, strict=True))
-    warnings.warn(f"of {len(train)} training queries some are held out: {found}", DataWarning, stacklevel=2)
+        wanted = " and ".join(f"{share:.0%} for {split}" for split, share in missing.items())
+        raise DataError(f"{len(train)} training queries are too few to hold out {wanted}: give files for these")
+    purposes = {"val": "validation", "test": "testing"}
+    found = " and ".join(f"{size} for {purposes[split]}" for split, size in zip(missing, sizes, strict=True))
+    found = found.replace(" for", f" of {len(train)} training queries for", 1)
+    warnings.warn(f"Holding out {found}.", DataWarning, stacklevel=2)
     parts = dict(zip([*missing, "train"], np.split(order, np.cumsum(sizes)), strict=True))
     taken = {split: train.subset(np.sort(rows)) for split, rows in parts.items()}
     for split, part in taken.items():
@@ -109,10 +252,11 @@ def hold_out(sets: dict[str, RankingSet], shares: Mapping[str, float], seed: int
 def layout(entry: Entry) -> str:
     """The files that are expected below data.root, one per line.
 
-    >>> print(layout(find_entry("yahoo2")))
-      <data.root>/ltrc_yahoo/set2.train.txt
-      <data.root>/ltrc_yahoo/set2.valid.txt
-      <data.root>/ltrc_yahoo/set2.test.txt
+    Example:
+        >>> print(layout(find_entry("yahoo2")))
+          <data.root>/ltrc_yahoo/set2.train.txt
+          <data.root>/ltrc_yahoo/set2.valid.txt
+          <data.root>/ltrc_yahoo/set2.test.txt
     """
     folder = entry.folders[0].replace("{fold}", f"{{1..{entry.folds}}}")
     names = [names[0] for split, names in entry.files.items()]
@@ -122,10 +266,11 @@ def layout(entry: Entry) -> str:
 
 
 def _find_files(name: str, entry: Entry, root: str | Path | None, folders: list[Path]) -> dict[str, Path]:
-    """The path of each split that has a file; splits that can be held out may be missing."""
+    """The file of each split; a split that can be held out may have none."""
     found = [folder for folder in folders if _first_file(folder, entry.files["train"])]
     if len(found) > 1:
-        raise ValueError(f"{name}: data.root={root} holds {' and '.join(map(str, found))}. Name one of them")
+        places = " and ".join(map(str, found))
+        raise DataError(f"{name}: data.root={root} contains both {places}: set data.root to one of them")
     if not found:
         raise _missing(name, entry, root, folders[0] / entry.files["train"][0])
     paths = {}
@@ -146,8 +291,8 @@ def _first_file(folder: Path, names: tuple[str, ...]) -> Path | None:
 def _missing(name: str, entry: Entry, root: str | Path | None, path: Path) -> FileNotFoundError:
     link = ", or fetch it with data.download=true" if entry.links else ""
     return FileNotFoundError(
-        f"{name}: no file {path}. Get the data set from {entry.page}{link}. The folder should hold\n{layout(entry)}\n"
-        f"and is named by data.root=FOLDER (now data.root={root}). Files may be compressed (.gz, .zst)."
+        f"{name}: not found: {path}. Get the data set from {entry.page}{link}. The files should be\n{layout(entry)}\n"
+        f"Set data.root=FOLDER (now data.root={root}). Files may be compressed (.gz, .zst)."
     )
 
 
@@ -157,26 +302,28 @@ def _given_files(root: str | Path | None, given: Mapping[str, str | Path | None]
     paths = {split: Path("." if root is None else root) / path for split, path in given.items() if path is not None}
     for split, path in paths.items():
         if not path.is_file():
-            raise FileNotFoundError(f"no file {path}: data.{split}={given[split]}, relative to data.root={root}")
+            raise FileNotFoundError(f"not found: {path} (data.{split}={given[split]}, relative to data.root={root})")
     return paths
 
 
 def _read(
     paths: dict[str, Path], num_features: int | None, cache_dir: str | Path | None, options: dict[str, Any]
 ) -> dict[str, RankingSet]:
-    """Training file first: the others have its number of features, and are dense or sparse as it is."""
+    """Read the training file first: the others get its number of features, and are dense or sparse as it is."""
     sets: dict[str, RankingSet] = {}
     for split, path in paths.items():
         shape: dict[str, Any] = {"num_features": num_features}
         if sets:
             shape = {"num_features": sets["train"].num_features, "sparse": sets["train"].is_sparse}
-        sets[split] = cached(path, read_letor, {**options, **shape}, cache_dir=cache_dir)
+        sets[split] = cached(
+            path, read_letor, {**options, **shape}, sides=side_files(path, options), cache_dir=cache_dir
+        )
         sets[split].name = split
     return sets
 
 
 def _compare_size(name: str, published: int | None, sets: dict[str, RankingSet], train: Path) -> None:
-    """Warn when the files hold another number of queries than the data set, by more than 5%."""
+    """Warn if the number of queries differs from the published one by more than 5%."""
     found = sum(map(len, sets.values()))
 
     def near(size: int | None) -> bool:
@@ -186,7 +333,7 @@ def _compare_size(name: str, published: int | None, sets: dict[str, RankingSet],
         return
     alike = "".join(f", as many as {other}" for other, entry in CATALOGUE.items() if near(entry.num_queries))
     warnings.warn(
-        f"{name} has {published:,} queries, but {train} and the files of the other splits hold {found:,}{alike}: is "
+        f"{name} has {published:,} queries, but {train} and the files of the other splits have {found:,}{alike}: is "
         "data.root the folder of this data set?",
         DataWarning,
         stacklevel=3,
@@ -196,7 +343,7 @@ def _compare_size(name: str, published: int | None, sets: dict[str, RankingSet],
 def _download(name: str, entry: Entry, root: str | Path | None, folders: list[Path]) -> None:
     there = any(_first_file(folder, entry.files["train"]) for folder in folders)
     if not entry.links and not there:
-        raise ValueError(f"data.download: no stable link is known for {name}; get it from {entry.page}")
+        raise ValueError(f"data.download: no stable link is known for {name}: get it from {entry.page}")
     if root is None and not there:
-        raise ValueError(f"data.download: say with data.root=FOLDER where {name} shall be put")
+        raise ValueError(f"data.download: set data.root=FOLDER, the folder for {name}")
     fetch(entry.links, folders, compressed=COMPRESSED)

@@ -1,10 +1,11 @@
 """Deletes documents that no ranker can tell apart although their labels differ, as the LocalRank paper does.
 
-Cleaning test data raises every measure, so evaluation does not clean unless it is asked to.
+Cleaning test data raises every measure, so it is done on request only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -14,30 +15,47 @@ from tqdm import tqdm
 from torchrank.data.rows import ELEMENTS
 from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
+from torchrank.errors import DataError
 
 
 class CleanReport(NamedTuple):
-    """What `clean` removed: contradictory documents, then whole queries."""
+    """What `clean` removed: contradictory documents, then whole queries.
 
-    documents_removed: int  # with the features of another document of their list and a different label in that group
+    Args:
+        documents_removed: documents in groups of equal rows that have different labels.
+        queries_without_relevant: queries without a relevant document after that.
+        queries_all_same: queries whose remaining documents all have the same label (`drop_all_same`).
+    """
+
+    documents_removed: int
     queries_without_relevant: int
-    queries_all_same: int  # all remaining documents have one label
+    queries_all_same: int
 
     @property
     def queries_removed(self) -> int:
+        """The number of removed queries."""
         return self.queries_without_relevant + self.queries_all_same
 
 
 def clean(lists: RankingSet, *, drop_all_same: bool = False) -> tuple[RankingSet, CleanReport]:
-    """Delete groups of equal rows with different labels in a list, then queries without a relevant document (y >= 1).
+    """Delete groups of equal rows with different labels in a list, then queries without a relevant document.
 
-    Equal means all features equal as stored (-0.0 equals 0.0). Equal rows with one label are all kept. `drop_all_same`
-    also drops queries that give no pair. Banerjee et al., "Efficient and accurate local learning for ranking", 2009.
+    Rows are equal if all their stored features are (-0.0 equals 0.0). Equal rows with the same label are all kept. See
+    Banerjee et al., "Efficient and accurate local learning for ranking", 2009.
 
-    >>> x, labels = torch.tensor([[1.], [1.], [2.], [3.]]), torch.tensor([0., 1., 1., 0.])
-    >>> cleaned, report = clean(RankingSet(x, labels, torch.tensor([0, 3, 4])))
-    >>> cleaned.labels, report
-    (tensor([1.]), CleanReport(documents_removed=2, queries_without_relevant=1, queries_all_same=0))
+    Args:
+        lists: the set to clean; it stays as it is.
+        drop_all_same: also delete queries whose documents all have the same label: they have no pair to learn from.
+
+    Returns:
+        The cleaned set (the same object if there was nothing to delete) and the `CleanReport`. Relevant means a label
+        of at least 1.
+
+    Example:
+        >>> x, labels = torch.tensor([[1.], [1.], [2.], [3.]]), torch.tensor([0., 1., 1., 0.])
+        >>> cleaned, report = clean(RankingSet(x, labels, torch.tensor([0, 3, 4])))
+        >>> cleaned.labels, report
+        (tensor([1.]), CleanReport(documents_removed=2, queries_without_relevant=1, queries_all_same=0))
     """
     labels, owner = lists.labels.cpu().numpy(), np.repeat(np.arange(len(lists)), lists.lengths)
     keep = ~contradictory(lists, labels, owner)
@@ -59,14 +77,14 @@ def clean(lists: RankingSet, *, drop_all_same: bool = False) -> tuple[RankingSet
 
 
 def contradictory(lists: RankingSet, labels: np.ndarray, owner: np.ndarray) -> np.ndarray:
-    """Whether a document's group of equal rows in its list holds more than one label (N,)."""
+    """Whether the equal rows of an entry in its list have more than one label (N,)."""
     keys = row_keys(lists.x)
     if lists.index is not None:
         keys = keys[lists.index.cpu().numpy()]
     order = np.lexsort((keys, owner))
     groups = np.cumsum(_changes(owner[order]) | _changes(keys[order]))
     suspect = _mixed(groups, labels[order])
-    order, groups = order[suspect], groups[suspect]  # the only rows that have to be read again
+    order, groups = order[suspect], groups[suspect]  # only these rows must be read again
     if len(order) == 0:
         return np.zeros(len(labels), dtype=bool)
     rows = order if lists.index is None else lists.index.cpu().numpy()[order]
@@ -77,9 +95,9 @@ def contradictory(lists: RankingSet, labels: np.ndarray, owner: np.ndarray) -> n
 
 
 def row_keys(x: torch.Tensor | SparseRows) -> np.ndarray:
-    """A 64-bit number per row (n,), equal for equal rows: the bit patterns times random odd numbers, summed.
+    """A 64-bit key for each row (n,), the same for equal rows: the sum of the bit patterns times random odd numbers.
 
-    Zeros add nothing, so sparse rows get the key of their dense form. NaN is refused.
+    Zeros add nothing, so sparse rows have the keys of their dense form. NaN is refused.
     """
     factors = np.random.default_rng(0).integers(2**63, size=x.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     if isinstance(x, SparseRows):
@@ -87,7 +105,7 @@ def row_keys(x: torch.Tensor | SparseRows) -> np.ndarray:
         _refuse_nan(values, lambda place: int(np.searchsorted(starts, place, side="right")) - 1)
         sums = np.cumsum(_bits(values) * factors[x.columns.cpu().numpy()], dtype=np.uint64)
         sums = np.concatenate((np.zeros(1, np.uint64), sums))
-        return sums[starts[1:]] - sums[starts[:-1]]  # exact: integers that wrap around
+        return sums[starts[1:]] - sums[starts[:-1]]  # exact, since integers wrap around
     keys, step = np.empty(len(x), dtype=np.uint64), max(1, ELEMENTS // x.shape[1])
     for start in tqdm(range(0, len(x), step), desc="compare rows", delay=2, leave=False):
         values = x[start : start + step].cpu().numpy()
@@ -97,7 +115,7 @@ def row_keys(x: torch.Tensor | SparseRows) -> np.ndarray:
 
 
 def verified(groups: np.ndarray, x: torch.Tensor | SparseRows, rows: np.ndarray) -> np.ndarray:
-    """The groups (sorted numbers), those that hold different rows split: two rows may have one key by chance."""
+    """The groups (sorted numbers), split where their rows differ: two rows may have the same key by chance."""
     differs, step = np.zeros(len(groups), dtype=bool), max(1, ELEMENTS // x.shape[1])
     for start in range(1, len(groups), step):
         block = _dense(x, rows[start - 1 : start + step])
@@ -110,7 +128,7 @@ def verified(groups: np.ndarray, x: torch.Tensor | SparseRows, rows: np.ndarray)
 
 
 def _mixed(groups: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Whether the group of each entry holds more than one label; groups need not stand together."""
+    """Whether the group of each entry has more than one label; groups need not be contiguous."""
     _, place = np.unique(groups, return_inverse=True)
     low, high = np.full(len(groups), np.inf), np.full(len(groups), -np.inf)
     np.minimum.at(low, place, labels)
@@ -119,21 +137,21 @@ def _mixed(groups: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _changes(values: np.ndarray) -> np.ndarray:
-    """Whether each value differs from the one before it; the first does."""
+    """Whether each value differs from the one before it; True for the first."""
     return np.concatenate((np.ones(min(1, len(values)), dtype=bool), values[1:] != values[:-1]))
 
 
 def _bits(values: np.ndarray) -> np.ndarray:
-    """Bit patterns as 64-bit numbers, -0.0 as 0.0; the upper half is folded in, since round numbers end in zeros."""
+    """The bit patterns as 64-bit integers, with -0.0 as 0.0; the upper half is mixed in, as round numbers end in 0s."""
     width = values.dtype.itemsize * 8
     bits = (values + 0.0).view(f"uint{width}").astype(np.uint64)
     return bits ^ (bits >> np.uint64(width // 2))
 
 
-def _refuse_nan(values: np.ndarray, row) -> None:
+def _refuse_nan(values: np.ndarray, row: Callable[..., int]) -> None:
     if np.isnan(values).any():
         place = int(np.flatnonzero(np.isnan(values))[0])
-        raise ValueError(f"row {row(place)} holds NaN, which equals nothing: fill missing values before cleaning")
+        raise DataError(f"row {row(place)} contains NaN, which equals nothing: fill missing values before cleaning")
 
 
 def _dense(x: torch.Tensor | SparseRows, rows: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""All rows of a set a bounded number at a time in float64, for sums over millions of memory-mapped rows."""
+"""All rows of a set, a bounded number at a time and in float64, for sums over millions of memory-mapped rows."""
 
 from __future__ import annotations
 
@@ -14,20 +14,30 @@ from tqdm import tqdm
 
 from torchrank.data.sampler import ranges
 from torchrank.data.sparse import SparseRows
+from torchrank.errors import DataError, NumericalWarning
+from torchrank.functional.ragged import subsample
 
-SENTINEL = 3e38  # from here on a value is taken for a clipped sentinel; float32 ends at 3.4e38
-ELEMENTS = 2**20  # numbers held in float64 at a time: 8 MB, which allocators reuse and caches like
+SENTINEL = 3e38  # from this magnitude on a value counts as a clipped sentinel; float32 ends at 3.4e38
+ELEMENTS = 2**20  # numbers held in float64 at a time: 8 MB, which allocators reuse and caches hold
 
 Rows = Tensor | SparseRows
 Step = Callable[[Rows, Tensor], Rows]
 
 
 class Chunks:
-    """Iterates over (rows, offsets), whole lists at a time; NaN and infinite rows are refused with their number.
+    """Iterates over (rows, offsets) of whole lists; NaN and infinite features are refused with their place.
 
-    >>> chunks = Chunks(torch.ones(4, 2), torch.tensor([0, 3, 4]), "cpu", width=2)
-    >>> [(rows.shape, rows.dtype, offsets) for rows, offsets in chunks]
-    [(torch.Size([4, 2]), torch.float64, tensor([0, 3, 4]))]
+    Args:
+        x: (n, D) rows.
+        offsets: (Q + 1,) where each list begins and ends; None: every row stands alone (a shared corpus).
+        device: where the chunks are.
+        width: numbers per row that are held at a time.
+        steps: functions of (rows, offsets) that each chunk goes through.
+
+    Example:
+        >>> chunks = Chunks(torch.ones(4, 2), torch.tensor([0, 3, 4]), "cpu", width=2)
+        >>> [(rows.shape, rows.dtype, offsets) for rows, offsets in chunks]
+        [(torch.Size([4, 2]), torch.float64, tensor([0, 3, 4]))]
     """
 
     def __init__(
@@ -37,14 +47,15 @@ class Chunks:
         self.num_rows = len(x)
         self.bounds = np.arange(len(x) + 1) if offsets is None else offsets.cpu().numpy()
         if self.bounds[-1] != len(x):
-            raise ValueError(f"offsets end at {self.bounds[-1]} but there are {len(x)} rows: None for a shared corpus")
+            found = f"offsets end at {self.bounds[-1]} but there are {len(x)} rows"
+            raise DataError(f"{found}: give offsets=None for a shared corpus")
 
     def through(self, step: Step, num_outputs: int) -> Chunks:
-        """The same rows after one more transform."""
+        """The same rows after one more step."""
         return Chunks(self.x, self.offsets, self.device, max(self.width, num_outputs), (*self.steps, step))
 
     @torch.no_grad()
-    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:  # rows as they are given: dense or sparse
+    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:  # rows are dense or sparse, as they are given
         width = max(1, len(self.x.values) // max(1, len(self.x))) if isinstance(self.x, SparseRows) else self.width
         parts = ranges(np.diff(self.bounds), max(1, ELEMENTS // width), 0, len(self.bounds) - 1)
         for first, last in tqdm(parts, desc="rows in chunks", delay=2, leave=False):
@@ -63,9 +74,9 @@ class Chunks:
         return reduce(torch.add, (of_rows(rows) for rows, _ in self))
 
     def mean(self) -> Tensor:
-        """Mean of each column (D,), exact where the column is constant, so that its variance is exactly 0.
+        """Mean of each column (D,), exact for a constant column, so that its variance is exactly 0.
 
-        A sentinel is refused.
+        Sentinels are refused.
         """
         parts = []
         for rows, _ in self:
@@ -75,10 +86,8 @@ class Chunks:
         return torch.where(lows.amin(0) == highs.amax(0), lows[0], sums.sum(0) / self.num_rows)
 
     def sample(self, count: int, seed: int) -> Tensor:
-        """At most `count` rows, drawn from all rows whatever the chunks are."""
-        generator = torch.Generator().manual_seed(seed)
-        chosen = torch.randperm(self.num_rows, generator=generator)[:count].sort().values
-        start, parts = 0, []
+        """At most `count` rows, drawn by a seed from all rows; they do not depend on the chunks."""
+        chosen, start, parts = subsample(self.num_rows, count, seed), 0, []
         for rows, _ in self:
             here = chosen[(chosen >= start) & (chosen < start + len(rows))] - start
             parts.append(rows[here.to(rows.device)])
@@ -87,7 +96,7 @@ class Chunks:
 
 
 def parts_of(rows: Tensor | None) -> Iterator[tuple[int, Tensor]]:
-    """The number of the first row, and some consecutive rows: views of about `ELEMENTS` numbers. None has none."""
+    """(number of the first row, consecutive rows), views of about `ELEMENTS` numbers; nothing for None."""
     if rows is not None and rows.numel():
         step = max(1, ELEMENTS * len(rows) // rows.numel())
         for start in range(0, len(rows), step):
@@ -95,7 +104,7 @@ def parts_of(rows: Tensor | None) -> Iterator[tuple[int, Tensor]]:
 
 
 def check_finite(rows: Rows, start: int, what: str = "row") -> None:
-    """Refuse NaN and infinite features with their place; `start` is the number of the first row."""
+    """Raise a `DataError` with the place of the first NaN or infinite feature; `start` numbers the first row."""
     values = rows.values if isinstance(rows, SparseRows) else rows
     if values.isfinite().all():
         return
@@ -105,24 +114,24 @@ def check_finite(rows: Rows, start: int, what: str = "row") -> None:
     row, feature = place.tolist()
     value = (rows.dense() if isinstance(rows, SparseRows) else rows)[row, feature]
     where = f"feature {feature} (counted from 0) of {what} {start + row}"
-    raise ValueError(f"{where} is {value.item()}: clean the data first")
+    raise DataError(f"{where} is {value.item()}: clean the data first")
 
 
 def refuse_sentinels(rows: Rows) -> None:
-    """Refuse |x| >= 3e38: one such value decides mean, deviation and norm of its column, and the others vanish."""
+    """Refuse |x| >= 3e38: one such value alone would decide the mean, deviation and norm of its column."""
     values = rows.values if isinstance(rows, SparseRows) else rows
     if not (values.abs() >= SENTINEL).any():
         return
     place = (values.abs() >= SENTINEL).nonzero()[0].tolist()
     feature = int(rows.columns[place[0]]) if isinstance(rows, SparseRows) else place[1]
-    raise ValueError(
+    raise DataError(
         f"feature {feature} (counted from 0) holds {values[tuple(place)].item():.4g}, a sentinel that would hide all "
-        "other values of this feature: read the data with data.sentinel=0, or use transform=quantile or log1p"
+        "other values of this feature: read the data with data.sentinel=0, or set transform=quantile or log1p"
     )
 
 
 def warn_of_lost_digits(rows: Rows) -> None:
-    """Say so where float32, in which rows are kept, is too coarse for a float64 column far from 0."""
+    """Warn if float32, in which rows are kept, is too coarse for a float64 column far from 0."""
     if isinstance(rows, SparseRows) or rows.dtype != torch.float64 or rows.numel() == 0:
         return
     low, high = rows.aminmax(dim=0)
@@ -130,8 +139,9 @@ def warn_of_lost_digits(rows: Rows) -> None:
     if (lost := (high > low) & (step > 1e-3 * (high - low))).any():
         feature = int(lost.nonzero()[0])
         warnings.warn(
-            f"feature {feature} (counted from 0) runs from {float(low[feature])} to {float(high[feature])}: rows are "
-            f"kept in float32, in steps of {float(step[feature]):.2g} there. Use transform=standard",
+            f"Rows are kept in float32, but feature {feature} (counted from 0) ranges from {float(low[feature])} to "
+            f"{float(high[feature])}, in steps of {float(step[feature]):.2g} there: set transform=standard.",
+            NumericalWarning,
             stacklevel=2,
         )
 
@@ -152,15 +162,15 @@ def present(rows: Rows) -> Any:
 
 
 def word_counts(rows: Rows) -> Tensor:
-    """How often each word occurs, and in how many rows (2, D); what cannot be a count is refused."""
+    """How often each word occurs, and in how many rows (2, D); numbers that cannot be counts are refused."""
     values = rows.values if isinstance(rows, SparseRows) else rows
     wrong = (values < 0) | ((values > 0) & (values < 1))
     if wrong.any():
         place = wrong.nonzero()[0].tolist()
         feature = int(rows.columns[place[0]]) if isinstance(rows, SparseRows) else place[1]
-        raise ValueError(
-            f"feature {feature} (counted from 0) holds {values[tuple(place)].item():.4g}, which is no count of words: "
-            "singhal takes raw counts. Use transform=none for rows that are weighted already"
+        raise DataError(
+            f"feature {feature} (counted from 0) holds {values[tuple(place)].item():.4g}, but singhal takes counts of "
+            "words: set transform=none for rows that are weighted already"
         )
     ones = values.new_ones(len(rows))
     return torch.stack((rows.T @ ones, present(rows).T @ ones))

@@ -1,277 +1,372 @@
-"""One split of a ranking data set: rows, labels, offsets, and what the host has to know about the lists."""
+"""One split of a ranking data set: rows, relevance, ids, and what the host must know about the lists."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from torchrank.data.batch import Batch, check_lists, count_grades, count_pairs
-from torchrank.data.rows import Chunks, parts_of
+from torchrank.data.batch import Batch, check_lists
+from torchrank.data.relevance import Explicit, Relevance, SameClass, WholeCorpus
+from torchrank.data.rows import parts_of
 from torchrank.data.sparse import SparseRows
-from torchrank.data.transforms import Identity
-from torchrank.data.transforms.base import Transform
+from torchrank.data.transforms import Transform, transform_batch, transform_rows
+from torchrank.errors import DataError
 from torchrank.functional.ragged import entries_of
 
 Ids = Sequence[str] | np.ndarray
+Positions = int | slice | Tensor | np.ndarray | Sequence[int]
 
 
-class RankingSet(Dataset):
-    """Lists laid end to end; `ranking_set[positions]` is a `Batch`. See `Batch` for `index` and `queries`.
+class RankingSet(Dataset[Batch]):
+    """The lists of one split; `ranking_set[positions]` is a `Batch` of the lists at these positions.
 
-    The tensors may be views of memory-mapped files: nothing here copies all rows except `to` with a transform.
+    Positions are an integer, a slice with step 1 (whose rows are views), or integers in a tensor, array or list (whose
+    rows are copied). The tensors may be views of memory-mapped files: nothing copies all rows except `to` with a
+    transform.
 
-    >>> lists = RankingSet(torch.eye(3), torch.tensor([0., 2., 1.]), torch.tensor([0, 2, 3]), query_ids=["a", "b"])
-    >>> len(lists), lists.num_grades, lists[1:2].query, lists[torch.tensor([1, 0])].labels
-    (2, 3, tensor([1]), tensor([1., 0., 2.]))
+    Args:
+        x: (n, D) features, one row per entry; or the rows of a corpus that the lists share.
+        labels: (N,) relevance of each entry; or a `Relevance` such as `SameClass`, which knows the entries itself.
+        offsets: (Q + 1,) where each list begins and ends; not given with a `Relevance`.
+        index: (N,) the corpus row of each entry, where the lists share a corpus; not given with a `Relevance`.
+        queries: (Q, D) a vector for each query (metric learning).
+        query_ids: the id of each list.
+        document_ids: the id of each entry, or of each corpus row where every list holds the whole corpus.
+        name: the name of the split, for messages.
+        relevant_from: the lowest grade that the tools of the data set's publisher count as relevant.
+        max_label: the highest grade of the data set, if it is known (for ERR).
+
+    Example:
+        >>> lists = RankingSet(torch.eye(3), torch.tensor([0., 2., 1.]), torch.tensor([0, 2, 3]), query_ids=["a", "b"])
+        >>> len(lists), lists.num_grades, lists[1:2].query, lists[torch.tensor([1, 0])].labels
+        (2, 3, tensor([1]), tensor([1., 0., 2.]))
+        >>> relevance = SameClass(torch.tensor([0, 1, 0]), torch.tensor([0, 1, 0]), ("a", "b"), own=torch.arange(3))
+        >>> batch = RankingSet(torch.eye(3), relevance, queries=torch.eye(3))[1:]
+        >>> batch.index, batch.labels, batch.offsets
+        (tensor([0, 2, 0, 1]), tensor([0., 0., 1., 0.]), tensor([0, 2, 4]))
     """
 
     def __init__(
         self,
         x: Tensor | SparseRows,
-        labels: Tensor,
-        offsets: Tensor,
+        labels: Tensor | Relevance,
+        offsets: Tensor | None = None,
         *,
         index: Tensor | None = None,
         queries: Tensor | None = None,
         query_ids: Ids | None = None,
         document_ids: Ids | None = None,
         name: str = "",
-        pairs: np.ndarray | None = None,
-        num_grades: int | None = None,
+        relevant_from: float = 1,
+        max_label: float | None = None,
     ):
-        """`document_ids` has one id per entry. `pairs` and `num_grades` are counted on first use unless given."""
-        check_lists(x, labels, offsets, index=index, queries=queries)
-        for ids, count, what in ((query_ids, len(offsets) - 1, "lists"), (document_ids, len(labels), "entries")):
-            if ids is not None and len(ids) != count:
-                raise ValueError(f"{len(ids)} ids for {count} {what} in the set '{name}'")
-        self.x, self.labels, self.offsets, self.index, self.queries = x, labels, offsets, index, queries
+        if isinstance(labels, Tensor):
+            if offsets is None:
+                raise DataError("labels need offsets=(Q + 1,): [0, 2, 5] for lists of 2 and 3 entries")
+            labels = Explicit(labels, offsets, index)
+        elif offsets is not None or index is not None:
+            raise DataError("a Relevance knows the entries of its lists: give no offsets and no index beside it")
+        self.x, self.relevance, self.queries = x, labels, queries
         self.query_ids, self.document_ids, self.name = query_ids, document_ids, name
-        self._bounds = offsets.cpu().numpy().copy()  # on the host; a copy, since torch may move it to shared memory
-        self.lengths = np.diff(self._bounds)
-        if pairs is not None:
-            self.pairs = pairs
-        if num_grades is not None:
-            self.num_grades = num_grades
+        self.relevant_from, self.max_label = relevant_from, max_label
+        self._on_read: Callable[[Batch], Batch] | None = None
+        self._check()
 
-    @cached_property
-    def num_grades(self) -> int:
-        """K when all labels are integers of 0..K-1, otherwise 0."""
-        return count_grades(self.labels.cpu().numpy())
+    def _check(self) -> None:
+        if isinstance(self.relevance, Explicit):
+            check_lists(self.x, self.labels, self.offsets, index=self.index, queries=self.queries)
+        whole, lists = isinstance(self.relevance, WholeCorpus), len(self.relevance)
+        if isinstance(self.relevance, WholeCorpus) and self.relevance.num_rows != len(self.x):
+            known, rows = self.relevance.num_rows, len(self.x)
+            raise DataError(f"relevance of {known} rows for a corpus of {rows} rows in the set '{self.name}'")
+        if self.queries is not None and self.queries.shape != (lists, self.num_features):
+            found, wanted = tuple(self.queries.shape), (lists, self.num_features)
+            raise DataError(f"query vectors {found} for lists and features {wanted} in the set '{self.name}'")
+        entries = len(self.x) if whole else int(self.lengths.sum())
+        for ids, count, what in (
+            (self.query_ids, lists, "lists"),
+            (self.document_ids, entries, "rows" if whole else "entries"),
+        ):
+            if ids is not None and len(ids) != count:
+                raise DataError(f"{len(ids)} ids for {count} {what} in the set '{self.name}'")
 
-    @cached_property
+    # ---- what is known about the lists --------------------------------------------------------------------------
+
+    @property
+    def labels(self) -> Tensor:
+        """(N,) labels of all entries; made again at each call where every list holds the whole corpus."""
+        return self.relevance.labels if isinstance(self.relevance, Explicit) else self._stored(slice(None)).labels
+
+    @property
+    def index(self) -> Tensor | None:
+        """(N,) corpus row of each entry; None where every entry has a row of its own."""
+        return self.relevance.index if isinstance(self.relevance, Explicit) else self._stored(slice(None)).index
+
+    @property
+    def offsets(self) -> Tensor:
+        """(Q + 1,) where each list begins and ends."""
+        return self.relevance.offsets
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(Q,) entries of each list, on the host."""
+        return self.relevance.lengths
+
+    @property
     def pairs(self) -> np.ndarray:
-        """Pairs with different labels in each list (Q,)."""
-        return count_pairs(self.labels.cpu().numpy(), self._bounds, self.num_grades)
+        """(Q,) pairs of entries with different labels in each list, on the host."""
+        return self.relevance.pairs
+
+    @property
+    def num_grades(self) -> int:
+        """K where all labels are integers of 0..K-1, otherwise 0."""
+        return self.relevance.num_grades
 
     @property
     def num_features(self) -> int:
+        """Columns of the rows, D."""
         return self.x.shape[1]
 
     @property
     def is_sparse(self) -> bool:
+        """Whether the rows are `SparseRows`."""
         return isinstance(self.x, SparseRows)
 
     @property
     def is_shared(self) -> bool:
         """Whether the lists share the rows of one corpus."""
-        return self.index is not None
+        return self.relevance.shared
 
     @property
     def has_queries(self) -> bool:
+        """Whether there is a vector for each query."""
         return self.queries is not None
 
     @property
     def classes(self) -> Tensor | None:
-        """(Q,) class of each query, where relevance means to be of the same class."""
-        return None
+        """(Q,) class of each query, if relevant means of the same class; otherwise None."""
+        return self.relevance.classes if isinstance(self.relevance, SameClass) else None
 
     @property
     def corpus_classes(self) -> Tensor | None:
-        """(n,) class of each row, where relevance means to be of the same class."""
-        return None
+        """(n,) class of each corpus row, if relevant means of the same class; otherwise None."""
+        return self.relevance.corpus_classes if isinstance(self.relevance, SameClass) else None
 
     @property
     def device(self) -> torch.device:
-        return self.labels.device
+        """Where the lists are stored."""
+        return self.offsets.device
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self.relevance)
 
     def __repr__(self) -> str:
         kind = ("sparse" if self.is_sparse else "dense") + (", shared corpus" if self.is_shared else "")
-        sizes = f"{len(self)} lists, {len(self.labels)} entries, {self.num_features} features"
+        sizes = f"{len(self)} lists, {int(self.lengths.sum())} entries, {self.num_features} features"
         return f"RankingSet('{self.name}': {sizes}, {kind})"
 
-    def __getitem__(self, positions: int | slice | Tensor | np.ndarray) -> Batch:
-        """The lists at these positions: a slice gives views, positions gather their rows. No synchronisation."""
-        if isinstance(positions, int | np.integer):
-            positions = slice(*_one(int(positions), len(self)))
-        if isinstance(positions, slice):
-            return self._slice(*positions.indices(len(self)))
+    # ---- batches ------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, positions: Positions) -> Batch:
+        """The lists at these positions; rows are views for a slice, copies otherwise. Never synchronises."""
+        batch = self._stored(positions)
+        return batch if self._on_read is None else self._on_read(batch)
+
+    def _stored(self, positions: Positions) -> Batch:
+        """The lists at these positions as they are stored."""
         host = self._host(positions)
-        place, entries, offsets = self._places(host)
-        x = self.x if self.is_shared else self.x[entries]
-        index = None if self.index is None else self.index[entries]
-        queries = None if self.queries is None else self.queries[place]
-        return self._batch(host, x, self.labels[entries], offsets, place, index, queries)
-
-    def _slice(self, start: int, stop: int, step: int) -> Batch:
-        if step != 1:
-            raise ValueError(f"lists can be sliced with step 1 only, got step {step}: use positions")
-        stop = max(start, stop)
-        entries = slice(int(self._bounds[start]), int(self._bounds[stop]))
-        x = self.x if self.is_shared else self.x[entries]
-        index = None if self.index is None else self.index[entries]
-        queries = None if self.queries is None else self.queries[start:stop]
-        offsets = self.offsets[start : stop + 1] - entries.start
-        query = torch.arange(start, stop, device=self.device)
-        return self._batch(slice(start, stop), x, self.labels[entries], offsets, query, index, queries)
-
-    def _batch(self, host: slice | np.ndarray, x, labels, offsets, query, index, queries) -> Batch:
+        if isinstance(host, slice):
+            place = torch.arange(host.start, host.stop, device=self.device)
+            queries = None if self.queries is None else self.queries[host]
+        else:
+            place = torch.from_numpy(host).to(self.device, non_blocking=True)
+            queries = None if self.queries is None else self.queries[place]
+        found = self.relevance.entries(host, place)
+        x = self.x if found.index is not None else self.x[found.rows]
         longest, pairs = int(self.lengths[host].max(initial=0)), int(self.pairs[host].sum())
-        return Batch(x, labels, offsets, query, index, queries, longest, pairs, self.num_grades)
+        return Batch(x, found.labels, found.offsets, place, found.index, queries, longest, pairs, self.num_grades)
 
-    def _host(self, positions: Tensor | np.ndarray) -> np.ndarray:
-        positions = positions.cpu() if isinstance(positions, Tensor) else positions
-        host = np.asarray(positions)
+    def _host(self, positions: Positions) -> slice | np.ndarray:
+        """The positions on the host, checked: a slice with step 1, or an array."""
+        if isinstance(positions, slice):
+            start, stop, step = positions.indices(len(self))
+            if step != 1:
+                raise ValueError(f"lists can be sliced with step 1 only, got step {step}: use an array of positions")
+            return slice(start, max(start, stop))
+        if isinstance(positions, int | np.integer):
+            if not -len(self) <= positions < len(self):
+                raise IndexError(f"position {positions} is outside a set of {len(self)} lists")
+            return slice(int(positions) % len(self), int(positions) % len(self) + 1)
+        host = np.asarray(positions.cpu() if isinstance(positions, Tensor) else positions)
         if host.ndim != 1 or (len(host) and host.dtype.kind not in "iu"):
-            raise IndexError(f"positions must be a row of whole numbers, got {host.dtype} of shape {host.shape}")
+            raise IndexError(f"positions must be a vector of integers, got {host.dtype} of shape {host.shape}")
         host = host.astype(np.int64, copy=False)
         if len(host) and (host.min() < 0 or host.max() >= len(self)):
-            raise IndexError(f"positions {host.min()}..{host.max()} of a set of {len(self)} lists")
+            raise IndexError(f"positions {host.min()}..{host.max()} are outside a set of {len(self)} lists")
         return host
 
-    def _places(self, host: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        """On the device: positions (Q,), entries of these lists one after another (N,), their new offsets (Q + 1,)."""
-        place = torch.from_numpy(host).to(self.device, non_blocking=True)
-        return place, *entries_of(self.offsets, place, int(self.lengths[host].sum()))
+    # ---- other sets made of this one ----------------------------------------------------------------------------
 
-    def subset(self, positions: Tensor | np.ndarray) -> RankingSet:
-        """A new set of these lists, in this order, with their ids; a shared corpus stays shared."""
-        host = self._host(positions)
-        _, entries, offsets = self._places(host)
-        return self.pick(host, entries, offsets, pairs=self.pairs[host])
+    def subset(self, positions: Positions) -> RankingSet:
+        """A new set of the lists at these positions, in this order, with their ids. A shared corpus stays shared."""
+        host = np.arange(len(self))[self._host(positions)]
+        relevance = self.relevance.take(host)
+        if isinstance(self.relevance, Explicit):
+            rows, _ = entries_of(self.offsets, torch.from_numpy(host).to(self.device), int(self.lengths[host].sum()))
+            return self._picked(host, relevance, rows, _take(self.document_ids, rows.cpu().numpy()))
+        return self._picked(host, relevance, None, self.document_ids)
 
-    def pick(self, lists: np.ndarray, entries: Tensor, offsets: Tensor, pairs: np.ndarray | None = None) -> RankingSet:
-        """A new set of `lists` (Q',) with these of their entries (N',), cut by new `offsets` (Q' + 1,)."""
-        return RankingSet(
-            self.x if self.is_shared else self.x[entries],
-            self.labels[entries],
-            offsets,
-            index=None if self.index is None else self.index[entries],
-            queries=None if self.queries is None else self.queries[torch.from_numpy(lists).to(self.device)],
-            query_ids=_take(self.query_ids, lists),
-            document_ids=_take(self.document_ids, entries.cpu().numpy()),
-            name=self.name,
-            pairs=pairs,
-            num_grades=self.num_grades,
+    def pick(self, lists: np.ndarray, entries: Tensor, offsets: Tensor) -> RankingSet:
+        """A new set of some lists with some of their entries, and the ids of both.
+
+        Args:
+            lists: (Q',) positions of the lists.
+            entries: (N',) the entries to keep, counted over all lists of this set, list by list.
+            offsets: (Q' + 1,) where each of the new lists begins and ends among them.
+        """
+        labels, index = self.labels[entries], self.index
+        index = None if index is None else index[entries]
+        relevance = Explicit(labels, offsets, index, num_grades=self.num_grades)
+        named = index if isinstance(self.relevance, WholeCorpus) and index is not None else entries
+        return self._picked(lists, relevance, entries, _take(self.document_ids, named.cpu().numpy()))
+
+    def _picked(
+        self, lists: np.ndarray, relevance: Relevance, rows: Tensor | None, document_ids: Ids | None
+    ) -> RankingSet:
+        place = torch.from_numpy(lists).to(self.device)
+        return self._like(
+            self.x if self.is_shared or rows is None else self.x[rows],
+            relevance,
+            None if self.queries is None else self.queries[place],
+            _take(self.query_ids, lists),
+            document_ids,
+            self._on_read,
         )
+
+    def _like(
+        self,
+        x: Tensor | SparseRows,
+        relevance: Relevance,
+        queries: Tensor | None,
+        query_ids: Ids | None,
+        document_ids: Ids | None,
+        on_read: Callable[[Batch], Batch] | None,
+    ) -> RankingSet:
+        """Another set with the name and the grades of this one."""
+        made = RankingSet(
+            x,
+            relevance,
+            queries=queries,
+            query_ids=query_ids,
+            document_ids=document_ids,
+            name=self.name,
+            relevant_from=self.relevant_from,
+            max_label=self.max_label,
+        )
+        made._on_read = on_read
+        return made
 
     def to(self, device: torch.device | str, transform: Transform | None = None) -> RankingSet:
-        """The set on a device, its rows and query vectors in float32 and sent through a fitted transform.
+        """The set on a device, its rows and query vectors in float32, after a transform.
 
-        The transform runs on the device in chunks of whole lists; without one, rows already there are not copied.
+        Args:
+            device: where everything is moved to.
+            transform: a fitted transform; it runs on the device in chunks of whole lists. Without one, float32 rows
+                that are on the device already are not copied.
+
+        Returns:
+            A new set; this one stays as it is.
         """
-        if transform is None or isinstance(transform, Identity):
-            x, queries = self.x.to(device=device, dtype=torch.float32), self.queries
-        else:
-            x, queries = self._transformed(device, transform)
-        return RankingSet(
-            x,
-            self.labels.to(device),
-            self.offsets.to(device),
-            index=None if self.index is None else self.index.to(device),
-            queries=None if queries is None else queries.to(device=device, dtype=torch.float32),
-            query_ids=self.query_ids,
-            document_ids=self.document_ids,
-            name=self.name,
-            pairs=self.pairs,
-            num_grades=self.num_grades,
-        )
+        if transform is not None:
+            transform.check_lists(shared=self.is_shared, vectors=self.has_queries)
+        x = transform_rows(self.x, None if self.is_shared else self.offsets, device, transform)
+        queries = self.queries
+        if queries is not None:
+            queries = x if queries is self.x else transform_rows(queries, None, device, transform)
+        return self._like(x, self.relevance.to(device), queries, self.query_ids, self.document_ids, None)
 
-    @torch.no_grad()
-    def _transformed(
-        self, device: torch.device | str, transform: Transform
-    ) -> tuple[Tensor | SparseRows, Tensor | None]:
-        """Rows and query vectors after the transform; the rows are written in place, in float32."""
-        transform.check_lists(shared=self.is_shared, vectors=self.has_queries)
-        queries = self.queries if self.queries is None else transform(self.queries.to(device), self.offsets.to(device))
-        if isinstance(self.x, SparseRows):
-            return _change_values(self.x.to(device), transform), queries
-        rows = torch.empty(len(self.x), transform.num_outputs, dtype=torch.float32, device=device)
-        start = 0
-        chunks = Chunks(self.x, None if self.is_shared else self.offsets, device, self.num_features)
-        for part, _ in chunks.through(transform, transform.num_outputs):
-            rows[start : start + len(part)] = part
-            start += len(part)
-        return rows, queries
+    def streamed(self, device: torch.device | str, transform: Transform | None = None) -> RankingSet:
+        """The same set, but its batches are moved to a device and transformed when they are read.
+
+        For sets that do not fit on the device. The batches equal those of `to(device, transform)`.
+
+        Args:
+            device: where the batches are moved to.
+            transform: a fitted transform.
+
+        Returns:
+            A new set that shares its tensors with this one; its `x` and `queries` stay as they are stored.
+        """
+
+        def read(batch: Batch) -> Batch:
+            batch = batch.to(device)
+            if transform is not None:
+                batch = transform_batch(transform, _with_dtype(batch, torch.float64))  # as resident sets are
+            return _with_dtype(batch, torch.float32)
+
+        return self._like(self.x, self.relevance, self.queries, self.query_ids, self.document_ids, read)
+
+    # ---- checksums and ids --------------------------------------------------------------------------------------
 
     def outline(self) -> dict[str, int]:
-        """What tells this set from others, and from itself in another order: its sizes, and a checksum of each part."""
+        """Sizes and checksums that tell this set from others, and from itself in another order.
+
+        Example:
+            >>> lists = RankingSet(torch.eye(3), torch.tensor([0., 2., 1.]), torch.tensor([0, 2, 3]))
+            >>> list(lists.outline()), lists.outline() == lists.subset([1, 0]).outline()
+            (['lists', 'entries', 'rows', 'query vectors', 'labels'], False)
+        """
         sizes = {"lists": len(self), "entries": int(self.lengths.sum())}
-        x = [self.x.values, self.x.columns, self.x.row_offsets] if isinstance(self.x, SparseRows) else [self.x]
-        parts: dict[str, list] = {
+        x = (self.x.values, self.x.columns, self.x.row_offsets) if isinstance(self.x, SparseRows) else (self.x,)
+        parts: dict[str, Sequence[Tensor | None]] = {
             "rows": x,
-            "query vectors": [self.queries],
-            "labels": [self.offsets, *self._judgements()],
+            "query vectors": (self.queries,),
+            "labels": self.relevance.parts(),
         }
         return sizes | {name: _checksum(tensors) for name, tensors in parts.items()}
 
-    def _judgements(self) -> list[Tensor | None]:
-        """What the labels are made of."""
-        return [self.labels.float(), self.index]
-
     def tiebreak(self) -> Tensor:
-        """Place of each entry in its list by document id, descending (N,): trec_eval's order among equal scores.
+        """The order of the entries of each list by document id, descending (N,): trec_eval's order of equal scores.
 
-        Ids are compared as text ("9" before "10"), as trec_eval does.
+        The entry with the smaller number comes first. Ids are compared as text ("9" before "10"), as trec_eval does.
         """
         if self.document_ids is None:
-            raise ValueError(f"the set '{self.name}' has no document ids to break ties by: use another convention")
+            raise DataError(f"the set '{self.name}' has no document ids to break ties by: use another convention")
         ids = np.asarray(self.document_ids)
         if missing := int((ids == "").sum()):
-            raise ValueError(
-                f"{missing} of {len(ids)} entries of the set '{self.name}' have no document id, so ties cannot be "
-                "broken by them: give every row a comment with its id, or use another convention than trec"
+            raise DataError(
+                f"{missing} of {len(ids)} documents of the set '{self.name}' have no id, so ties cannot be broken by "
+                "ids: add a comment with the id to every row, or use another convention than trec"
             )
         codes = np.unique(ids, return_inverse=True)[1]
+        if isinstance(self.relevance, WholeCorpus):
+            index: Tensor = self.index  # type: ignore[assignment]
+            return torch.from_numpy(codes.max(initial=0) - codes).to(self.device)[index]
         lists = np.repeat(np.arange(len(self)), self.lengths)
         order = np.lexsort((-codes, lists))
         place = np.empty(len(order), dtype=np.int64)
-        place[order] = np.arange(len(order)) - self._bounds[lists]
+        place[order] = np.arange(len(order)) - self.relevance.bounds[lists]
         return torch.from_numpy(place).to(self.device)
 
 
-def _change_values(x: SparseRows, transform: Transform) -> SparseRows:
-    """Sparse rows after a transform, which changes the stored values only: made block by block, in float32."""
-    values, start = torch.empty(len(x.values), dtype=torch.float32, device=x.device), 0
-    for _, block in x.blocks():
-        rows = torch.tensor([0, len(block)], device=x.device)
-        values[start : start + len(block.values)] = transform(block, rows).values
-        start += len(block.values)
-    return x.with_values(values)
+def _with_dtype(batch: Batch, dtype: torch.dtype) -> Batch:
+    queries = None if batch.queries is None else batch.queries.to(dtype)
+    return batch._replace(x=batch.x.to(dtype=dtype), queries=queries)
 
 
-def _checksum(tensors: list[Tensor | None]) -> int:
-    """Of numbers one after another, real ones as float32, in which fits take them; -0 is 0."""
+def _checksum(tensors: Sequence[Tensor | None]) -> int:
+    """The CRC-32 of all numbers, real ones as float32, as fits take them; -0 counts as 0."""
     found = 0
     for tensor in tensors:
         for _, part in parts_of(tensor):
             numbers = part.float() + 0.0 if part.is_floating_point() else part.long()
             found = zlib.crc32(numbers.cpu().contiguous().numpy(), found)  # type: ignore[arg-type]
     return found
-
-
-def _one(position: int, count: int) -> tuple[int, int]:
-    if not -count <= position < count:
-        raise IndexError(f"position {position} of a set of {count} lists")
-    return position % count, position % count + 1
 
 
 def _take(ids: Ids | None, places: np.ndarray) -> Ids | None:

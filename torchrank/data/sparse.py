@@ -1,11 +1,12 @@
-"""Rows that are mostly zero, held in three tensors that can be sliced and indexed (torch's own CSR tensors cannot)."""
+"""Sparse rows in three tensors that can be sliced and indexed, which torch's own CSR tensors cannot."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,41 +14,53 @@ import torch.nn.functional as F
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from torchrank.errors import DataError
 from torchrank.functional.ragged import entries_of, to_offsets
 
-BLOCK = 2**18  # entries of a product that are held in the dtype of the dense side at a time: a cache holds them
+BLOCK = 2**18  # entries of a product that are converted to the dtype of the dense side at a time: they fit in a cache
 
 
 @dataclass(eq=False)  # not frozen: Lightning's precisions rebuild it
 class SparseRows:
-    """An (n, D) matrix by rows: the entries of row i are `row_offsets[i]:row_offsets[i + 1]`.
+    """An (n, D) matrix stored by rows: the entries of row i are `row_offsets[i]:row_offsets[i + 1]`.
 
-    Columns may stand in any order inside a row; a column that stands twice counts as its sum. Products take the dtype
-    of the dense side and are differentiable in it, twice if needed; on the host they need no memory that grows with the
+    The columns of a row may be in any order; values of a repeated column are added up. Products take the dtype of the
+    dense side and are differentiable in it, twice if needed; on the host they need no memory that grows with the
     entries.
 
-    >>> rows = SparseRows.from_dense(torch.tensor([[0., 2., 0.], [1., 0., 3.]]))
-    >>> rows @ torch.tensor([1., 10., 100.])
-    tensor([ 20., 301.])
-    >>> rows.T @ torch.tensor([1., 1.])
-    tensor([1., 2., 3.])
+    Args:
+        values: (nnz,) the stored values.
+        columns: (nnz,) the column of each value, int64, or int32 to save memory.
+        row_offsets: (n + 1,) where each row begins and ends, int64.
+        num_features: the number of columns, D.
+
+    Example:
+        >>> rows = SparseRows.from_dense(torch.tensor([[0., 2., 0.], [1., 0., 3.]]))
+        >>> rows @ torch.tensor([1., 10., 100.])
+        tensor([ 20., 301.])
+        >>> rows.T @ torch.tensor([1., 1.])
+        tensor([1., 2., 3.])
+        >>> rows[torch.tensor([1, 1])].dense()
+        tensor([[1., 0., 3.],
+                [1., 0., 3.]])
     """
 
-    values: Tensor  # (nnz,)
-    columns: Tensor  # (nnz,) int64, or int32 to save memory
-    row_offsets: Tensor  # (n + 1,) int64
+    values: Tensor
+    columns: Tensor
+    row_offsets: Tensor
     num_features: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.values.shape != self.columns.shape or self.values.dim() != 1:
             shapes = f"{tuple(self.values.shape)} and {tuple(self.columns.shape)}"
-            raise ValueError(f"values and columns must be two vectors of one length, got {shapes}")
+            raise DataError(f"values and columns must be two vectors of the same length, got {shapes}")
         if self.row_offsets.dim() != 1 or len(self.row_offsets) == 0:
-            raise ValueError(f"row_offsets must hold one number more than there are rows, got {self.row_offsets.shape}")
+            found = tuple(self.row_offsets.shape)
+            raise DataError(f"row_offsets must hold one number more than there are rows, got shape {found}")
 
     @classmethod
     def from_dense(cls, x: Tensor) -> SparseRows:
-        """The nonzero entries of a dense matrix."""
+        """The non-zero entries of a dense matrix (n, D)."""
         rows, columns = x.nonzero(as_tuple=True)
         counts = torch.bincount(rows, minlength=len(x))
         return cls(x[rows, columns], columns, to_offsets(counts), x.shape[1])
@@ -69,18 +82,19 @@ class SparseRows:
 
     @property
     def T(self) -> SparseColumns:
+        """The transpose, for products `rows.T @ v`."""
         return SparseColumns(self)
 
     def __matmul__(self, w: Tensor) -> Tensor:
         """`rows @ w` for w (D,) or (D, C), without the (nnz, C) products in memory."""
         if w.dim() not in (1, 2) or w.shape[0] != self.num_features:
             raise ValueError(f"rows {tuple(self.shape)} cannot be multiplied by a tensor of shape {tuple(w.shape)}")
-        product = _Product.apply(w if w.dim() == 2 else w[:, None], self)
+        product = _multiply(w if w.dim() == 2 else w[:, None], self)
         return product if w.dim() == 2 else product[:, 0]
 
     @classmethod
     def cat(cls, parts: Sequence[SparseRows]) -> SparseRows:
-        """The rows of all parts, one part after another."""
+        """The rows of all parts, one part after the other."""
         offsets = to_offsets(torch.cat([part.row_offsets.diff() for part in parts]))
         values, columns = torch.cat([part.values for part in parts]), torch.cat([part.columns for part in parts])
         return cls(values, columns, offsets, parts[0].num_features)
@@ -101,26 +115,28 @@ class SparseRows:
         return replace(self, values=values, columns=columns, row_offsets=offsets - first)
 
     def blocks(self) -> Iterator[tuple[int, SparseRows]]:
-        """(first row, consecutive rows) of about `BLOCK` entries on the host; elsewhere looking would synchronise, so
-        that there is one block."""
+        """(first row, consecutive rows) of about `BLOCK` entries on the host. On other devices cutting would
+        synchronise, so there is one block."""
         if self.device.type != "cpu" or len(self.values) <= BLOCK:
             yield 0, self
             return
-        starts = torch.searchsorted(self.row_offsets, torch.arange(0, len(self.values), BLOCK)).unique().tolist()
+        cuts = torch.searchsorted(self.row_offsets, torch.arange(0, len(self.values), BLOCK))
+        starts = sorted(set(cuts.tolist()))
         for first, last in pairwise([*starts, len(self)]):
             yield first, self[first:last]
 
     def transposed(self) -> SparseRows:
-        """The columns as rows (D, n), their entries ascending; as large as the rows. What stands twice is added up.
+        """The columns as rows (D, n), a copy with ascending entries. Repeated entries are added up.
 
-        >>> columns = SparseRows.from_dense(torch.tensor([[0., 2., 0.], [1., 4., 3.]])).transposed()
-        >>> columns[1:2].columns, columns[1:2].values
-        (tensor([0, 1]), tensor([2., 4.]))
+        Example:
+            >>> columns = SparseRows.from_dense(torch.tensor([[0., 2., 0.], [1., 4., 3.]])).transposed()
+            >>> columns[1:2].columns, columns[1:2].values
+            (tensor([0, 1]), tensor([2., 4.]))
         """
         return self._counted() if self.device.type == "cpu" else self._sorted()
 
     def _counted(self) -> SparseRows:
-        """The transpose by SciPy's counting sort: the fastest on the host, and without memory of its own."""
+        """The transpose by SciPy's counting sort: the fastest way on the host, without extra memory."""
         found = csr_array(_host_parts(self, self.values.dtype), shape=self.shape).tocsc()
         found.sum_duplicates()
         values, rows, offsets = map(torch.from_numpy, (found.data, found.indices, found.indptr))
@@ -146,11 +162,11 @@ class SparseRows:
         return flat.index_add_(0, self.row_ids() * self.num_features + self.columns, self.values).view(self.shape)
 
     def with_values(self, values: Tensor) -> SparseRows:
-        """The same places with other values (nnz,)."""
+        """The same rows and columns with other values (nnz,)."""
         return replace(self, values=values)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> SparseRows:
-        """Move to a device; `dtype` is that of the values."""
+        """The same rows on a device; `dtype` is that of the values."""
         values = self.values.to(device=device, dtype=dtype)
         columns, offsets = self.columns.to(device=device), self.row_offsets.to(device=device)
         return replace(self, values=values, columns=columns, row_offsets=offsets)
@@ -166,7 +182,7 @@ class SparseColumns:
         if v.dim() not in (1, 2) or v.shape[0] != len(self.rows):
             shape = (self.rows.num_features, len(self.rows))
             raise ValueError(f"columns {shape} cannot be multiplied by a tensor of shape {tuple(v.shape)}")
-        product = _TransposedProduct.apply(v if v.dim() == 2 else v[:, None], self.rows)
+        product = _multiply_transposed(v if v.dim() == 2 else v[:, None], self.rows)
         return product if v.dim() == 2 else product[:, 0]
 
 
@@ -174,26 +190,26 @@ class _Product(torch.autograd.Function):
     """rows @ w; its backward is the other product, so that both can be differentiated again."""
 
     @staticmethod
-    def forward(ctx, w: Tensor, rows: SparseRows) -> Tensor:
+    def forward(ctx: Any, w: Tensor, rows: SparseRows) -> Tensor:
         ctx.rows = rows
-        if w.shape[1] == 0:  # embedding_bag fails on it when it runs on several threads
+        if w.shape[1] == 0:  # embedding_bag fails on it with several threads
             return w.new_zeros(len(rows), 0)
-        # embedding_bag is the fastest in float32 (its backward is slow), MKL's CSR product by far in float64
-        wide = w.dtype == torch.float64 and w.device.type == "cpu" and torch.backends.mkl.is_available()
+        # embedding_bag is fastest in float32 (its backward is slow), MKL's CSR product by far in float64
+        wide = w.dtype == torch.float64 and w.device.type == "cpu" and _has_mkl()
         if wide and len(rows.values):
             return torch.cat([_csr(block, w.dtype) @ w for _, block in rows.blocks()])
         return _bags(rows, w)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
-        return _TransposedProduct.apply(gradient, ctx.rows), None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _multiply_transposed(gradient, ctx.rows), None
 
 
 class _TransposedProduct(torch.autograd.Function):
-    """rows.T @ v."""
+    """rows.T @ v; its backward is the other product."""
 
     @staticmethod
-    def forward(ctx, v: Tensor, rows: SparseRows) -> Tensor:
+    def forward(ctx: Any, v: Tensor, rows: SparseRows) -> Tensor:
         ctx.rows = rows
         if v.device.type == "cpu" and v.dtype in (torch.float32, torch.float64):
             return _transposed_on_host(rows, v)
@@ -206,13 +222,17 @@ class _TransposedProduct(torch.autograd.Function):
         return sums.T
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
-        return _Product.apply(gradient, ctx.rows), None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _multiply(gradient, ctx.rows), None
+
+
+_multiply: Callable[[Tensor, SparseRows], Tensor] = _Product.apply
+_multiply_transposed: Callable[[Tensor, SparseRows], Tensor] = _TransposedProduct.apply
+_has_mkl: Callable[[], bool] = torch.backends.mkl.is_available
 
 
 def _transposed_on_host(rows: SparseRows, v: Tensor) -> Tensor:
-    """rows.T @ v by SciPy, which reads the rows as the columns of the transpose: faster than adding
-    into places with torch."""
+    """rows.T @ v by SciPy, which reads the rows as columns of the transpose: faster than torch's scatter_add."""
     right, sums = v.detach().numpy(), v.new_zeros(rows.num_features, v.shape[1])
     for first, block in rows.blocks():
         found = csr_array(_host_parts(block, v.dtype), shape=block.shape).T @ right[first : first + len(block)]
@@ -221,7 +241,7 @@ def _transposed_on_host(rows: SparseRows, v: Tensor) -> Tensor:
 
 
 def _host_parts(rows: SparseRows, dtype: torch.dtype) -> tuple[np.ndarray, ...]:
-    """Values, columns and offsets for SciPy, which would copy places of two dtypes into the longer one."""
+    """Values, columns and offsets for SciPy, which would copy indices of two dtypes into the wider one."""
     short = len(rows.values) < 2**31
     offsets = rows.row_offsets.to(rows.columns.dtype) if short else rows.row_offsets
     return tuple(part.detach().numpy() for part in (rows.values.to(dtype), rows.columns, offsets))
@@ -233,8 +253,8 @@ def _bags(rows: SparseRows, w: Tensor) -> Tensor:
 
 
 def _csr(rows: SparseRows, dtype: torch.dtype) -> Tensor:
-    """The rows as torch's CSR tensor, which cannot be sliced but multiplies fast; MKL reads 32-bit places."""
+    """The rows as torch's CSR tensor, which cannot be sliced but multiplies fast; MKL reads 32-bit indices."""
     places, values = (rows.row_offsets.int(), rows.columns.int()), rows.values.to(dtype)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it says once that these tensors are new
+        warnings.simplefilter("ignore")  # torch says once that these tensors are in beta
         return torch.sparse_csr_tensor(*places, values, size=rows.shape, check_invariants=False)

@@ -1,4 +1,7 @@
-"""Pure tensor functions on flat lists and on matrices; imports torch only."""
+"""Pure tensor functions on flat lists and on matrices: measures, losses, clouds and metrics.
+
+Nothing here imports more than torch and `torchrank.errors`.
+"""
 
 from torchrank.functional.clouds import choose_components, cloud_pca, cloud_similarity, nearest_clouds
 from torchrank.functional.conventions import CONVENTIONS, describe, evaluate

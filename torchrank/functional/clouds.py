@@ -1,7 +1,7 @@
-"""Clouds: the rows of a list as a shape, whatever their labels (Banerjee, Dubey, Machchhar & Chakrabarti 2009).
+"""Clouds: the rows of a list seen as a shape, without labels (Banerjee, Dubey, Machchhar & Chakrabarti 2009).
 
-The principal directions of a cloud say how its documents spread, and two queries are similar if their directions are.
-A cloud of rank 0 (one document, or all of them equal) has no shape. Nothing here has a gradient.
+The principal directions of a cloud describe how its documents spread; two queries are similar if their directions are.
+A cloud of rank 0 (one document, or only equal ones) has no shape. Nothing here has a gradient.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,36 +12,47 @@ import torch
 from torch import Tensor
 from torch.linalg import eigh, qr, svd, vector_norm
 
-from torchrank.functional.chunks import Chunk, Cloud, centred, check_rows, cloud_chunks, side_by_side
+from torchrank.errors import check_choice
+from torchrank.functional.batching import Chunk, Cloud, centred, check_rows, cloud_chunks
 from torchrank.functional.ragged import read, wide
 from torchrank.functional.ranking import result_dtype
+from torchrank.functional.threads import side_by_side
 
-EXTRA, STEPS, PER_QR = 6, 16, 2  # of the subspace iteration: directions beside P, products, products between two QR
+EXTRA, STEPS, PER_QR = 6, 16, 2  # subspace iteration: directions in addition to P, products, products between two QR
 RANK_TOLERANCE = {torch.float64: 1e-12}  # share of the first eigenvalue that still counts; 1e-6 for all other dtypes
-TILE = 512  # clouds on either side of a piece of the similarities: it stays in the cache
+TILE = 512  # clouds on either side of a tile of similarities, which stays in the cache
 
 
 @torch.no_grad()
 def cloud_pca(
     x: Tensor, offsets: Tensor, components: int, *, route: str = "exact", max_length: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Principal directions `(Q, P, D)` of the rows `x (N, D)` of each list as unit rows by falling variance, their
-    variances `(Q, P)`, the total variance `(Q,)` (all with 1/n) and the rank `(Q,)`, at most P; zeros beyond the rank.
+    """Principal directions of the rows of each list.
 
-    `route="subspace"` is power iteration of P + 6 directions: faster, and wrong only where variances are nearly equal.
-    The entry of largest size of each direction is positive. `max_length` is only checked: the chunks need all lengths.
+    Args:
+        x: the rows of all lists, `(N, D)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        components: the number P of directions.
+        route: "exact", or "subspace": power iteration of P + 6 directions, which is faster, and wrong only where
+            variances are nearly equal.
+        max_length: an upper bound of the list lengths, which is only checked: all lengths are needed.
 
-    >>> x = torch.tensor([[0.0, 0.0], [3.0, 4.0], [7.0, 7.0]])
-    >>> u, variances, total, rank = cloud_pca(x, torch.tensor([0, 2, 3]), 2)
-    >>> u[0, 0], variances, rank
-    (tensor([0.6000, 0.8000]), tensor([[6.2500, 0.0000],
-            [0.0000, 0.0000]]), tensor([1, 0]))
+    Returns:
+        Directions `(Q, P, D)` as unit rows by descending variance, their variances `(Q, P)`, the total variance `(Q,)`
+        (all variances with 1/n) and the rank `(Q,)`, at most P. Directions and variances beyond the rank are zeros. The
+        entry of each direction with the largest absolute value is positive.
+
+    Example:
+        >>> x = torch.tensor([[0.0, 0.0], [3.0, 4.0], [7.0, 7.0]])
+        >>> u, variances, total, rank = cloud_pca(x, torch.tensor([0, 2, 3]), 2)
+        >>> u[0, 0], variances, rank
+        (tensor([0.6000, 0.8000]), tensor([[6.2500, 0.0000],
+                [0.0000, 0.0000]]), tensor([1, 0]))
     """
     check_rows(x)
-    if route not in ROUTES:
-        raise ValueError(f"route is {route!r}, choose one of {list(ROUTES)}")
+    check_choice(ROUTES, route=route)
     if components < 1:
-        raise ValueError(f"components is {components}, a cloud has at least one direction")
+        raise ValueError(f"components must be >= 1, got {components}")
     (lists, width), dtype = (len(offsets) - 1, x.shape[1]), result_dtype(x)
     u, eigenvalues = x.new_zeros(lists, components, width, dtype=dtype), x.new_zeros(lists, components, dtype=dtype)
     total, rank = x.new_zeros(lists, dtype=dtype), offsets.new_zeros(lists)
@@ -57,18 +68,29 @@ def cloud_pca(
 
 
 def choose_components(eigenvalues: Tensor, total: Tensor, rank: Tensor, variance: float = 0.8, cap: int = 20) -> int:
-    """Smallest number of directions that explain `variance` of the clouds of rank 1 or more, on average; at most `cap`
-    and at most the P of `eigenvalues (Q, P)`.
+    """The smallest number of directions that explain a share of the variance of the clouds, on average.
 
-    >>> choose_components(torch.tensor([[6.0, 2.0], [5.0, 4.0]]), torch.tensor([10.0, 10.0]), torch.tensor([2, 2]))
-    2
+    Args:
+        eigenvalues: variances of the directions, `(Q, P)`.
+        total: total variances, `(Q,)`.
+        rank: ranks of the clouds, `(Q,)`; those of rank 0 are left out.
+        variance: the share of the variance that should be explained.
+        cap: the largest number that is returned.
+
+    Returns:
+        The number of directions, at most `cap` and at most P.
+
+    Example:
+        >>> choose_components(torch.tensor([[6.0, 2.0], [5.0, 4.0]]), torch.tensor([10.0, 10.0]), torch.tensor([2, 2]))
+        2
     """
     width = eigenvalues.shape[1]
     place = torch.arange(1, width + 1, device=eigenvalues.device)
     explained = wide(eigenvalues).cumsum(1) / wide(total)[:, None]
     explained = torch.where((place >= rank[:, None]) & (rank[:, None] < width), 1.0, explained)
-    short = explained[rank > 0].mean(0) < variance - 1e-12  # no cloud: nan, which is not short
-    return min(read(short.sum()) + 1, cap, width)
+    short = explained[rank > 0].mean(0) < variance - 1e-12  # without clouds nan, which is not short
+    too_few: int = read(short.sum())
+    return min(too_few + 1, cap, width)
 
 
 # Principal directions.
@@ -80,13 +102,13 @@ Route = Callable[[Tensor, int, torch.dtype], tuple[Tensor, Tensor]]
 def _decompose(
     cloud: Cloud, components: int, route: Route, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Directions, variances, total variance and rank of a chunk: from the smaller one of X X' / n and X' X / n."""
+    """Directions, variances, total variance and rank of a chunk, from the smaller one of X X' / n and X' X / n."""
     x, width = cloud.x, cloud.x.shape[2]
     gram = x.shape[1] <= width
     matrices = (torch.bmm(x, x.mT) if gram else torch.bmm(x.mT, x)).div_(cloud.length[:, None, None])
     total = matrices.diagonal(dim1=1, dim2=2).sum(1)
     if total.device.type == "cpu" and not read(total.isfinite().all()):
-        raise ValueError("a cloud has values that are not finite, or too large to be squared: clean or scale the rows")
+        raise ValueError("a cloud has values that are not finite or too large to be squared: clean or scale the rows")
     eigenvalues, vectors = route(matrices, components, dtype)  # (B, k), (B, k, L or D), k <= P
     rank = _rank(eigenvalues, cloud, width, dtype)
     inside = torch.arange(eigenvalues.shape[1], device=x.device) < rank[:, None]
@@ -100,7 +122,7 @@ def _decompose(
 
 
 def _rank(eigenvalues: Tensor, cloud: Cloud, width: int, dtype: torch.dtype) -> Tensor:
-    """Variances that are more than rounding; centring leaves n - 1 at most."""
+    """The number of variances that are more than rounding errors; centring leaves at most n - 1."""
     tiny = (torch.finfo(eigenvalues.dtype).eps * cloud.size).square() * width
     large = eigenvalues > RANK_TOLERANCE.get(dtype, 1e-6) * eigenvalues[:, :1]
     large &= eigenvalues[:, :1] > tiny[:, None]
@@ -108,19 +130,25 @@ def _rank(eigenvalues: Tensor, cloud: Cloud, width: int, dtype: torch.dtype) -> 
 
 
 def _exact(matrices: Tensor, components: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The largest eigenvalues, falling, and their eigenvectors as rows. LAPACK's divide and conquer gives up on a few
-    matrices whose entries reach down to the smallest numbers; their svd is the same decomposition."""
+    """The largest eigenvalues in descending order, and their eigenvectors as rows.
+
+    LAPACK's divide and conquer fails on a few matrices with entries as small as the smallest floats; their svd is the
+    same decomposition.
+    """
     try:
         values, vectors = eigh(matrices)
-    except torch.linalg.LinAlgError:
+    except RuntimeError:  # torch.linalg.LinAlgError is one
         _, values, rows = svd(matrices)
         return values[:, :components], rows[:, :components]
     return values[:, -components:].flip(1), vectors[:, :, -components:].flip(2).mT
 
 
 def _subspace(matrices: Tensor, components: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Block power iteration in the dtype of the input, then Rayleigh-Ritz. Directions are rows: as columns the products
-    take four times as long on the host. The start is the same for every cloud, whatever the padding."""
+    """Block power iteration in the dtype of the input, then Rayleigh-Ritz.
+
+    Directions are rows: as columns the products take four times as long on the CPU. The start is the same for every
+    cloud, whatever its padding.
+    """
     size, block = matrices.shape[1], components + EXTRA
     if block >= size:
         return _exact(matrices, components, dtype)
@@ -156,21 +184,33 @@ def cloud_similarity(
     eigenvalues_v: Tensor | None = None,
     max_bytes: int = 2**31,
 ) -> Tensor:
-    """Similarity of all clouds `u (Q, P, D)` to all clouds `v (Q', P, D)`, `(Q, Q')`, from 0 to 1; a rank of 0 gives 0.
+    """Similarity of all clouds of one set to all of another, from 0 to 1. The same set twice takes half the products.
 
-    `ordered`: sum of |u_p . v_p| over max(r, r'), which is eq. 5 of Banerjee et al. 2009 for clouds of full rank;
-    `squared`: the same with squares; `subspace`: squares over all pairs of directions, so that their order does not
-    count; `weighted`: |u_p . v_p| by sqrt(l_p l'_p) of the variances. The same tensors twice need half the products.
+    Args:
+        u: directions of the first set, `(Q, P, D)`, as `cloud_pca` returns them.
+        ranks: its ranks, `(Q,)`.
+        v: directions of the second set, `(Q', P, D)`.
+        ranks_v: its ranks, `(Q',)`.
+        kind: "ordered" is the sum of |u_p . v_p| over max(r, r'), which is eq. 5 of Banerjee et al. 2009 for clouds of
+            full rank; "squared" is the same with squares; "subspace" has squares over all pairs of directions, so that
+            their order does not count; "weighted" weighs |u_p . v_p| by sqrt(l_p l'_p) of the shares of variance.
+        eigenvalues: variances of the first set, `(Q, P)`, which "weighted" needs.
+        eigenvalues_v: variances of the second set, `(Q', P)`, which "weighted" needs.
+        max_bytes: the largest size of the result.
 
-    >>> u, rank = torch.eye(3)[None, :2], torch.tensor([2])
-    >>> [cloud_similarity(u, rank, u.flip(1), rank, kind=kind).item() for kind in ("ordered", "subspace")]
-    [0.0, 1.0]
+    Returns:
+        Similarities, `(Q, Q')`; 0 for clouds of rank 0.
+
+    Example:
+        >>> u, rank = torch.eye(3)[None, :2], torch.tensor([2])
+        >>> [cloud_similarity(u, rank, u.flip(1), rank, kind=kind).item() for kind in ("ordered", "subspace")]
+        [0.0, 1.0]
     """
     left, right = _sides(u, ranks, v, ranks_v, kind, eigenvalues, eigenvalues_v)
     size = len(u) * len(v) * left.u.dtype.itemsize
     if size > max_bytes:
         raise ValueError(
-            f"similarities of {len(u)} x {len(v)} clouds need {size / 2**30:.1f} GiB, allowed are "
+            f"similarities of {len(u)} x {len(v)} clouds need {size / 2**30:.1f} GiB, but max_bytes allows "
             f"{max_bytes / 2**30:.1f}: use nearest_clouds, or raise max_bytes"
         )
     found = left.u.new_empty(len(u), len(v))
@@ -196,19 +236,33 @@ def nearest_clouds(
     eigenvalues: Tensor | None = None,
     eigenvalues_v: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The k clouds of `v` most similar to each cloud of `u`, best first, of equal ones the first: similarities `(Q, k)`
-    as in `cloud_similarity` and places in v `(Q, k)`. Needs the memory of a few tiles, however many clouds there are.
+    """The k clouds of `v` most similar to each cloud of `u`. Needs the memory of a few tiles for any number of clouds.
 
-    A cloud of rank 0 in v is never a neighbour; places that nothing is left for have similarity 0 and index -1.
+    A cloud of rank 0 in v is never a neighbour.
 
-    >>> v = torch.eye(3)[:, None]
-    >>> nearest_clouds(v[1:], torch.tensor([1, 1]), v, torch.tensor([1, 1, 0]))
-    (tensor([[1.],
-            [0.]]), tensor([[1],
-            [0]]))
+    Args:
+        u: directions of the first set, `(Q, P, D)`, as `cloud_pca` returns them.
+        ranks: its ranks, `(Q,)`.
+        v: directions of the second set, `(Q', P, D)`.
+        ranks_v: its ranks, `(Q',)`.
+        k: the number of neighbours, from 1 to Q'.
+        kind: "ordered", "squared", "subspace" or "weighted", as in `cloud_similarity`.
+        eigenvalues: variances of the first set, `(Q, P)`, which "weighted" needs.
+        eigenvalues_v: variances of the second set, `(Q', P)`, which "weighted" needs.
+
+    Returns:
+        Similarities `(Q, k)`, best first, and indices into v `(Q, k)`; of equally similar clouds the first one is
+        taken. Where no neighbour is left the similarity is 0 and the index -1.
+
+    Example:
+        >>> v = torch.eye(3)[:, None]
+        >>> nearest_clouds(v[1:], torch.tensor([1, 1]), v, torch.tensor([1, 1, 0]))
+        (tensor([[1.],
+                [0.]]), tensor([[1],
+                [0]]))
     """
     if not 1 <= k <= len(v):
-        raise ValueError(f"k is {k}, choose from 1 to the {len(v)} clouds of v")
+        raise ValueError(f"k must be from 1 to {len(v)}, the number of clouds of v, got {k}")
     left, right = _sides(u, ranks, v, ranks_v, kind, eigenvalues, eigenvalues_v)
     similarity, index = left.u.new_empty(len(u), k), ranks.new_empty(len(u), k, dtype=torch.int64)
     for top in range(0, len(u), TILE):
@@ -218,17 +272,19 @@ def nearest_clouds(
 
 
 class _Side(NamedTuple):
+    """One of the two sets of clouds."""
+
     u: Tensor  # (P, Q, D) directions times their weights, 0 beyond the rank
     divisor: Tensor  # (Q,)
 
 
 def _nearest(left: _Side, right: _Side, flat: Tensor, kind: str, top: int, k: int) -> tuple[Tensor, Tensor]:
-    """The neighbours of a tile of rows, from row `top`: tile by tile of columns beside the k best so far."""
+    """The neighbours of a tile of rows, from row `top`: each tile of columns is merged with the k best so far."""
     height, width = left.u[:, top : top + TILE].shape[1], right.u.shape[1]
     best, index = left.u.new_full((height, k), -1), flat.new_full((height, k), -1, dtype=torch.int64)
     for begin in range(0, width, TILE):
         tile = _similarity(left, right, kind, top, begin)
-        tile.masked_fill_(flat[begin : begin + TILE], -1)  # never better than what is there already
+        tile.masked_fill_(flat[begin : begin + TILE], -1)  # not better than the start
         place = torch.arange(begin, begin + tile.shape[1], device=index.device).expand(tile.shape)
         best, chosen = _first_largest(torch.cat([best, tile], 1), k)
         index = torch.cat([index, place], 1).gather(1, chosen)
@@ -244,12 +300,11 @@ def _sides(
     eigenvalues: Tensor | None,
     eigenvalues_v: Tensor | None,
 ) -> tuple[_Side, _Side]:
-    if kind not in KINDS:
-        raise ValueError(f"kind is {kind!r}, choose one of {list(KINDS)}")
+    check_choice(KINDS, kind=kind)
     if u.ndim != 3 or v.ndim != 3 or u.shape[1:] != v.shape[1:]:
-        raise ValueError(f"directions are {tuple(u.shape)} and {tuple(v.shape)}, both must be (Q, P, D) of equal P, D")
+        raise ValueError(f"u and v must be (Q, P, D) with the same P and D, got {tuple(u.shape)} and {tuple(v.shape)}")
     if kind == "weighted" and (eigenvalues is None or eigenvalues_v is None):
-        raise ValueError("kind='weighted' weighs by the variances: give eigenvalues and eigenvalues_v")
+        raise ValueError("kind='weighted' needs the variances: give eigenvalues and eigenvalues_v")
     if kind != "weighted":
         eigenvalues = eigenvalues_v = None
     left = _side(u, ranks, eigenvalues)
@@ -269,7 +324,7 @@ def _side(u: Tensor, ranks: Tensor, eigenvalues: Tensor | None) -> _Side:
 
 
 def _similarity(left: _Side, right: _Side, kind: str, top: int, begin: int) -> Tensor:
-    """A tile of the similarities, from row `top` and column `begin`: one product per pair of directions."""
+    """A tile of the similarities from row `top` and column `begin`, by one product per pair of directions."""
     u, v = left.u[:, top : top + TILE], right.u[:, begin : begin + TILE]
     total = u.new_zeros(u.shape[1], v.shape[1])
     for p, q in KINDS[kind](len(u)):
@@ -294,13 +349,13 @@ KINDS = {"ordered": _in_turn, "squared": _in_turn, "subspace": _all_pairs, "weig
 
 
 def _first_largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of each row and their places, of equal ones the first: `topk` leaves open which ones it takes."""
+    """The k largest values of each row and their indices, the first of equal ones: `topk` may take any of them."""
     if k == 1:
         return values.max(1, keepdim=True)
     width = values.shape[1]
     last = values.topk(k).values[:, -1:]
     above, level = values > last, values == last
     chosen = above | (level & (level.cumsum(1) <= k - above.sum(1, keepdim=True)))
-    place = torch.where(chosen, torch.arange(width, 0, -1, device=values.device), 0).topk(k).indices  # rising
+    place = torch.where(chosen, torch.arange(width, 0, -1, device=values.device), 0).topk(k).indices  # ascending
     best, order = values.gather(1, place).sort(dim=1, descending=True, stable=True)
     return best, place.gather(1, order)

@@ -1,4 +1,13 @@
-"""Named conventions of measures, each reproducing another tool to 1e-9, and `evaluate`: many measures from one sort."""
+"""Named conventions of measures, each that of another tool, and `evaluate`: many measures from one sort.
+
+Example:
+    >>> scores, labels, offsets = torch.tensor([2.0, 1.0, 0.5]), torch.tensor([0, 1, 0]), torch.tensor([0, 2, 3])
+    >>> for name in ("default", "letor", "xgboost"):
+    ...     print(name, evaluate(scores, labels, offsets, measures=["ndcg"], convention=name)["ndcg"].tolist())
+    default [0.6309297535714575, nan]
+    letor [1.0, 0.0]
+    xgboost [0.6309297535714575, 1.0]
+"""
 
 import math
 import re
@@ -9,13 +18,14 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
+from torchrank.errors import check_choice
 from torchrank.functional import measures
 from torchrank.functional.neighbours import vote_errors
 from torchrank.functional.ragged import read
 from torchrank.functional.ranking import Hits, Ranking, check, hits, rank_checked
 
-ENTRIES_AT_ONCE = 200_000
-FAMILIES = {  # measure: may it have a cut-off, may it stand without one
+ENTRIES_AT_ONCE = 200_000  # entries that `evaluate` ranks at once on CPU
+FAMILIES = {  # measure: may it have a cut-off, may it have none
     "ndcg": (True, True),
     "mean_ndcg": (False, True),
     "map": (True, True),
@@ -31,24 +41,24 @@ FAMILIES = {  # measure: may it have a cut-off, may it stand without one
 
 
 class Convention(NamedTuple):
-    """What a tool means by its measures. The defaults are the library's own."""
+    """What a tool means by its measures. The defaults are those of this library."""
 
     measures: tuple[str, ...] = tuple(FAMILIES)
     gain: str = "exp2"
     discount: str = "log2p1"
-    ties: str = "stable"  # "stable", "average", or "ids": by document id descending, so that `tiebreak` is needed
+    ties: str = "stable"  # "stable", "average", or "ids": by document id descending, which needs `tiebreak`
     threshold: float = 1  # relevant: label >= threshold
-    empty: float = math.nan  # value of a query without relevant documents
+    empty: float = math.nan  # the value of a query without relevant documents
     short: str = "pad"  # NDCG@k of a list shorter than k: "pad" or "zero"
     map_divisor: str = "relevant"  # MAP@k divides by all relevant documents, or by "cut": min(relevant, k)
-    minus: bool = False  # `ndcg@k-` and `map@k-` exist: queries without relevant documents count 0
+    minus: bool = False  # `ndcg@k-` and `map@k-` exist, in which queries without relevant documents count 0
     float32: bool = False  # scores are rounded to float32 first
 
 
-CONVENTIONS = {
+CONVENTIONS = {  # by name, see `describe`; the numbers of other tools are reproduced to 1e-9
     "default": Convention(),
     "letor": Convention(("ndcg", "mean_ndcg", "map", "p"), discount="letor", empty=0, short="zero"),
-    # LightGBM: label > 0.5 in float32, hence the next number above 0.5
+    # LightGBM: label > 0.5 in float32, so the threshold is the next number above 0.5
     "lightgbm": Convention(("ndcg", "map"), threshold=0.5 + 2**-24, empty=1, map_divisor="cut"),
     "xgboost": Convention(
         ("ndcg", "map"), threshold=0.5 + 2**-24, empty=1, map_divisor="cut", minus=True, float32=True
@@ -63,16 +73,26 @@ TIES_TEXT = {"stable": "stable", "average": "averaged", "ids": "by document id d
 
 
 class Measure(NamedTuple):
+    """A measure by its name: `ndcg@10` has the family `ndcg` and k = 10."""
+
     family: str
     k: int | None
-    minus: bool
+    minus: bool  # XGBoost's `-` at the end of the name
 
 
 def describe(convention: str = "default", *, threshold: float | None = None) -> str:
-    """One line for the reader of a table: what the numbers of this convention mean.
+    """Describes in one line what the numbers of a convention mean, for the reader of a table.
 
-    >>> describe()
-    'gain 2^y-1, discount 1/log2(1+rank), ties stable, relevant y>=1, queries without relevant documents left out'
+    Args:
+        convention: a name in `CONVENTIONS`.
+        threshold: the lowest label that counts as relevant; None takes that of the convention.
+
+    Returns:
+        Gain, discount, ties, threshold and the value of queries without relevant documents, in words.
+
+    Example:
+        >>> describe()
+        'gain 2^y-1, discount 1/log2(1+rank), ties stable, relevant y>=1, queries without relevant documents left out'
     """
     rules = convention_of(convention, threshold)
     relevant = "y>0.5" if rules.threshold == 0.5 + 2**-24 else f"y>={rules.threshold:g}"
@@ -90,43 +110,54 @@ def describe(convention: str = "default", *, threshold: float | None = None) -> 
 
 
 def convention_of(name: str, threshold: float | None = None) -> Convention:
-    if name not in CONVENTIONS:
-        raise ValueError(f"unknown convention {name!r}: choose one of {list(CONVENTIONS)}")
+    """The convention of this name, with another threshold if one is given."""
+    check_choice(CONVENTIONS, convention=name)
     rules = CONVENTIONS[name]
     return rules if threshold is None else rules._replace(threshold=threshold)
 
 
 def parse_measure(text: str, convention: str = "default") -> Measure:
-    """Family and cut-off of a measure name; refuses what the convention does not define.
+    """The family and the cut-off of a measure name. Refuses what the convention does not define.
 
     >>> parse_measure("ndcg@10")
     Measure(family='ndcg', k=10, minus=False)
     """
-    rules = convention_of(convention)
+    rules, measure = convention_of(convention), _parse(text)
+    if not _has(convention, measure):
+        raise ValueError(
+            f"convention={convention!r} does not define {text!r}, only {', '.join(rules.measures)}. "
+            'Use convention="default" for this measure.'
+        )
+    if measure.minus and not rules.minus:
+        raise ValueError(f"the - of {text!r} is XGBoost's (queries without relevant documents count 0): "
+                         f'use convention="xgboost", got {convention!r}')  # fmt: skip
+    return measure
+
+
+def _parse(text: str) -> Measure:
     match = re.fullmatch(r"([a-z_]+)(?:@([1-9][0-9]*))?(-?)", text)
     family, k, minus = match.groups() if match else ("", None, "")
     if family not in FAMILIES or not FAMILIES[family][0 if k else 1]:
         known = ", ".join(name + ("@k" if cut else "") + (f", {name}" if cut and whole else "")
                           for name, (cut, whole) in FAMILIES.items())  # fmt: skip
-        raise ValueError(f"unknown measure {text!r}. Known measures: {known}")
-    if family not in rules.measures or (convention == "trec" and family == "mrr" and k):
-        raise ValueError(
-            f"convention {convention!r} does not define {text!r}: it has {', '.join(rules.measures)}. "
-            'Use convention="default" for this measure.'
-        )
-    if minus and not rules.minus:
-        raise ValueError(f"{text!r} is XGBoost's name for queries without relevant documents counting 0: "
-                         f'it exists in convention="xgboost", not in {convention!r}')  # fmt: skip
+        raise ValueError(f"unknown measure {text!r}: choose among {known}")
     return Measure(family, int(k) if k else None, bool(minus))
 
 
-def defines(convention: str, measure: str) -> bool:
-    """Whether the convention defines this (known) measure.
+def _has(convention: str, measure: Measure) -> bool:
+    """Whether the convention has this family; trec_eval has no mrr with a cut-off."""
+    cut_mrr = measure.family == "mrr" and measure.k is not None
+    return measure.family in convention_of(convention).measures and not (convention == "trec" and cut_mrr)
 
-    >>> defines("sklearn", "ndcg@5"), defines("sklearn", "map")
-    (True, False)
+
+def defines(convention: str, measure: str) -> bool:
+    """Whether the convention defines this measure, which must be a known one.
+
+    >>> defines("sklearn", "ndcg@5"), defines("sklearn", "map"), defines("trec", "mrr@5")
+    (True, False, False)
     """
-    return parse_measure(measure).family in convention_of(convention).measures
+    found = _parse(measure)
+    return _has(convention, found) and (convention_of(convention).minus or not found.minus)
 
 
 def evaluate(
@@ -144,29 +175,44 @@ def evaluate(
     max_length: int | None = None,
     num_grades: int | None = None,
 ) -> dict[str, Tensor]:
-    """All `measures` of each list in one convention, `{name: (Q,)}`, from one sort; float64 whatever the scores are.
+    """All `measures` of each list in one convention, from one sort.
 
-    `threshold` replaces the convention's (MSLR in the LETOR convention: 2), `max_label` is needed by `err`, `tiebreak
-    (N,)` puts smaller numbers first among equal scores and is needed by `trec`, `classes (N,)` of the entries and
-    `query_classes (Q,)` are needed by `knn_error@k`.
+    Args:
+        scores: score of each entry, `(N,)`; higher scores come first.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        measures: names of measures, such as `ndcg@10`, `map` or `p@5`.
+        convention: a name in `CONVENTIONS`; `describe` explains it.
+        threshold: the lowest label that counts as relevant; None takes that of the convention (MSLR in the LETOR
+            convention needs 2).
+        max_label: the top label of the data set, which `err` needs.
+        tiebreak: among equal scores smaller numbers come first, `(N,)`; the convention `trec` needs them.
+        classes: class of each entry, `(N,)`, which `knn_error@k` needs.
+        query_classes: class of each query, `(Q,)`, which `knn_error@k` needs.
+        max_length: an upper bound of the list lengths, which saves a synchronisation.
+        num_grades: labels are the integers 0..num_grades-1; 0: real-valued; None: find out where that is free (CPU).
 
-    >>> evaluate(torch.tensor([2.0, 1.0]), torch.tensor([0, 1]), torch.tensor([0, 2]), measures=["map", "p@5"])
-    {'map': tensor([0.5000], dtype=torch.float64), 'p@5': tensor([0.2000], dtype=torch.float64)}
+    Returns:
+        `{name: (Q,)}`, one value per list, in float64 whatever the dtype of the scores is.
+
+    Example:
+        >>> evaluate(torch.tensor([2.0, 1.0]), torch.tensor([0, 1]), torch.tensor([0, 2]), measures=["map", "p@5"])
+        {'map': tensor([0.5000], dtype=torch.float64), 'p@5': tensor([0.2000], dtype=torch.float64)}
     """
     rules = convention_of(convention, threshold)
     if isinstance(measures, str):
-        raise ValueError(f'measures is a list of names: give ["{measures}"]')
+        raise ValueError(f'measures must be a list of names, ["{measures}"], got {measures!r}')
     wanted = {name: parse_measure(name, convention) for name in measures}
     if rules.ties == "ids" and tiebreak is None:
         raise ValueError(
-            f"convention {convention!r} orders equal scores by document id, and there are no ids: give tiebreak (N,), "
+            f"convention={convention!r} orders equal scores by document id, but there are no ids: give tiebreak (N,), "
             "the place of each document in the descending order of ids (RankingSet.tiebreak()), or another convention"
         )
     if max_label is None and any(measure.family == "err" for measure in wanted.values()):
-        raise ValueError("err needs max_label, the top label of the data set (4 for web data, 2 for MQ2007/MQ2008)")
+        raise ValueError("err needs max_label, the top label of the data set (4 for web data, 2 for MQ2007 and MQ2008)")
     votes = {name: cast(int, measure.k) for name, measure in wanted.items() if measure.family == "knn_error"}
     if votes and (classes is None or query_classes is None):
-        raise ValueError(f"{next(iter(votes))} is an error of classes: give classes (N,) and query_classes (Q,)")
+        raise ValueError(f"{next(iter(votes))} compares classes: give classes (N,) and query_classes (Q,)")
     check(scores, labels, offsets)
     parts = []
     for first, last in pieces(offsets):
@@ -187,7 +233,7 @@ def evaluate(
 
 
 def _votes(ranking: Ranking, classes: Tensor, query_classes: Tensor, votes: dict[str, int]) -> dict[str, Tensor]:
-    """kNN errors at all cut-offs together; nan if scores are NaN on a device where `check` does not look."""
+    """kNN errors at all cut-offs together; nan if scores are NaN on a device where `check` does not read them."""
     ordered = classes.index_select(0, ranking.order)
     found = vote_errors(ordered, ranking.offsets, query_classes, list(votes.values()), longest=ranking.longest)
     if ordered.device.type != "cpu":
@@ -196,8 +242,11 @@ def _votes(ranking: Ranking, classes: Tensor, query_classes: Tensor, votes: dict
 
 
 def pieces(offsets: Tensor) -> list[tuple[int, int]]:
-    """Ranges of lists of alike numbers of entries, about `ENTRIES_AT_ONCE` or fewer. On CPU, where the host can read
-    the offsets: temporary tensors then stay in the cache, and the sort takes half the time. Elsewhere one."""
+    """Ranges of lists with similar numbers of entries, about `ENTRIES_AT_ONCE` or fewer.
+
+    In pieces temporary tensors stay in the cache and the sort takes half the time. On other devices than the CPU, where
+    reading the offsets is not free, there is one piece.
+    """
     lists = len(offsets) - 1
     if offsets.device.type != "cpu":
         return [(0, lists)]

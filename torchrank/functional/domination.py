@@ -1,4 +1,4 @@
-"""Domination loss: an entry pays for the sum of all entries of its list that it should dominate (Stevens 2010)."""
+"""Domination loss: an entry pays for all entries of its list together that it should dominate (Stevens 2010)."""
 
 import math
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchrank.functional.known_gradient import KnownGradient
+from torchrank.functional.known_gradient import with_slopes
 from torchrank.functional.ragged import list_ids, measure_sum, read, wide
 from torchrank.functional.ranking import check_lists, levels_of, result_dtype
 
 Margin = Tensor | Sequence[Sequence[float]] | None
 
-PRODUCT_RANGE = 0.7  # widest range of the scores for sums of exponentials, as a share of what exp can return at all
-PRODUCT_GRADES = 64  # and most grades, as their pairs are looked at
+PRODUCT_RANGE = 0.7  # widest range of scores for `_products`, as a share of the range in which exp does not overflow
+PRODUCT_GRADES = 64  # largest number of grades for `_products`, which works on all pairs of grades
 
 
 def domination_loss(
@@ -27,19 +27,31 @@ def domination_loss(
     num_grades: int | None = None,
     num_pairs: int | None = None,
 ) -> Tensor:
-    """Sum over the entries i of log(1 + sum of exp(f_j - f_i + margin) over the j of smaller label), `(Q,)`.
+    """Sum over the entries i of log(1 + sum of exp(f_j - f_i + margin) over the j with a smaller label).
 
-    Stevens 2010, eq. 5-7. `margin (N,)` is s(i) - s(j), a value s per entry, which should not fall with the label;
-    `margin (K, K)` is that matrix at the two labels, of which only the part below the diagonal counts. O(N) for grades,
-    O(N + Q K^2) with a matrix, O(N log N) for real-valued labels; the gradient is in closed form and has no second.
+    Stevens 2010, eq. 5-7. O(N) for grades, O(N + Q K^2) with a matrix of margins, O(N log N) for real-valued labels.
 
-    >>> domination_loss(torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
-    tensor([0.6931, 0.0000])
+    Args:
+        scores: score of each entry, `(N,)`.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        margin: None, a value s per entry `(N,)`, or a matrix `(K, K)`. With values the margin is s_i - s_j; s should
+            not fall with the label. A matrix is indexed by the two labels; only the part below its diagonal counts.
+        max_length: an upper bound of the list lengths, which saves a synchronisation.
+        num_grades: labels are the integers 0..num_grades-1; 0: real-valued; None: find out where that is free (CPU).
+        num_pairs: not needed by this loss.
+
+    Returns:
+        The loss of each list, `(Q,)`. Its gradient is in closed form and has no second derivative.
+
+    Example:
+        >>> domination_loss(torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
+        tensor([0.6931, 0.0000])
     """
     dtype = result_dtype(scores)
     scores, margin = _without_entry_margin(scores, margin)
     loss, slopes, ids = _solve(scores.detach(), labels, offsets, margin, max_length, num_grades)
-    return KnownGradient.apply(scores, loss.to(dtype), slopes.to(dtype), ids)
+    return with_slopes(scores, loss.to(dtype), slopes.to(dtype), ids)
 
 
 def domination_slopes(
@@ -51,7 +63,7 @@ def domination_slopes(
     max_length: int | None = None,
     num_grades: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`domination_loss` in float64, `(Q,)`, and its slope at every score, `(N,)`, without a graph: for solvers.
+    """`domination_loss` in float64, `(Q,)`, and its slope at every score, `(N,)`, without a graph, for solvers.
 
     >>> domination_slopes(torch.tensor([1.0, 1.0]), torch.tensor([0, 1]), torch.tensor([0, 2]))[1]
     tensor([ 0.5000, -0.5000], dtype=torch.float64)
@@ -61,7 +73,7 @@ def domination_slopes(
 
 
 def _without_entry_margin(scores: Tensor, margin: Margin) -> tuple[Tensor, Tensor | None]:
-    """A margin s(i) - s(j) is nothing but other scores: f - s for every entry. What is left is a matrix or None."""
+    """The scores f - s if the margin is s_i - s_j, which amounts to the same, and the margin if it is a matrix."""
     if margin is None:
         return scores, None
     precise = wide(scores)
@@ -70,11 +82,11 @@ def _without_entry_margin(scores: Tensor, margin: Margin) -> tuple[Tensor, Tenso
         return precise - margin, None
     if margin.ndim != 2 or margin.shape[0] != margin.shape[1]:
         raise ValueError(
-            f"margin has shape {tuple(margin.shape)}: give one value per entry, ({len(scores)},), or a square matrix "
-            f"(K, K) indexed by the labels"
+            f"margin must have one value per entry, ({len(scores)},), or be a square matrix (K, K) indexed by the "
+            f"labels, got shape {tuple(margin.shape)}"
         )
     if margin.requires_grad:
-        raise ValueError("a margin (K, K) is a constant without gradient: detach it, or learn a margin per entry")
+        raise ValueError("a margin (K, K) is a constant and has no gradient: detach it, or learn a margin per entry")
     return scores, margin
 
 
@@ -104,7 +116,7 @@ def _solve(
     max_length: int | None,
     num_grades: int | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Loss per list, slope at every score and list of every entry."""
+    """The loss per list, the slope at every score and the list of every entry."""
     check_lists(scores, labels, offsets)
     if margin is not None:
         num_grades = _check_margin(margin, labels)
@@ -121,13 +133,13 @@ def _solve(
 
 def _check_margin(margin: Tensor, labels: Tensor) -> int:
     if labels.device.type == "cpu" and labels.is_floating_point() and read((labels.frac() != 0).any()):
-        raise ValueError("a margin (K, K) is indexed by the labels, and these are real-valued: give a margin per entry")
+        raise ValueError("a margin (K, K) needs integer labels, but these are real-valued: give a margin per entry")
     return len(margin)
 
 
 def _centre(scores: Tensor, margin: Tensor | None) -> tuple[float, torch.dtype | None]:
-    """Middle of the scores of the batch, and the dtype in which exp of all differences are ordinary numbers: that of
-    the scores, or else float64, or else None. Looks on CPU only."""
+    """The middle of the scores of the batch, and the dtype in which no exp of a difference over- or underflows: that of
+    the scores, else float64, else None. Scores are read only on CPU; elsewhere the dtype is None."""
     if scores.device.type != "cpu" or len(scores) == 0:
         return 0.0, None
     low, high = (read(bound) for bound in scores.aminmax())
@@ -139,11 +151,11 @@ def _centre(scores: Tensor, margin: Tensor | None) -> tuple[float, torch.dtype |
 
 
 def _products(scores: Tensor, layers: _Layers, centre: float) -> tuple[Tensor, Tensor]:
-    """Loss and slope of every entry from exp(scores - centre): a third of the time of `_logarithms`.
+    """Loss and slope of every entry from exp(scores - centre), in a third of the time of `_logarithms`.
 
     With E = exp(f) and Z_k the sum of E (times exp of the margin) over the grades below k, entry i of grade k pays
     log(1 + Z_k / E_i). Its slope is -Z_k / (Z_k + E_i), and E_j / (Z_k + E_i) at every j below: together E_j C_m, where
-    C_m is the sum of 1 / (Z_k + E_i) over all i of the grades k above m. Sums are in float64 and have no negative term.
+    C_m is the sum of 1 / (Z_k + E_i) over all i of the grades k above m. Sums are in float64 without negative terms.
     """
     mass = torch.sub(scores, centre).exp_()
     sums = layers.sums(mass)
@@ -156,7 +168,7 @@ def _products(scores: Tensor, layers: _Layers, centre: float) -> tuple[Tensor, T
 
 
 def _logarithms(scores: Tensor, layers: _Layers) -> tuple[Tensor, Tensor]:
-    """`_products` for scores of any size: every sum of exponentials is `mass * exp(peak)` with a score as the peak.
+    """`_products` for scores of any size: every sum of exponentials is kept as `mass * exp(peak)`, the peak a score.
 
     Only differences of scores are formed, never of logarithms of sums, so no digits are lost to the size of the scores.
     """
@@ -169,7 +181,7 @@ def _logarithms(scores: Tensor, layers: _Layers) -> tuple[Tensor, Tensor]:
     gap, below = layers.each(peak).sub_(scores), layers.each(mass)  # Z_k / E_i = below exp(gap), below >= 1 or all is 0
     over = gap.clamp(min=0)
     rise = gap.sub_(over).exp_().mul_(below)
-    excess = torch.neg(over).expm1_().add_(rise)  # exp(-over) (1 + Z_k / E_i) - 1: what is small stays exact
+    excess = torch.neg(over).expm1_().add_(rise)  # exp(-over) (1 + Z_k / E_i) - 1: small values stay exact
     losses = over.add_(excess.log1p())
     own = rise.div_(excess.add_(1))
     share = torch.where(mass > 0, layers.sums(own) / mass, 0.0)
@@ -183,12 +195,13 @@ def _lower(peak: Tensor, mass: Tensor, margin: Tensor | None) -> tuple[Tensor, T
 
 
 def _upper(peak: Tensor, mass: Tensor, margin: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Sums over the grades above each grade: `_lower` with the grades in reverse."""
+    """Sums over the grades above each grade: `_lower` with the grades reversed."""
     peak, mass = _lower(peak.flip(1), mass.flip(1), None if margin is None else margin.T.flip(0, 1))
     return peak.flip(1), mass.flip(1)
 
 
 def _mixed(peak: Tensor, mass: Tensor, margin: Tensor) -> tuple[Tensor, Tensor]:
+    """`_lower` with a margin for every pair of grades."""
     lower, lowest = torch.ones_like(margin).tril(-1) > 0, _lowest(peak)
     terms = torch.where(lower, peak[:, None, :] + margin.clamp(min=lowest), 2 * lowest)  # (Q, K, K)
     peak = terms.amax(2)
@@ -196,7 +209,7 @@ def _mixed(peak: Tensor, mass: Tensor, margin: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _running(peak: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
-    """By doubling steps: log2(K) passes for any K."""
+    """`_lower` without margins, by doubling steps: log2(K) passes."""
     step = 1
     peak, mass = _moved(peak, mass, step)
     while step < peak.shape[1]:
@@ -213,5 +226,5 @@ def _moved(peak: Tensor, mass: Tensor, step: int) -> tuple[Tensor, Tensor]:
 
 
 def _lowest(values: Tensor) -> float:
-    """Stands for -inf, with which differences would be nan; sums of a few stay finite."""
+    """Stands for -inf, whose differences would be nan; sums of a few of these stay finite."""
     return torch.finfo(values.dtype).min / 16

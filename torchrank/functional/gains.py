@@ -1,4 +1,4 @@
-"""Gains and discounts: one definition for losses and measures. A convention is decided here, once, and has a name."""
+"""Gains and discounts: one named definition of each convention, for losses and measures alike."""
 
 from collections.abc import Callable
 
@@ -7,21 +7,22 @@ from torch import Tensor
 
 from torchrank.functional.ragged import list_ids, measure_sum, positions_within, sort_within, wide
 
-Gain = str | Callable[[Tensor], Tensor]
-Discount = str | Callable[[Tensor], Tensor]
+Function = Callable[[Tensor], Tensor]
+Gain = str | Function
+Discount = str | Function
 
-GAINS: dict[str, Callable[[Tensor], Tensor]] = {
+GAINS: dict[str, Function] = {
     "exp2": lambda labels: torch.exp2(labels) - 1,
     "linear": lambda labels: labels,
 }
-DISCOUNTS: dict[str, Callable[[Tensor], Tensor]] = {
+DISCOUNTS: dict[str, Function] = {
     "log2p1": lambda ranks: 1 / torch.log2(ranks + 1),
     "letor": lambda ranks: 1 / torch.log2(ranks.clamp(min=2)),  # 1, 1, 1/log2(3), ...: Jarvelin & Kekalainen's form
 }
 
 
 def gain_of(labels: Tensor, gain: Gain = "exp2") -> Tensor:
-    """Gain of each label, `"exp2"`: 2^y - 1, `"linear"`: y, or a function of the labels (given in float64).
+    """The gain of each label: 2^y - 1 (`"exp2"`), y (`"linear"`), or a function of the labels (given in float64).
 
     >>> gain_of(torch.tensor([0, 1, 4])).tolist()
     [0.0, 1.0, 15.0]
@@ -30,8 +31,8 @@ def gain_of(labels: Tensor, gain: Gain = "exp2") -> Tensor:
 
 
 def discount_of(ranks: Tensor, discount: Discount = "log2p1") -> Tensor:
-    """Discount at each rank (from 1), `"log2p1"`: 1/log2(1 + rank), `"letor"`: 1, 1, 1/log2(3), 1/log2(4), ..., as in
-    the LETOR tools and the MLR paper, or a function of the ranks (given in float64).
+    """The discount at each rank, from 1: 1/log2(1 + rank) (`"log2p1"`); 1, 1, 1/log2(3), 1/log2(4), ... as in the LETOR
+    tools and the MLR paper (`"letor"`); or a function of the ranks (given in float64).
 
     >>> discount_of(torch.tensor([1, 3]), "log2p1").tolist(), discount_of(torch.tensor([1, 2, 4]), "letor").tolist()
     ([1.0, 0.5], [1.0, 1.0, 0.5])
@@ -39,21 +40,21 @@ def discount_of(ranks: Tensor, discount: Discount = "log2p1") -> Tensor:
     return wide(_named(discount, DISCOUNTS, "discount")(wide(ranks)))
 
 
-def _named(choice, table: dict, what: str) -> Callable[[Tensor], Tensor]:
-    if callable(choice):
+def _named(choice: str | Function, table: dict[str, Function], name: str) -> Function:
+    if not isinstance(choice, str) and callable(choice):
         return choice
     if choice not in table:
-        raise ValueError(f"unknown {what} {choice!r}: choose one of {sorted(table)} or give a function")
+        raise ValueError(f"unknown {name}={choice!r}: choose one of {', '.join(table)}, or give a function")
     return table[choice]
 
 
 def dcg(
     labels: Tensor, offsets: Tensor, *, cutoffs: list[int | None], gain: Gain, discount: Discount, longest: int
 ) -> list[Tensor]:
-    """Discounted gain of each list at each cut-off, `(Q,)` each; `labels (N,)` in rank order, None is the whole list.
+    """DCG of each list at each cut-off, `(Q,)` each; `labels (N,)` are in rank order, None is the whole list.
 
-    Small cut-offs share one `(Q, k)` block of the first labels of each list: entries behind the cut-off are not
-    touched, and three cut-offs cost what one does.
+    Small cut-offs share one `(Q, k)` block of the first labels of each list: entries after the cut-off are not touched,
+    and three cut-offs cost as much as one.
 
     >>> dcg(torch.tensor([2, 1]), torch.tensor([0, 2]), cutoffs=[1, None], gain="exp2", discount="letor", longest=2)
     [tensor([3.], dtype=torch.float64), tensor([4.], dtype=torch.float64)]
@@ -83,7 +84,7 @@ def block_width(cutoffs: list[int | None], longest: int) -> int:
 def block_dcg(
     block: Tensor, offsets: Tensor, *, cutoffs: list[int | None], gain: Gain, discount: Discount
 ) -> list[Tensor]:
-    """DCG at cut-offs from the first labels of each list, `(Q, width)`; what stands behind its end counts 0."""
+    """DCG at each cut-off from the first labels of each list, `(Q, width)`; what follows the end of a list counts 0."""
     width = block.shape[1]
     rank = torch.arange(1, width + 1, device=block.device)
     terms = gain_of(block, gain) * discount_of(rank, discount)
@@ -119,7 +120,7 @@ def ideal_dcg(
 
 
 def grade_counts(labels: Tensor, offsets: Tensor, gain: Gain, num_grades: int) -> tuple[Tensor, Tensor]:
-    """Grades in the order of descending gain, `(K,)`, and how many entries of each list have them, `(Q, K)`."""
+    """The grades by descending gain, `(K,)`, and how many entries of each list have them, `(Q, K)`."""
     grades = gain_of(torch.arange(num_grades, device=labels.device), gain).argsort(descending=True)
     counts = torch.zeros((len(offsets) - 1) * num_grades, dtype=torch.int64, device=labels.device)
     index = torch.int32 if max(len(labels), len(counts)) < 2**31 else torch.int64  # half the memory to write
@@ -129,7 +130,7 @@ def grade_counts(labels: Tensor, offsets: Tensor, gain: Gain, num_grades: int) -
 
 
 def ideal_labels(labels: Tensor, offsets: Tensor, *, gain: Gain, longest: int, num_grades: int | None) -> Tensor:
-    """Labels of each list in the order of descending gain, `(N,)`. Grades 0..K-1 are counted, not sorted.
+    """Labels of each list by descending gain, `(N,)`. Grades 0..K-1 are counted, not sorted.
 
     >>> ideal_labels(torch.tensor([0, 1, 0, 2]), torch.tensor([0, 2, 4]), gain="exp2", longest=2, num_grades=3).tolist()
     [1, 0, 2, 0]

@@ -1,30 +1,39 @@
 """Clouds as moments and as Gaussians, and the divergences between these.
 
-The yardsticks beside the principal directions in Banerjee, Dubey, Machchhar & Chakrabarti 2009, section 2. All in
-float64, the result has the dtype of the input. Nothing here has a gradient.
+The baselines for the principal directions in Banerjee, Dubey, Machchhar & Chakrabarti 2009, section 2. All work is in
+float64; the result has the dtype of the input. Nothing here has a gradient.
 """
 
 import torch
 from torch import Tensor
 from torch.linalg import cholesky_ex, solve_triangular
 
-from torchrank.functional.chunks import Chunk, centred, check_rows, cloud_chunks, side_by_side
+from torchrank.errors import NotPositiveDefinite, check_choice
+from torchrank.functional.batching import Chunk, centred, check_rows, cloud_chunks
 from torchrank.functional.ragged import read, wide
 from torchrank.functional.ranking import result_dtype
+from torchrank.functional.threads import side_by_side
 
 FLAT = 1e-12  # variance up to which a feature has no skew
-PAIR_CLOUDS = 1000  # most clouds whose pairs get a Cholesky factor each
-PAIR_NUMBERS = 2**21  # of the matrices of pairs made at once
+PAIR_CLOUDS = 1000  # largest number of clouds on a side for which every pair gets a Cholesky factor
+PAIR_NUMBERS = 2**21  # numbers in the matrices of pairs that are made at once
 
 
 @torch.no_grad()
 def cloud_moments(x: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, variance (1/n) and skew E[(x - mean)^3] / s^3 of every feature in each list, `(Q, D)` each.
+    """Mean, variance (1/n) and skew E[(x - mean)^3] / s^3 of every feature in each list.
 
-    The skew is 0 where the variance is 1e-12 or less; a list without rows has zeros.
+    Args:
+        x: the rows of all lists, `(N, D)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
 
-    >>> [part.tolist() for part in cloud_moments(torch.tensor([[0.0], [0.0], [3.0]]), torch.tensor([0, 3]))]
-    [[[1.0]], [[2.0]], [[0.7071067690849304]]]
+    Returns:
+        Means, variances and skews, `(Q, D)` each. The skew is 0 where the variance is 1e-12 or less; a list without
+        rows has zeros.
+
+    Example:
+        >>> [part.tolist() for part in cloud_moments(torch.tensor([[0.0], [0.0], [3.0]]), torch.tensor([0, 3]))]
+        [[[1.0]], [[2.0]], [[0.7071067690849304]]]
     """
     check_rows(x)
     moments = [x.new_zeros(len(offsets) - 1, x.shape[1], dtype=result_dtype(x)) for _ in range(3)]
@@ -44,21 +53,32 @@ def cloud_moments(x: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @torch.no_grad()
 def cloud_gaussians(x: Tensor, offsets: Tensor, *, shrink: float = 0.1, ridge: float = 1e-6) -> tuple[Tensor, Tensor]:
-    """Means `(Q, D)` and covariances `(Q, D, D)` of the lists, (1 - shrink) S + shrink (tr S / D) I + ridge I.
+    """Means and shrunk covariances (1 - shrink) S + shrink (tr S / D) I + ridge I of the lists.
 
-    Without either, S is singular for lists of D rows or fewer, and for features that are constant in a list.
+    Without shrinkage and ridge the covariance is singular for lists with D rows or fewer, and for features that are
+    constant in a list.
 
-    >>> cloud_gaussians(torch.tensor([[0.0, 1.0], [2.0, 1.0]]), torch.tensor([0, 2]), shrink=0.5, ridge=0.0)[1]
-    tensor([[[0.7500, 0.0000],
-             [0.0000, 0.2500]]])
+    Args:
+        x: the rows of all lists, `(N, D)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        shrink: how far S moves towards a multiple of the identity, from 0 to 1.
+        ridge: what is added to the diagonal.
+
+    Returns:
+        Means `(Q, D)` and covariances `(Q, D, D)`.
+
+    Example:
+        >>> cloud_gaussians(torch.tensor([[0.0, 1.0], [2.0, 1.0]]), torch.tensor([0, 2]), shrink=0.5, ridge=0.0)[1]
+        tensor([[[0.7500, 0.0000],
+                 [0.0000, 0.2500]]])
     """
     check_rows(x)
     if not 0 <= shrink <= 1 or ridge < 0:
-        raise ValueError(f"shrink is {shrink} and ridge {ridge}: shrink lies between 0 and 1, a ridge is not negative")
+        raise ValueError(f"shrink must be from 0 to 1 and ridge >= 0, got shrink={shrink} and ridge={ridge}")
     lists, width = len(offsets) - 1, x.shape[1]
     means = x.new_zeros(lists, width, dtype=result_dtype(x))
     covariances = x.new_zeros(lists, width, width, dtype=result_dtype(x))
-    covariances.diagonal(dim1=1, dim2=2).fill_(ridge)  # what lists without rows keep
+    covariances.diagonal(dim1=1, dim2=2).fill_(ridge)  # lists without rows keep this
 
     def solve(chunk: Chunk) -> None:
         cloud = centred(x, offsets, chunk)
@@ -78,24 +98,33 @@ def cloud_gaussians(x: Tensor, offsets: Tensor, *, shrink: float = 0.1, ridge: f
 def gaussian_divergence(
     means: Tensor, covariances: Tensor, means_v: Tensor, covariances_v: Tensor, *, kind: str = "jeffreys"
 ) -> Tensor:
-    """Divergence of all Gaussians `(Q, D)`, `(Q, D, D)` from all of a second set of Q', `(Q, Q')`; 0 for equal ones.
+    """Divergences between all Gaussians of one set and all of another; equal Gaussians have 0.
 
-    `jeffreys` is (KL(1|2) + KL(2|1)) / 2, which the paper calls Jensen-Shannon: two matrix products for all pairs.
-    `bhattacharyya` is the distance D_B, whose exp(-D_B) is the kernel of eq. 4: one Cholesky factor for every pair.
+    Args:
+        means: means of the first set, `(Q, D)`.
+        covariances: its covariances, `(Q, D, D)`.
+        means_v: means of the second set, `(Q', D)`.
+        covariances_v: its covariances, `(Q', D, D)`.
+        kind: "jeffreys" is (KL(1|2) + KL(2|1)) / 2, which the paper calls Jensen-Shannon; it takes two matrix products
+            for all pairs. "bhattacharyya" is the distance D_B, where exp(-D_B) is the kernel of eq. 4; it takes a
+            Cholesky factor for every pair.
 
-    >>> means, covariances = torch.tensor([[0.0], [2.0]]), torch.ones(2, 1, 1)
-    >>> gaussian_divergence(means, covariances, means, covariances).tolist()
-    [[0.0, 2.0], [2.0, 0.0]]
-    >>> gaussian_divergence(means, covariances, means, covariances, kind="bhattacharyya").tolist()
-    [[0.0, 0.5], [0.5, 0.0]]
+    Returns:
+        Divergences, `(Q, Q')`.
+
+    Example:
+        >>> means, covariances = torch.tensor([[0.0], [2.0]]), torch.ones(2, 1, 1)
+        >>> gaussian_divergence(means, covariances, means, covariances).tolist()
+        [[0.0, 2.0], [2.0, 0.0]]
+        >>> gaussian_divergence(means, covariances, means, covariances, kind="bhattacharyya").tolist()
+        [[0.0, 0.5], [0.5, 0.0]]
     """
-    if kind not in DIVERGENCES:
-        raise ValueError(f"kind is {kind!r}, choose one of {list(DIVERGENCES)}")
+    check_choice(DIVERGENCES, kind=kind)
     _check_gaussians(means, covariances, means_v, covariances_v)
     if kind == "bhattacharyya" and max(len(means), len(means_v)) > PAIR_CLOUDS:
         raise ValueError(
-            f"bhattacharyya factors a matrix for each of {len(means)} x {len(means_v)} pairs, allowed are "
-            f"{PAIR_CLOUDS} on a side: use kind='jeffreys', or fewer clouds"
+            f"bhattacharyya factors a matrix for each of {len(means)} x {len(means_v)} pairs, but at most "
+            f"{PAIR_CLOUDS} on a side are allowed: use kind='jeffreys', or fewer clouds"
         )
     dtype = torch.promote_types(result_dtype(means), result_dtype(means_v))
     first, second = (wide(means), wide(covariances)), (wide(means_v), wide(covariances_v))
@@ -105,8 +134,10 @@ def gaussian_divergence(
 
 
 def _jeffreys(means: Tensor, s: Tensor, roots: Tensor, means_v: Tensor, s_v: Tensor, roots_v: Tensor) -> Tensor:
-    """(T + T' - 2 D) / 4 with T = tr(S2^-1 S1) + (m1 - m2)' S2^-1 (m1 - m2): the log determinants cancel. Means are
-    taken from their common mean, which changes nothing but the digits that are lost."""
+    """(T + T' - 2 D) / 4 with T = tr(S2^-1 S1) + (m1 - m2)' S2^-1 (m1 - m2): the log determinants cancel.
+
+    The common mean is subtracted from all means, which only saves digits.
+    """
     centre = torch.cat([means, means_v]).sum(0) / max(len(means) + len(means_v), 1)
     means, means_v = means - centre, means_v - centre
     there = _one_way(means, s, means_v, roots_v)
@@ -115,7 +146,7 @@ def _jeffreys(means: Tensor, s: Tensor, roots: Tensor, means_v: Tensor, s_v: Ten
 
 
 def _one_way(means: Tensor, s: Tensor, means_v: Tensor, roots_v: Tensor) -> Tensor:
-    """T: (S1 + m1 m1') . S2^-1 - 2 m1 . S2^-1 m2 + m2' S2^-1 m2, of all pairs by two matrix products."""
+    """T = (S1 + m1 m1') . S2^-1 - 2 m1 . S2^-1 m2 + m2' S2^-1 m2 of all pairs, by two matrix products."""
     inverses = torch.cholesky_inverse(roots_v)
     images = torch.bmm(inverses, means_v.unsqueeze(2)).squeeze(2)
     second = torch.baddbmm(s, means.unsqueeze(2), means.unsqueeze(1))  # E[x x']
@@ -124,7 +155,7 @@ def _one_way(means: Tensor, s: Tensor, means_v: Tensor, roots_v: Tensor) -> Tens
 
 
 def _bhattacharyya(means: Tensor, s: Tensor, roots: Tensor, means_v: Tensor, s_v: Tensor, roots_v: Tensor) -> Tensor:
-    """(m1 - m2)' S^-1 (m1 - m2) / 8 + ln(|S| / sqrt(|S1| |S2|)) / 2 with S = (S1 + S2) / 2, pairs in chunks."""
+    """(m1 - m2)' S^-1 (m1 - m2) / 8 + ln(|S| / sqrt(|S1| |S2|)) / 2 with S = (S1 + S2) / 2, in chunks of pairs."""
     shape, half, half_v = (len(means), len(means_v)), _half_log_determinant(roots), _half_log_determinant(roots_v)
     step = max(1, PAIR_NUMBERS // max(1, means.shape[1] ** 2))
 
@@ -132,10 +163,11 @@ def _bhattacharyya(means: Tensor, s: Tensor, roots: Tensor, means_v: Tensor, s_v
         i, j = pair // shape[1], pair % shape[1]
         root = cholesky_ex(s[i].add_(s_v[j]).div_(2))[0]
         image = solve_triangular(root, (means[i] - means_v[j]).unsqueeze(2), upper=False)
-        return image.square().sum((1, 2)) / 8 + _half_log_determinant(root) - (half[i] + half_v[j]) / 2
+        distance: Tensor = image.square().sum((1, 2)) / 8 + _half_log_determinant(root) - (half[i] + half_v[j]) / 2
+        return distance
 
     pairs = torch.arange(shape[0] * shape[1], device=means.device)
-    found = side_by_side(solve, list(pairs.split(step)), means.device)
+    found = side_by_side(solve, list(torch.split(pairs, step)), means.device)
     return torch.cat(found).view(shape)
 
 
@@ -150,16 +182,18 @@ def _check_gaussians(means: Tensor, covariances: Tensor, means_v: Tensor, covari
     for centre, spread in ((means, covariances), (means_v, covariances_v)):
         if centre.ndim != 2 or spread.shape != (*centre.shape, centre.shape[-1]):
             raise ValueError(
-                f"means are {tuple(centre.shape)} and covariances {tuple(spread.shape)}: give (Q, D) and (Q, D, D)"
+                f"means must be (Q, D) and covariances (Q, D, D), got {tuple(centre.shape)} and {tuple(spread.shape)}"
             )
     if means.shape[1] != means_v.shape[1]:
-        raise ValueError(f"the two sets have {means.shape[1]} and {means_v.shape[1]} features")
+        raise ValueError(
+            f"the two sets must have the same number of features, got {means.shape[1]} and {means_v.shape[1]}"
+        )
 
 
 def _check_roots(info: Tensor, info_v: Tensor) -> None:
-    """One look at both; none on the meta device."""
+    """Refuses covariances without a Cholesky root, after one read for both sets (none on the meta device)."""
     broken = [] if info.is_meta else read(torch.cat([info, info_v]).ne(0))
     if any(broken):
         number = broken.index(True)
         name = f"covariances[{number}]" if number < len(info) else f"covariances_v[{number - len(info)}]"
-        raise ValueError(f"{name} is not positive definite: shrink it or add a ridge, as cloud_gaussians does")
+        raise NotPositiveDefinite(f"{name} is not positive definite: shrink it or add a ridge, as cloud_gaussians does")

@@ -1,14 +1,36 @@
-"""Differentiable losses, one value per list `(Q,)`. A list with one distinct label gives a graph-connected 0."""
+"""Differentiable losses of rankings: one value per list, `(Q,)`.
 
-from collections.abc import Iterator
-from typing import NamedTuple
+Lists are flat: `scores` and `labels` hold the entries of all lists one after another, and list q is
+`offsets[q]:offsets[q + 1]`. Two queries, with three and with two documents:
+
+    >>> scores = torch.tensor([0.2, 1.5, 0.7, 3.0, 1.0], requires_grad=True)
+    >>> labels = torch.tensor([0, 2, 1, 0, 1])
+    >>> offsets = torch.tensor([0, 3, 5])
+    >>> loss = ranknet_loss(scores, labels, offsets)
+    >>> loss.detach()
+    tensor([1.0862, 2.1269])
+
+A training step takes their mean:
+
+    >>> loss.mean().backward()
+    >>> scores.grad
+    tensor([ 0.2959, -0.2621, -0.0338,  0.4404, -0.4404])
+
+How good the ranking is, is a question for the measures (`ndcg(scores, labels, offsets)`, or several of them by
+`evaluate`). `LOSSES` holds all losses by name. A list whose labels are all equal gives a 0 that is connected to the
+graph, so that `backward` works on any batch.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from torchrank.errors import check_choice
 from torchrank.functional.domination import domination_loss
 from torchrank.functional.gains import discount_of, gain_of, ideal_dcg
-from torchrank.functional.known_gradient import KnownGradient
+from torchrank.functional.known_gradient import with_slopes
 from torchrank.functional.oracles import structured_hinge
 from torchrank.functional.ragged import (
     dominating,
@@ -19,14 +41,13 @@ from torchrank.functional.ragged import (
     per_entry,
     ranks,
     segment_cumsum,
-    segment_logsumexp,
     segment_softmax,
     segment_sum,
-    sort_keys,
     total_pairs,
     wide,
 )
 from torchrank.functional.ranking import check_cutoff, check_lists, count_grades, levels_of, ratio, result_dtype
+from torchrank.functional.sorting import sort_keys
 
 PAIRS_AT_ONCE = 2**20  # bounds the memory of the pairwise losses: about 60 bytes per pair
 
@@ -40,18 +61,62 @@ def listnet_loss(
     num_grades: int | None = None,
     num_pairs: int | None = None,
 ) -> Tensor:
-    """Cross entropy of softmax(labels) and softmax(scores) over the list, `(Q,)` (Cao et al. 2007, top one).
+    """ListNet: cross entropy of softmax(labels) and softmax(scores) over the list (Cao et al. 2007, top one).
 
-    >>> listnet_loss(torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
-    tensor([0.6931, 0.0000])
+    Args:
+        scores: score of each entry, `(N,)`.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        max_length, num_grades, num_pairs: sizes of the batch, which this loss does not need.
+
+    Returns:
+        The loss of each list, `(Q,)`. Its gradient is in closed form and can be differentiated again.
+
+    Example:
+        >>> listnet_loss(torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
+        tensor([0.6931, 0.0000])
     """
     check_lists(scores, labels, offsets)
-    y = wide(labels)
-    several = has_pairs(y, offsets)
-    s = torch.where(per_entry(several, offsets, len(y)), wide(scores), 0.0)  # no slope of the other lists, not even nan
-    target = segment_softmax(y, offsets)
-    loss = segment_sum(target * (per_entry(segment_logsumexp(s, offsets), offsets, len(s)) - s), offsets)
+    several = has_pairs(labels, offsets)
+    own = torch.where(per_entry(several, offsets, len(labels)), wide(scores), 0.0)  # the others have slope 0, not nan
+    loss = _listnet(own, segment_softmax(wide(labels), offsets), offsets)
     return torch.where(several, loss, 0.0).to(result_dtype(scores))
+
+
+class _ListNet(torch.autograd.Function):
+    """The loss (Q,) of scores (N,) with its slopes in closed form."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, target: Tensor, offsets: Tensor) -> Tensor:
+        loss, slopes = listnet_slopes(scores[:, None], target, offsets)
+        ctx.save_for_backward(scores, target, offsets, slopes[:, 0])
+        return loss[:, 0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        scores, target, offsets, slopes = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody differentiates this gradient too
+            slopes = segment_softmax(scores, offsets) - target
+        return per_entry(grads[0], offsets, len(scores)) * slopes, None, None
+
+
+_listnet: Callable[[Tensor, Tensor, Tensor], Tensor] = _ListNet.apply  # which has no types
+
+
+def listnet_slopes(scores: Tensor, target: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss (Q, A) of A columns of scores (N, A), and its slopes (N, A); `target (N,)` is the softmax of the labels.
+
+    >>> loss, slopes = listnet_slopes(torch.zeros(2, 1), torch.tensor([0.25, 0.75]), torch.tensor([0, 2]))
+    >>> loss, slopes.flatten()
+    (tensor([[0.6931]]), tensor([ 0.2500, -0.2500]))
+    """
+    ids, target, shape = list_ids(offsets, len(scores)), target[:, None], (len(offsets) - 1, scores.shape[1])
+    peak = scores.new_full(shape, -torch.inf).scatter_reduce_(0, ids[:, None].expand_as(scores), scores, "amax")
+    shifted = scores - peak[ids]
+    linear = scores.new_zeros(shape).index_add_(0, ids, target * shifted)
+    shares = shifted.exp_()
+    sums = scores.new_zeros(shape).index_add_(0, ids, shares)
+    return sums.log() - linear, shares.div_(sums[ids]).sub_(target)
 
 
 def ranknet_loss(
@@ -63,10 +128,22 @@ def ranknet_loss(
     num_grades: int | None = None,
     num_pairs: int | None = None,
 ) -> Tensor:
-    """Sum of log(1 + exp(-(s_i - s_j))) over the pairs of the list with y_i > y_j, `(Q,)` (Burges et al. 2005).
+    """RankNet: sum of log(1 + exp(-(s_i - s_j))) over the pairs of the list with y_i > y_j (Burges et al. 2005).
 
-    >>> ranknet_loss(torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
-    tensor([0.6931, 0.0000])
+    Args:
+        scores: score of each entry, `(N,)`.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        max_length: an upper bound of the list lengths, which is only checked.
+        num_grades: not needed by this loss.
+        num_pairs: the number of pairs with different labels in all lists; None counts them, which synchronises.
+
+    Returns:
+        The loss of each list, `(Q,)`. Its gradient is in closed form and has no second derivative.
+
+    Example:
+        >>> ranknet_loss(torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
+        tensor([0.6931, 0.0000])
     """
     check_lists(scores, labels, offsets)
     loss = _pair_loss(wide(scores), labels, offsets, (), max_length, num_pairs)
@@ -83,13 +160,26 @@ def lambdarank_loss(
     num_grades: int | None = None,
     num_pairs: int | None = None,
 ) -> Tensor:
-    """RankNet's sum with each pair weighted by the change of NDCG@k if the two swapped places, `(Q,)` (Burges 2010).
+    """LambdaRank: RankNet's sum with each pair weighted by the change of NDCG@k if the two swapped ranks (Burges 2010).
 
     The weights |gain_i - gain_j| |discount_i - discount_j| / ideal DCG@k belong to the current order (equal scores keep
-    the order of the entries) and are constants: no gradient flows through them. Ranks beyond k have discount 0.
+    the order of the entries) and are constants: no gradient flows through them.
 
-    >>> lambdarank_loss(torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
-    tensor([0.2558, 0.0000])
+    Args:
+        scores: score of each entry, `(N,)`.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        k: the cut-off of NDCG: ranks beyond k have discount 0; None counts the whole list.
+        max_length: an upper bound of the list lengths, which saves a synchronisation.
+        num_grades: labels are the integers 0..num_grades-1; 0: real-valued; None: find out where that is free (CPU).
+        num_pairs: the number of pairs with different labels in all lists; None counts them, which synchronises.
+
+    Returns:
+        The loss of each list, `(Q,)`. Its gradient is in closed form and has no second derivative.
+
+    Example:
+        >>> lambdarank_loss(torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
+        tensor([0.2558, 0.0000])
     """
     check_lists(scores, labels, offsets)
     check_cutoff(k)
@@ -118,14 +208,28 @@ def warp_loss(
     num_grades: int | None = None,
     num_pairs: int | None = None,
 ) -> Tensor:
-    """Mean over the entries i that have a negative of L(|V|) / |V| sum_V (margin - s_i + s_j), `(Q,)`.
+    """WARP: the mean over the entries i that have a negative of L(|V|) / |V| sum_V (margin - s_i + s_j).
 
-    L are the `rank_weights`; V the negatives j with margin + s_j > s_i: of the entries with a smaller label
-    (`negatives="lower"`) or of those at label 0 (`"zero"`). Su, King & Lyu 2017, eq. 17: the exact form of WARP (Weston
-    et al. 2011). The weights are constants, so the loss jumps where an entry joins V. Costs O(N log N), not the pairs.
+    L are the `rank_weights`; V is the set of the negatives j of i with margin + s_j > s_i. This is the exact form of
+    WARP (Weston et al. 2011), Su, King & Lyu 2017, eq. 17. The weights are constants, so the loss jumps where an entry
+    joins V. It costs O(N log N) and forms no pairs.
 
-    >>> warp_loss(torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
-    tensor([0.1000, 0.0000])
+    Args:
+        scores: score of each entry, `(N,)`.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        margin: by how much an entry should score above its negatives.
+        negatives: the negatives of an entry: "lower" are those with a smaller label, "zero" those with label 0.
+        max_length: an upper bound of the list lengths, which saves a synchronisation.
+        num_grades: labels are the integers 0..num_grades-1; 0: real-valued; None: find out where that is free (CPU).
+        num_pairs: not needed by this loss.
+
+    Returns:
+        The loss of each list, `(Q,)`. Its gradient is in closed form and has no second derivative.
+
+    Example:
+        >>> warp_loss(torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
+        tensor([0.1000, 0.0000])
     """
     check_lists(scores, labels, offsets)
     longest = longest_list(offsets, len(scores), max_length)
@@ -138,33 +242,40 @@ def warp_loss(
     shares = ratio(eligible, segment_sum(eligible, offsets)[ids], 0.0)
     weights = shares * rank_weights(longest, s.device)[violators] / violators.clamp(min=1)
     slopes = _pulls(weights, splits, longest) - weights * violators
-    loss = KnownGradient.apply(s, segment_sum(weights * hinges, offsets), slopes, ids)
+    loss = with_slopes(s, segment_sum(weights * hinges, offsets), slopes, ids)
     return loss.to(result_dtype(scores))
 
 
 def rank_weights(longest: int, device: torch.device | str | None = None) -> Tensor:
-    """L(k) = sum of 1/log2(i + 1) over i = 1..k, for k = 0..longest: what WARP pays for k violators, float64.
+    """What WARP pays for k violators: L(k) = sum of 1/log2(i + 1) over i = 1..k.
 
-    >>> rank_weights(3)
-    tensor([0.0000, 1.0000, 1.6309, 2.1309], dtype=torch.float64)
+    Args:
+        longest: the largest k.
+        device: where the result is made.
+
+    Returns:
+        L(k) for k = 0..longest in float64, `(longest + 1,)`.
+
+    Example:
+        >>> rank_weights(3)
+        tensor([0.0000, 1.0000, 1.6309, 2.1309], dtype=torch.float64)
     """
     rank = wide(torch.arange(1, longest + 1, device=device))
     return torch.nn.functional.pad((1 / torch.log2(rank + 1)).cumsum(0), (1, 0))
 
 
 def warp_labels(labels: Tensor, negatives: str) -> Tensor:
-    """Labels such that the negatives of an entry are all those of its list below it.
+    """Labels for which the negatives of an entry are exactly the entries of its list with a smaller label.
 
     >>> warp_labels(torch.tensor([2, 0, 1]), "zero").tolist()
     [1, 0, 1]
     """
-    if negatives not in ("lower", "zero"):
-        raise ValueError(f'negatives must be "lower" or "zero", got {negatives!r}')
+    check_choice(("lower", "zero"), negatives=negatives)
     return labels if negatives == "lower" else (labels > 0).long()
 
 
 class _Split(NamedTuple):
-    """Entries in groups that are looked through from the highest key to the lowest."""
+    """Entries in groups, within a group from the highest key to the lowest."""
 
     order: Tensor  # (N,) entries in this order
     groups: Tensor  # (G+1,) offsets of the groups
@@ -177,9 +288,9 @@ def _splits(
 ) -> Iterator[_Split]:
     """All pairs of a list with levels[i] > levels[j], without forming them: one split per bit of the levels.
 
-    Two levels agree down to the bit at which they part; there i has a 1 and j a 0. So for each bit the entries that
-    agree above it form a group, ones (`upper`) with their upper key and zeros with their lower key, by descending key,
-    at equal keys ones first: the zeros before a one are its j with lower_keys[j] > upper_keys[i].
+    Two levels agree down to the bit at which they separate; there i has a 1 and j a 0. So for each bit the entries that
+    agree above it form a group, the ones (`upper`) with their upper key and the zeros with their lower key, sorted by
+    descending key and at equal keys ones first: the zeros before a one are its j with lower_keys[j] > upper_keys[i].
     """
     both = sort_keys(torch.cat([upper_keys, lower_keys]), torch.cat([ids, ids]), lists=lists)
     places = torch.empty_like(both).scatter(0, both, torch.arange(len(both), device=both.device))
@@ -196,11 +307,11 @@ def _splits(
 def _violations(scores: Tensor, splits: list[_Split], longest: int) -> tuple[Tensor, Tensor]:
     """|V| and the sum over V of (lower key of j - upper key of i) for every entry i, `(N,)` each.
 
-    The sum is that of the steps from key to key down to i, each as often as there are j above it. No term is negative,
-    so no digits cancel however large the scores are.
+    The sum adds the steps from key to key down to i, each multiplied by the number of j above it. No term is negative,
+    so no digits cancel, however large the scores are.
     """
     violators = torch.zeros(len(scores), dtype=torch.int64, device=scores.device)
-    hinges = torch.where(scores.isnan(), scores, 0.0)  # scores that are no numbers have no loss, not the best one
+    hinges = torch.where(scores.isnan(), scores, 0.0)  # NaN scores must not have the smallest loss
     for order, groups, upper, keys in splits:
         lower = (~upper).long()
         above = segment_cumsum(lower, groups) - lower
@@ -212,7 +323,7 @@ def _violations(scores: Tensor, splits: list[_Split], longest: int) -> tuple[Ten
 
 
 def _pulls(weights: Tensor, splits: list[_Split], longest: int) -> Tensor:
-    """Sum of the weights of those i that have j among their violators, for every entry j, `(N,)`."""
+    """For every entry j the sum of the weights of those i that have j among their violators, `(N,)`."""
     pulls = torch.zeros_like(weights)
     for order, groups, upper, _ in splits:
         backwards = torch.where(upper, weights[order], 0.0).flip(0)
@@ -229,12 +340,12 @@ def _pair_loss(
     max_length: int | None,
     num_pairs: int | None,
 ) -> Tensor:
-    """Sum of w_ij log(1 + exp(-(s_i - s_j))) per list, and its gradient, in one walk over the pairs in pieces.
+    """Sum of w_ij log(1 + exp(-(s_i - s_j))) per list and its gradient, in one pass over the pairs in pieces.
 
-    The gradient of a pair is known in closed form (-w sigmoid(-(s_i - s_j)) to i, the opposite to j), so the walk adds
-    it up per entry and no pair has to be kept: memory is O(N + PAIRS_AT_ONCE) for any batch, where autograd would hold
-    every pair, and a padded Q x L x L tensor the square of the longest list for each list. 85 lists of up to 769
-    entries, forward and backward on one core: 26 ms, padded 2,490 ms.
+    The gradient of a pair is known in closed form (-w sigmoid(-(s_i - s_j)) to i, the opposite to j), so the pass adds
+    it up per entry and keeps no pair: memory is O(N + PAIRS_AT_ONCE) for any batch, where autograd would keep every
+    pair, and a padded Q x L x L tensor the square of the longest list for each list. 85 lists of up to 769 entries,
+    forward and backward on one core: 26 ms, padded 2,490 ms.
     """
     order, partners, first = partner_blocks(labels, offsets, max_length=max_length)
     starts, num_pairs = partners.cumsum(0) - partners, total_pairs(partners, num_pairs)
@@ -250,18 +361,18 @@ def _pair_loss(
         loss.index_add_(0, ids[upper], weight * torch.nn.functional.softplus(-margin))
         slope = weight * torch.sigmoid(-margin)
         slopes.index_add_(0, upper, -slope).index_add_(0, lower, slope)
-    return KnownGradient.apply(scores, loss, torch.empty_like(slopes).scatter(0, order, slopes), ids)
+    return with_slopes(scores, loss, torch.empty_like(slopes).scatter(0, order, slopes), ids)
 
 
 def _piece(starts: Tensor, first: Tensor, begin: int, size: int) -> tuple[Tensor, Tensor]:
-    """Slots (upper, lower) of the pairs from `begin` on. Pair p belongs to the last slot that starts at or before p."""
+    """Slots (upper, lower) of `size` pairs from `begin` on. The last slot that starts at or before p has pair p."""
     marks = torch.zeros(size + 1, dtype=torch.int64, device=starts.device)
     marks = marks.index_add(0, (starts - begin).clamp(0, size), torch.ones_like(starts))
     upper = marks[:size].cumsum(0) - 1
     return upper, first[upper] + torch.arange(begin, begin + size, device=starts.device) - starts[upper]
 
 
-LOSSES = {
+LOSSES: dict[str, Callable[..., Tensor]] = {  # by name
     "listnet": listnet_loss,
     "ranknet": ranknet_loss,
     "lambdarank": lambdarank_loss,

@@ -1,9 +1,28 @@
-"""Measures of rankings, one value per list `(Q,)`. Higher scores come first; equal scores keep their order.
+"""Measures of rankings: one value per list, `(Q,)`.
 
-All measures share one sort (`rank`), then work on the labels in rank order. Sums are made in float64; the result has
-the dtype of the scores (float32 for half precision). A list without relevant entry has the value `empty`, by default
-nan, and `nanmean` leaves it out. NaN scores are an error on CPU; on other devices, where looking would synchronise,
-they make the whole result nan.
+Lists are flat: `scores` and `labels` hold the entries of all lists one after another, and list q is
+`offsets[q]:offsets[q + 1]`. Two queries, with three and with two documents:
+
+    >>> scores = torch.tensor([0.2, 1.5, 0.7, 3.0, 1.0])
+    >>> labels = torch.tensor([0, 2, 1, 0, 1])
+    >>> offsets = torch.tensor([0, 3, 5])
+    >>> ndcg(scores, labels, offsets, k=10)
+    tensor([1.0000, 0.6309])
+
+Many measures at once, from one sort and in the convention of another tool, are the work of `evaluate`:
+
+    >>> from torchrank.functional import evaluate
+    >>> values = evaluate(scores, labels, offsets, measures=["ndcg@10", "map"], convention="letor")
+    >>> {name: value.mean().item() for name, value in values.items()}
+    {'ndcg@10': 0.0, 'map': 0.75}
+
+(In the LETOR convention NDCG@10 of a list with fewer than ten documents is 0.)
+
+Higher scores come first; equal scores keep their order. Every measure is a sort (`rank`) and a function `*_of` of the
+labels in rank order; `evaluate` calls these functions on one sort. Sums are computed in float64; the result has the
+dtype of the scores (float32 for half precision). A list without relevant entries has the value `empty`, by default nan,
+which `nanmean` leaves out. NaN scores are an error on CPU; on other devices, where reading them would synchronise, they
+make the whole result nan.
 """
 
 import math
@@ -11,6 +30,7 @@ import math
 import torch
 from torch import Tensor
 
+from torchrank.errors import check_choice
 from torchrank.functional.gains import Discount, Gain, dcg, discount_of, gain_of, ideal_dcg, ideal_labels
 from torchrank.functional.ragged import (
     ascents,
@@ -26,6 +46,7 @@ from torchrank.functional.ragged import (
 from torchrank.functional.ranking import (
     Hits,
     Ranking,
+    average_gains,
     average_hits,
     check_cutoff,
     finish,
@@ -53,14 +74,28 @@ def ndcg(
     max_length: int | None = None,
     num_grades: int | None = None,
 ) -> Tensor:
-    """Normalised discounted cumulative gain at k, `(Q,)`: DCG over the best DCG that any order of the list has at k.
+    """Normalised discounted cumulative gain at k: DCG over the best DCG that any order of the list has at k.
 
-    `ties="average"` is the exact mean over all orders of equal scores (McSherry & Najork 2008; scikit-learn), `"worst"`
-    puts lower labels first. `short="zero"` is the rule of the LETOR tools: a list shorter than k counts 0, whatever it
-    holds. `empty` is the value of a list whose ideal DCG at k is 0. Labels are from 0 up: below it gains are negative.
+    Args:
+        scores: score of each entry, `(N,)`; higher scores come first.
+        labels: relevance label of each entry, `(N,)`, from 0 up: gains of negative labels would be negative.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        k: the number of ranks that count; None counts the whole list.
+        gain: "exp2" (2^y - 1), "linear" (y), or a function of the labels.
+        discount: "log2p1" (1/log2(1 + rank)), "letor" (1, 1, 1/log2(3), ...), or a function of the ranks.
+        ties: "stable" keeps the order of equal scores, "average" is the exact mean over all their orders (McSherry &
+            Najork 2008; scikit-learn), "worst" puts lower labels first.
+        empty: the value of a list whose ideal DCG at k is 0.
+        short: "pad" treats a list shorter than k as it is; "zero" is the rule of the LETOR tools: it counts 0.
+        max_length: an upper bound of the list lengths, which saves a synchronisation.
+        num_grades: labels are the integers 0..num_grades-1; 0: real-valued; None: find out where that is free (CPU).
 
-    >>> ndcg(torch.tensor([2.0, 1.0, 0.5]), torch.tensor([0, 1, 0]), torch.tensor([0, 2, 3]))
-    tensor([0.6309,    nan])
+    Returns:
+        NDCG@k of each list, `(Q,)`.
+
+    Example:
+        >>> ndcg(torch.tensor([2.0, 1.0, 0.5]), torch.tensor([0, 1, 0]), torch.tensor([0, 2, 3]))
+        tensor([0.6309,    nan])
     """
     ranking = rank_with_ties(scores, labels, offsets, ties, max_length=max_length, num_grades=num_grades)
     values = ndcg_at(ranking, [k], gain=gain, discount=discount, ties=ties, empty=empty, short=short)
@@ -78,8 +113,7 @@ def ndcg_at(
     short: str,
 ) -> list[Tensor]:
     """NDCG at several cut-offs from one ranking, float64, `(Q,)` each."""
-    if short not in ("pad", "zero"):
-        raise ValueError(f'short must be "pad" or "zero", got {short!r}')
+    check_choice(("pad", "zero"), short=short)
     for k in cutoffs:
         check_cutoff(k)
     labels, offsets, longest = ranking.labels, ranking.offsets, ranking.longest
@@ -95,13 +129,6 @@ def ndcg_at(
     return values
 
 
-def average_gains(ranking: Ranking, gain: Gain) -> Tensor:
-    """Gains in rank order, `(N,)`, each replaced by the mean over the entries of the list with the same score."""
-    gains = gain_of(ranking.labels, gain)
-    first, after = runs(ranking.scores, ranking.offsets)
-    return torch.zeros_like(gains).index_add(0, first, gains)[first] / (after - first)
-
-
 def mean_ndcg(
     scores: Tensor,
     labels: Tensor,
@@ -114,12 +141,26 @@ def mean_ndcg(
     max_length: int | None = None,
     num_grades: int | None = None,
 ) -> Tensor:
-    """LETOR's MeanNDCG, `(Q,)`: the mean of NDCG@r over r = 1..n.
+    """LETOR's MeanNDCG: the mean of NDCG@r over r = 1..n, the length of the list.
 
-    The numbers of the LETOR tools need `discount="letor", empty=0`.
+    Args:
+        scores: score of each entry, `(N,)`; higher scores come first.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        gain: "exp2" (2^y - 1), "linear" (y), or a function of the labels.
+        discount: "log2p1" (1/log2(1 + rank)), "letor" (1, 1, 1/log2(3), ...), or a function of the ranks. The numbers
+            of the LETOR tools need `discount="letor", empty=0`.
+        ties: "stable", "average" or "worst", as in `ndcg`.
+        empty: the value of a list without relevant entries.
+        max_length: an upper bound of the list lengths, which saves a synchronisation.
+        num_grades: labels are the integers 0..num_grades-1; 0: real-valued; None: find out where that is free (CPU).
 
-    >>> mean_ndcg(torch.tensor([2.0, 1.0]), torch.tensor([0, 1]), torch.tensor([0, 2]), discount="letor")
-    tensor([0.5000])
+    Returns:
+        MeanNDCG of each list, `(Q,)`.
+
+    Example:
+        >>> mean_ndcg(torch.tensor([2.0, 1.0]), torch.tensor([0, 1]), torch.tensor([0, 2]), discount="letor")
+        tensor([0.5000])
     """
     ranking = rank_with_ties(scores, labels, offsets, ties, max_length=max_length, num_grades=num_grades)
     return finish(mean_ndcg_of(ranking, gain=gain, discount=discount, ties=ties, empty=empty), scores)
@@ -132,7 +173,7 @@ def mean_ndcg_of(ranking: Ranking, *, gain: Gain, discount: Discount, ties: str,
     actual = segment_cumsum(gains * weight, offsets, max_length=longest)
     best = ideal_labels(ranking.labels, offsets, gain=gain, longest=longest, num_grades=ranking.num_grades)
     ideal = segment_cumsum(gain_of(best, gain) * weight, offsets, max_length=longest)
-    # a list with a relevant entry has one at the top of its ideal order, so either all cut-offs are defined or none
+    # a list with a relevant entry has one at the top of its ideal order, so all its cut-offs are defined or none is
     at_rank = ratio(actual, ideal, empty)
     return ratio(measure_sum(at_rank, offsets), wide(offsets.diff()), empty)
 
@@ -147,15 +188,25 @@ def err(
     empty: float = math.nan,
     max_length: int | None = None,
 ) -> Tensor:
-    """Expected reciprocal rank, `(Q,)` (Chapelle et al. 2009).
+    """Expected reciprocal rank (Chapelle et al. 2009).
 
     sum_i 1/i R_i prod_{j<i} (1 - R_j) with R = (2^y - 1) / 2^max_label.
 
-    `max_label` belongs to the data set (4 for web data, 2 for OHSUMED and MQ200x), never to the batch. A list without
-    positive label has the value `empty`.
+    Args:
+        scores: score of each entry, `(N,)`; higher scores come first.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        max_label: the top label of the data set (4 for web data, 2 for OHSUMED and MQ200x), not of the batch.
+        k: the number of ranks that count; None counts the whole list.
+        empty: the value of a list without positive labels.
+        max_length: an upper bound of the list lengths, which saves a synchronisation.
 
-    >>> err(torch.tensor([2.0, 1.0]), torch.tensor([1, 0]), torch.tensor([0, 2]), max_label=1)
-    tensor([0.5000])
+    Returns:
+        ERR@k of each list, `(Q,)`.
+
+    Example:
+        >>> err(torch.tensor([2.0, 1.0]), torch.tensor([1, 0]), torch.tensor([0, 2]), max_label=1)
+        tensor([0.5000])
     """
     ranking = rank(scores, labels, offsets, max_length=max_length)
     return finish(err_of(ranking, k, max_label=max_label, empty=empty), scores)
@@ -165,9 +216,9 @@ def err_of(ranking: Ranking, k: int | None, *, max_label: float, empty: float) -
     check_cutoff(k)
     labels, offsets = ranking.labels, ranking.offsets
     if labels.device.type == "cpu" and read((labels > max_label).any()):
-        raise ValueError(f"label {read(labels.max())} is above max_label={max_label}: give the top label of the data")
+        raise ValueError(f"max_label must be the top label of the data, at least {read(labels.max())}, got {max_label}")
     satisfied = gain_of(labels, "exp2") / 2.0**max_label
-    # R < 1 up to the top label, but may be rounded to 1. The running sum is that of the entries before this one.
+    # R < 1 up to the top label, but it may be rounded to 1. The running sum is over the entries before this one.
     missed = torch.log1p(-satisfied).clamp(min=-800.0)
     before = segment_cumsum(missed, offsets, max_length=ranking.longest) - missed
     terms = satisfied * torch.exp(before) / ranking.ranks
@@ -180,7 +231,9 @@ def err_of(ranking: Ranking, k: int | None, *, max_label: float, empty: float) -
 # ---------------------------------------------------------------------------------------------- binary relevance
 
 
-def _binary(scores, labels, offsets, threshold, max_length, k) -> tuple[Ranking, Hits]:
+def _binary(
+    scores: Tensor, labels: Tensor, offsets: Tensor, threshold: float, max_length: int | None, k: int | None
+) -> tuple[Ranking, Hits]:
     check_cutoff(k)
     ranking = rank(scores, labels, offsets, max_length=max_length)
     return ranking, hits(ranking, threshold)
@@ -197,15 +250,27 @@ def average_precision(
     empty: float = math.nan,
     max_length: int | None = None,
 ) -> Tensor:
-    """Average precision, `(Q,)`: precision at each relevant entry of the top k, summed, over ALL relevant entries.
+    """Average precision: the sum of the precisions at each relevant entry of the top k, over ALL relevant entries.
 
-    `ties="average"` is the exact mean over all orders of equal scores (McSherry & Najork 2008).
+    Args:
+        scores: score of each entry, `(N,)`; higher scores come first.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        k: the number of ranks that count; None counts the whole list.
+        threshold: entries with at least this label are relevant.
+        ties: "stable" keeps the order of equal scores, "average" is the exact mean over all their orders (McSherry &
+            Najork 2008).
+        empty: the value of a list without relevant entries.
+        max_length: an upper bound of the list lengths, which saves a synchronisation.
 
-    >>> average_precision(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]))
-    tensor([0.8333])
+    Returns:
+        Average precision of each list, `(Q,)`; its mean over the lists is MAP.
+
+    Example:
+        >>> average_precision(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]))
+        tensor([0.8333])
     """
-    if ties not in ("stable", "average"):
-        raise ValueError(f'ties must be "stable" or "average", got {ties!r}')
+    check_choice(("stable", "average"), ties=ties)
     ranking, found = _binary(scores, labels, offsets, threshold, max_length, k)
     return finish(average_precision_of(ranking, found, k, empty=empty, ties=ties), scores)
 
@@ -228,10 +293,23 @@ def precision(
     empty: float = math.nan,
     max_length: int | None = None,
 ) -> Tensor:
-    """Relevant entries in the top k over k, `(Q,)`, also where the list is shorter; without k over the list length.
+    """Precision at k: the number of relevant entries in the top k over k, even if the list is shorter.
 
-    >>> precision(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]), k=5)
-    tensor([0.4000])
+    Args:
+        scores: score of each entry, `(N,)`; higher scores come first.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        k: the number of ranks that count and the divisor; None counts the whole list and divides by its length.
+        threshold: entries with at least this label are relevant.
+        empty: the value of a list without relevant entries.
+        max_length: an upper bound of the list lengths, which saves a synchronisation.
+
+    Returns:
+        Precision of each list, `(Q,)`.
+
+    Example:
+        >>> precision(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]), k=5)
+        tensor([0.4000])
     """
     ranking, found = _binary(scores, labels, offsets, threshold, max_length, k)
     return finish(precision_of(ranking, found, k, empty=empty), scores)
@@ -262,10 +340,23 @@ def recall(
     empty: float = math.nan,
     max_length: int | None = None,
 ) -> Tensor:
-    """Share of the relevant entries that are in the top k, `(Q,)`.
+    """Recall at k: the share of the relevant entries that are in the top k.
 
-    >>> recall(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]), k=2)
-    tensor([0.5000])
+    Args:
+        scores: score of each entry, `(N,)`; higher scores come first.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        k: the number of ranks that count; None counts the whole list.
+        threshold: entries with at least this label are relevant.
+        empty: the value of a list without relevant entries.
+        max_length: an upper bound of the list lengths, which saves a synchronisation.
+
+    Returns:
+        Recall of each list, `(Q,)`.
+
+    Example:
+        >>> recall(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]), k=2)
+        tensor([0.5000])
     """
     ranking, found = _binary(scores, labels, offsets, threshold, max_length, k)
     return finish(recall_of(ranking, found, k, empty=empty), scores)
@@ -285,10 +376,23 @@ def reciprocal_rank(
     empty: float = math.nan,
     max_length: int | None = None,
 ) -> Tensor:
-    """1 / rank of the first relevant entry, `(Q,)`; 0 if that rank is beyond k.
+    """Reciprocal rank: 1 / rank of the first relevant entry; 0 if that rank is beyond k.
 
-    >>> reciprocal_rank(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 3]))
-    tensor([0.5000])
+    Args:
+        scores: score of each entry, `(N,)`; higher scores come first.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        k: the number of ranks that count; None counts the whole list.
+        threshold: entries with at least this label are relevant.
+        empty: the value of a list without relevant entries.
+        max_length: an upper bound of the list lengths, which saves a synchronisation.
+
+    Returns:
+        Reciprocal rank of each list, `(Q,)`; its mean over the lists is MRR.
+
+    Example:
+        >>> reciprocal_rank(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 3]))
+        tensor([0.5000])
     """
     _, found = _binary(scores, labels, offsets, threshold, max_length, k)
     return finish(reciprocal_rank_of(found, k, empty=empty), scores)
@@ -306,10 +410,21 @@ def reciprocal_rank_of(found: Hits, k: int | None, *, empty: float) -> Tensor:
 def auc(
     scores: Tensor, labels: Tensor, offsets: Tensor, *, threshold: float = 1, max_length: int | None = None
 ) -> Tensor:
-    """Share of (relevant, other) pairs in the right order, `(Q,)`, tied pairs one half; nan where one class is missing.
+    """Area under the ROC curve: the share of (relevant, other) pairs in the right order; tied pairs count one half.
 
-    >>> auc(torch.tensor([3.0, 2.0, 2.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]))
-    tensor([0.7500])
+    Args:
+        scores: score of each entry, `(N,)`; higher scores come first.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        threshold: entries with at least this label are relevant.
+        max_length: an upper bound of the list lengths, which saves a synchronisation.
+
+    Returns:
+        AUC of each list, `(Q,)`; nan where one of the two classes is missing.
+
+    Example:
+        >>> auc(torch.tensor([3.0, 2.0, 2.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]))
+        tensor([0.7500])
     """
     return finish(auc_of(rank(scores, labels, offsets, max_length=max_length), threshold), scores)
 
@@ -327,12 +442,22 @@ def all_pairs_error(
     max_length: int | None = None,
     num_grades: int | None = None,
 ) -> Tensor:
-    """Share of the pairs with different labels that are in the wrong order, `(Q,)`; nan where there is no such pair.
+    """Share of the pairs with different labels that are in the wrong order. O(n log n) for any labels.
 
-    Pairs with equal scores count `ties`: "half", "correct" (0) or "error" (1). O(n log n) for any labels.
+    Args:
+        scores: score of each entry, `(N,)`; higher scores come first.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        ties: what a pair with equal scores counts: "half", "correct" (0) or "error" (1).
+        max_length: an upper bound of the list lengths, which saves a synchronisation.
+        num_grades: labels are the integers 0..num_grades-1; 0: real-valued; None: find out where that is free (CPU).
 
-    >>> all_pairs_error(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 2, 0]), torch.tensor([0, 3]))
-    tensor([0.3333])
+    Returns:
+        The error of each list, `(Q,)`; nan where there is no such pair.
+
+    Example:
+        >>> all_pairs_error(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 2, 0]), torch.tensor([0, 3]))
+        tensor([0.3333])
     """
     ranking = rank(scores, labels, offsets, max_length=max_length, num_grades=num_grades)
     return finish(all_pairs_error_of(ranking, ties), scores)
@@ -340,17 +465,16 @@ def all_pairs_error(
 
 def all_pairs_error_of(ranking: Ranking, ties: str = "half") -> Tensor:
     weights = {"half": 0.5, "correct": 0.0, "error": 1.0}
-    if ties not in weights:
-        raise ValueError(f"ties must be one of {list(weights)}, got {ties!r}")
+    check_choice(weights, ties=ties)
     offsets = ranking.offsets
     levels, num_levels = levels_of(ranking.labels, offsets, max_length=ranking.longest, num_grades=ranking.num_grades)
     first, after = runs(ranking.scores, offsets)
-    # among equal scores the higher label first: then a tied pair is no ascent
+    # among equal scores the higher label comes first, so that a tied pair is no ascent
     group = first * num_levels - levels
     order = sort_within(group, offsets, descending=False, max_length=ranking.longest)
     wrong, total = ascents(levels[order], offsets, num_levels=num_levels)
     _, after_same = runs(group[order], offsets)
-    tied = segment_sum(after - after_same, offsets)  # entries behind this one with its score and a smaller label
+    tied = segment_sum(after - after_same, offsets)  # entries after this one with the same score and a smaller label
     return ratio(wide(wrong) + weights[ties] * wide(tied), wide(total), math.nan)
 
 
@@ -363,26 +487,37 @@ def domination_error(
     max_length: int | None = None,
     num_grades: int | None = None,
 ) -> Tensor:
-    """Share of the entries above the lowest label of their list that score below some entry of smaller label, `(Q,)`.
+    """Share of the entries above the lowest label of their list that score below some entry with a smaller label.
 
-    Dekel, Manning & Singer 2003; Stevens 2010, eq. 1. nan where all labels are equal. As printed a tie is no error
-    (`ties="correct"`), which makes a constant scorer perfect; `ties="error"` counts it. O(n log n) for any labels.
+    Dekel, Manning & Singer 2003; Stevens 2010, eq. 1. O(n log n) for any labels.
 
-    >>> domination_error(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 2, 0]), torch.tensor([0, 3]))
-    tensor([0.5000])
+    Args:
+        scores: score of each entry, `(N,)`; higher scores come first.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        ties: "correct" does not count a tie as an error, as in the papers, which makes a constant scorer perfect;
+            "error" counts it.
+        max_length: an upper bound of the list lengths, which saves a synchronisation.
+        num_grades: labels are the integers 0..num_grades-1; 0: real-valued; None: find out where that is free (CPU).
+
+    Returns:
+        The error of each list, `(Q,)`; nan where all labels are equal.
+
+    Example:
+        >>> domination_error(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 2, 0]), torch.tensor([0, 3]))
+        tensor([0.5000])
     """
     ranking = rank(scores, labels, offsets, max_length=max_length, num_grades=num_grades)
     return finish(domination_error_of(ranking, ties), scores)
 
 
 def domination_error_of(ranking: Ranking, ties: str = "correct") -> Tensor:
-    if ties not in ("correct", "error"):
-        raise ValueError(f'ties must be "correct" or "error", got {ties!r}')
+    check_choice(("correct", "error"), ties=ties)
     offsets, ids = ranking.offsets, ranking.ids
     levels, num_levels = levels_of(ranking.labels, offsets, max_length=ranking.longest, num_grades=ranking.num_grades)
     first, after = runs(ranking.scores, offsets)
-    # Smallest label so far, by one running minimum over all lists: each list lies below all lists before it, so what
-    # the first entries of a list still see of those is larger than their own label, which is no error.
+    # The smallest label so far, by one running minimum over all lists: each list is shifted below all lists before it,
+    # so what the first entries of a list still see of those is larger than their own label, which is no error.
     lowered = levels - (ids + 1) * num_levels
     lowest = torch.nn.functional.pad(lowered.cummin(0).values, (1, 0))
     beaten = lowest[first if ties == "correct" else after] < lowered

@@ -1,4 +1,4 @@
-"""Classification by nearest neighbours: a ranking whose top k entries vote on the class of the query."""
+"""Classification by nearest neighbours: the top k entries of a ranking vote on the class of the query."""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,19 +18,30 @@ def knn_error(
     k: int | Sequence[int],
     max_length: int | None = None,
 ) -> Tensor:
-    """Whether the vote of the k highest scores is wrong, 1 or 0, `(Q,)`; with several `k` one column each, `(Q, K)`.
+    """Error of k-nearest-neighbour classification: 1 if the majority of the k highest scores is wrong, else 0.
 
-    `classes (N,)` and `query_classes (Q,)` are codes. Of classes with equally many votes the one with the nearest
-    neighbour wins (McFee & Lanckriet 2010). Equal scores keep their order; a list shorter than k votes with all its
-    entries; an empty one is nan.
+    Among classes with equally many votes the one with the nearest neighbour wins (McFee & Lanckriet 2010). Equal scores
+    keep their order; a list shorter than k votes with all its entries.
 
-    >>> scores, classes = torch.tensor([3.0, 2.0, 1.0, 0.0]), torch.tensor([5, 7, 7, 5])
-    >>> knn_error(scores, classes, torch.tensor([0, 4]), torch.tensor([5]), k=[1, 3, 4]).tolist()
-    [[0.0, 1.0, 0.0]]
+    Args:
+        scores: score of each entry, `(N,)`; higher scores are nearer.
+        classes: class of each entry as a number, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        query_classes: class of the query of each list, `(Q,)`.
+        k: the number of neighbours that vote, or several numbers.
+        max_length: an upper bound of the list lengths, which saves a synchronisation.
+
+    Returns:
+        1 or 0 for each list, `(Q,)`; `(Q, K)` if k is a sequence of K numbers. An empty list has nan.
+
+    Example:
+        >>> scores, classes = torch.tensor([3.0, 2.0, 1.0, 0.0]), torch.tensor([5, 7, 7, 5])
+        >>> knn_error(scores, classes, torch.tensor([0, 4]), torch.tensor([5]), k=[1, 3, 4]).tolist()
+        [[0.0, 1.0, 0.0]]
     """
     cuts = list(k) if isinstance(k, Iterable) else [k]
     if not cuts or None in cuts:
-        raise ValueError(f"k={k}: give the number of neighbours that vote, or several")
+        raise ValueError(f"k must be the number of neighbours that vote, or several, got {k}")
     ranking = rank(scores, classes, offsets, max_length=max_length, num_grades=0)
     errors = finish(vote_errors(ranking.labels, offsets, query_classes, cuts, longest=ranking.longest), scores)
     return errors if isinstance(k, Iterable) else errors[:, 0]
@@ -39,11 +50,13 @@ def knn_error(
 def vote_errors(
     ordered: Tensor, offsets: Tensor, query_classes: Tensor, cuts: Sequence[int], *, longest: int
 ) -> Tensor:
-    """`knn_error` at all `cuts` (Q, K) in float64, of classes `ordered` (N,) by descending score."""
+    """`knn_error` at all `cuts` (Q, K) in float64; the classes `ordered` (N,) are in rank order."""
     for k in cuts:
         check_cutoff(k)
     if query_classes.shape != (len(offsets) - 1,):
-        raise ValueError(f"{len(offsets) - 1} lists need as many query classes, got {tuple(query_classes.shape)}")
+        raise ValueError(
+            f"query_classes must have one class per list, ({len(offsets) - 1},), got {tuple(query_classes.shape)}"
+        )
     width = min(max(cuts), longest) if len(ordered) else 0
     place = offsets[:-1, None] + torch.arange(width, device=offsets.device)  # (Q, width)
     inside = place < offsets[1:, None]
@@ -54,9 +67,9 @@ def vote_errors(
 
 
 def majority(classes: Tensor, voting: Tensor) -> Tensor:
-    """The class with most votes in each row of `classes (Q, k)`, the nearest first, `(Q,)`; where equal, the nearest.
+    """The class with most votes in each row of `classes (Q, k)`, nearest first, `(Q,)`; if equal, the nearest one.
 
-    Sorted by class, votes are lengths of runs: no table of all classes is made.
+    After a sort by class the votes are lengths of runs, so that no table of all classes is needed.
 
     >>> majority(torch.tensor([[4, 9, 9, 4, 9]]), torch.tensor([[True, True, True, True, False]])).tolist()
     [4]
@@ -68,5 +81,5 @@ def majority(classes: Tensor, voting: Tensor) -> Tensor:
     new = torch.nn.functional.pad(ordered[:, 1:] != ordered[:, :-1], (1, 0))
     run = new.cumsum(1)
     votes = torch.zeros_like(place).scatter_add(1, run, voting.gather(1, place).long()).gather(1, run)
-    best = (votes * width + (width - 1 - place)).argmax(1, keepdim=True)  # all different: no tie is left
+    best = (votes * width + (width - 1 - place)).argmax(1, keepdim=True)  # all values differ: no tie is left
     return ordered.gather(1, best)[:, 0]

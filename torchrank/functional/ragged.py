@@ -1,7 +1,7 @@
 """Flat lists: the entries of list q are `offsets[q]:offsets[q + 1]` of every `(N, ...)` tensor.
 
-Everything here is whole-tensor work: no loop over lists, no host synchronisation when the sizes are given
-(`max_length`, `num_pairs`), and lists of length 0 as well as batches without lists are ordinary input.
+All functions work on whole tensors: there is no loop over lists and, when the sizes `max_length` and `num_pairs` are
+given, no host synchronisation. Lists of length 0 and batches without lists are ordinary input.
 """
 
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from torchrank.functional.sorting import sort_keys
 
-BLOCK_NUMBERS = 2**24  # entries of the matrices made at once by `segment_gram`: 128 MB in float64
+BLOCK_NUMBERS = 2**24  # numbers in the matrices that `segment_gram` makes at once: 128 MB in float64
 
 
 def read(values: Tensor) -> Any:
-    """Numbers for the host. Costs nothing on CPU; elsewhere it synchronises, so functions ask for sizes instead."""
+    """The values as Python numbers. Free on CPU; elsewhere it synchronises, so functions ask for sizes instead."""
     return values.tolist()
 
 
@@ -30,7 +30,7 @@ def to_offsets(lengths: Tensor) -> Tensor:
 
 
 def entries_of(offsets: Tensor, lists: Tensor, num_entries: int | None = None) -> tuple[Tensor, Tensor]:
-    """Entries of these lists one after another `(N',)`, and their offsets `(Q' + 1,)`.
+    """The entries of the given lists, one list after another `(N',)`, and the offsets of the result `(Q' + 1,)`.
 
     >>> entries_of(torch.tensor([0, 2, 5, 6]), torch.tensor([2, 0]))
     (tensor([5, 0, 1]), tensor([0, 1, 3]))
@@ -40,6 +40,16 @@ def entries_of(offsets: Tensor, lists: Tensor, num_entries: int | None = None) -
     num_entries = read(bounds[-1]) if num_entries is None else num_entries
     shift = per_entry(starts - bounds[:-1], bounds, num_entries)
     return shift + torch.arange(num_entries, device=offsets.device), bounds
+
+
+def subsample(count: int, most: int, seed: int | torch.Generator = 0) -> Tensor:
+    """At most `most` of the numbers 0..count-1 in ascending order, on CPU, drawn without replacement from a seed.
+
+    >>> subsample(5, 2), subsample(3, 9)
+    (tensor([0, 4]), tensor([0, 1, 2]))
+    """
+    generator = torch.Generator().manual_seed(seed) if isinstance(seed, int) else seed
+    return torch.randperm(count, generator=generator)[:most].sort().values
 
 
 def list_ids(offsets: Tensor, num_entries: int) -> Tensor:
@@ -52,7 +62,7 @@ def list_ids(offsets: Tensor, num_entries: int) -> Tensor:
 
 
 def per_entry(values: Tensor, offsets: Tensor, num_entries: int) -> Tensor:
-    """The value of its list for every entry, `(N, ...)`. Differentiable; faster than indexing by `list_ids`.
+    """For every entry the value of its list, `(N, ...)`. Differentiable; faster than indexing by `list_ids`.
 
     >>> per_entry(torch.tensor([1.5, 2.5, 3.5]), torch.tensor([0, 2, 2, 3]), 3).tolist()
     [1.5, 1.5, 3.5]
@@ -70,14 +80,14 @@ def positions_within(offsets: Tensor, num_entries: int) -> Tensor:
 
 
 def wide(values: Tensor) -> Tensor:
-    """`values` in the type in which sums are made: float64, or float32 on a device that has no float64 (mps)."""
+    """`values` in the dtype used for sums: float64, or float32 on a device without float64 (mps)."""
     return values.to(torch.float32 if values.device.type == "mps" else torch.float64)
 
 
 def segment_sum(values: Tensor, offsets: Tensor) -> Tensor:
     """Sum of each list, `(Q, ...)`; 0 for a list without entries. Differentiable.
 
-    Not a difference of running totals: one list must not lose digits to the size of the others.
+    The sum is not a difference of running totals, so that no list loses digits to the size of the others.
 
     >>> segment_sum(torch.tensor([1.0, 2.0, 5.0]), torch.tensor([0, 2, 2, 3])).tolist()
     [3.0, 0.0, 5.0]
@@ -87,8 +97,9 @@ def segment_sum(values: Tensor, offsets: Tensor) -> Tensor:
 
 
 def measure_sum(values: Tensor, offsets: Tensor) -> Tensor:
-    """`segment_sum` of real numbers `(N,)` that nobody differentiates, as measures need it: on CPU the same sums in a
-    third of the time, by an operation that has no forward and no second derivatives.
+    """`segment_sum` of real numbers `(N,)` for measures, which need no derivatives.
+
+    On CPU the same sums take a third of the time, by an operation that has no forward-mode and no second derivatives.
 
     >>> measure_sum(torch.tensor([1.0, 2.0, 5.0]), torch.tensor([0, 2, 2, 3])).tolist()
     [3.0, 0.0, 5.0]
@@ -113,7 +124,7 @@ def segment_gram(values: Tensor, offsets: Tensor) -> Tensor:
 
 
 def segment_forms(values: Tensor, matrices: Tensor, offsets: Tensor) -> Tensor:
-    """Quadratic form x' A_q x of every row `(N, D)` with the matrix of its list, `matrices (Q, D, D)`: `(N,)`.
+    """Quadratic forms `(N,)`: x' A_q x of every row x of `values (N, D)` with A_q of `matrices (Q, D, D)`, q its list.
 
     >>> segment_forms(torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.eye(2).expand(2, 2, 2), torch.tensor([0, 1, 2]))
     tensor([5., 9.])
@@ -127,16 +138,19 @@ def segment_forms(values: Tensor, matrices: Tensor, offsets: Tensor) -> Tensor:
 
 
 def row_blocks(offsets: Tensor, num_entries: int, width: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Lists of rows cut into blocks of one length, for batched products: list of each block `(B,)`, its rows
-    `(B, size)` and which of these are inside the list. Only the last block of a list is filled up, by at most a quarter
-    of all rows where lists are long; no more blocks come at once than a `(B, width, width)` tensor of 128 MB has."""
+    """Lists of rows cut into blocks of equal length, for batched products.
+
+    Yields the list of each block `(B,)`, its rows `(B, size)` and which of these are inside the list. Only the last
+    block of a list is padded; where lists are long, padding adds at most a quarter of all rows. B is so small that a
+    `(B, width, width)` tensor has at most 128 MB.
+    """
     num_lists = len(offsets) - 1
     if num_entries == 0:
         return
     size = max(32, num_entries // (4 * num_lists))
-    last = (-(-offsets.diff() // size)).cumsum(0)  # number of the first block behind each list
+    last = (-(-offsets.diff() // size)).cumsum(0)  # number of the first block after each list
     first = torch.nn.functional.pad(last, (1, 0))[:-1]
-    count = num_entries // size + num_lists  # no less than there are
+    count = num_entries // size + num_lists  # an upper bound
     for begin in range(0, count, step := max(1, BLOCK_NUMBERS // (width * max(width, size)))):
         block = torch.arange(begin, min(begin + step, count), device=offsets.device)
         lists = torch.searchsorted(last, block, right=True).clamp(max=num_lists - 1)
@@ -173,7 +187,7 @@ def segment_logsumexp(values: Tensor, offsets: Tensor) -> Tensor:
     [10000.693359375, 3.0]
     """
     peak = segment_max(values.detach(), offsets)
-    peak = torch.where(peak.isinf(), 0.0, peak)  # keeps -inf - -inf = nan out
+    peak = torch.where(peak.isinf(), 0.0, peak)  # -inf - -inf would be nan
     shifted = torch.exp(values - per_entry(peak, offsets, len(values)))
     return torch.log(segment_sum(shifted, offsets)) + peak
 
@@ -188,7 +202,7 @@ def segment_softmax(values: Tensor, offsets: Tensor) -> Tensor:
 
 
 def has_pairs(labels: Tensor, offsets: Tensor) -> Tensor:
-    """Lists with two different labels, `(Q,)`: those that a ranking can be learned from.
+    """Whether a list has two different labels, `(Q,)`: only such lists teach a ranking.
 
     >>> has_pairs(torch.tensor([1, 0, 2, 2]), torch.tensor([0, 2, 4, 4])).tolist()
     [True, False, False]
@@ -197,7 +211,7 @@ def has_pairs(labels: Tensor, offsets: Tensor) -> Tensor:
 
 
 def dominating(labels: Tensor, offsets: Tensor) -> Tensor:
-    """Entries above the lowest label of their list, `(N,)`: those that have something to dominate.
+    """Whether an entry is above the lowest label of its list, `(N,)`: only such entries have something to dominate.
 
     >>> dominating(torch.tensor([2, 1, 1, 0]), torch.tensor([0, 3, 4])).tolist()
     [True, False, False, False]
@@ -206,8 +220,10 @@ def dominating(labels: Tensor, offsets: Tensor) -> Tensor:
 
 
 def longest_list(offsets: Tensor, num_entries: int, max_length: int | None) -> int:
-    """An upper bound of the list lengths that costs no synchronisation: `max_length`, else the length of the longest
-    list where the host can read it for nothing (CPU), else the number of entries.
+    """An upper bound of the list lengths that needs no synchronisation.
+
+    It is `max_length` if given, else the length of the longest list where reading is free (CPU), else the number of
+    entries.
 
     >>> longest_list(torch.tensor([0, 2, 3]), 3, None)
     2
@@ -216,16 +232,16 @@ def longest_list(offsets: Tensor, num_entries: int, max_length: int | None) -> i
         return num_entries if max_length is None else max_length
     longest = read(offsets.diff().max())
     if max_length is not None and longest > max_length:
-        raise ValueError(f"max_length is {max_length}, but the longest list has {longest} entries")
+        raise ValueError(f"max_length must be at least {longest}, the length of the longest list, got {max_length}")
     return longest if max_length is None else max_length
 
 
 def segment_cumsum(values: Tensor, offsets: Tensor, *, max_length: int | None = None) -> Tensor:
     """Running sum inside each list, `(N,)`. Differentiable.
 
-    Integers take the difference of one running total, which is exact. Real numbers are added by doubling steps
-    (entry i receives entry i - 2^s of its list), log2(longest list) passes: so a list keeps its digits, and an inf
-    stays in its own list.
+    For integers it is the difference of one running total, which is exact. Real numbers are added in doubling steps
+    (entry i receives entry i - 2^s of its list), log2(longest list) passes, so that every list keeps its digits and an
+    inf stays in its own list.
 
     >>> segment_cumsum(torch.tensor([1, 2, 5]), torch.tensor([0, 2, 3])).tolist()
     [1, 3, 5]
@@ -244,7 +260,7 @@ def segment_cumsum(values: Tensor, offsets: Tensor, *, max_length: int | None = 
 
 
 def sort_within(scores: Tensor, offsets: Tensor, *, descending: bool = True, max_length: int | None = None) -> Tensor:
-    """Stable order of the entries inside each list, `(N,)` indices: `scores[order]` has each list's block best first.
+    """Stable order of the entries inside each list, `(N,)` indices: in `scores[order]` each list has its best first.
 
     `max_length` is only checked: the sort needs no size.
 
@@ -266,7 +282,7 @@ def ranks(scores: Tensor, offsets: Tensor, *, descending: bool = True, max_lengt
 
 
 def levels_within(values: Tensor, offsets: Tensor, *, max_length: int | None = None) -> Tensor:
-    """Number of distinct smaller values in the same list, `(N,)`: any labels as the integers 0, 1, 2, ...
+    """Number of distinct smaller values in the same list, `(N,)`: maps any labels to the integers 0, 1, 2, ...
 
     >>> levels_within(torch.tensor([0.5, 7.0, 0.5, 2.0]), torch.tensor([0, 3, 4])).tolist()
     [0, 1, 0, 0]
@@ -283,7 +299,7 @@ def pairs(
 ) -> tuple[Tensor, Tensor]:
     """All pairs (i, j) of entries of one list with `labels[i] > labels[j]`: two `(P,)` index tensors.
 
-    O(N log N + P): in descending label order the partners of an entry are the block behind its label.
+    O(N log N + P): in descending label order the partners of an entry are the block after its label.
 
     >>> [side.tolist() for side in pairs(torch.tensor([0, 2, 1, 1, 0]), torch.tensor([0, 3, 5]))]
     [[1, 1, 2, 3], [2, 0, 0, 4]]
@@ -296,8 +312,10 @@ def pairs(
 
 
 def partner_blocks(labels: Tensor, offsets: Tensor, *, max_length: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """`order (N,)`: entries by descending label inside each list; for each slot of that order the number of entries of
-    the list with a smaller label, and the slot of the first of them.
+    """Where the partners of each entry stand when the lists are sorted by label, `(N,)` each.
+
+    The first result is the order of the entries by descending label inside each list. The other two belong to the
+    slots of that order: the number of entries of the list with a smaller label, and the slot of the first of them.
 
     >>> [part.tolist() for part in partner_blocks(torch.tensor([0, 2, 1]), torch.tensor([0, 3]))]
     [[1, 2, 0], [2, 1, 0], [1, 2, 3]]
@@ -310,21 +328,22 @@ def partner_blocks(labels: Tensor, offsets: Tensor, *, max_length: int | None = 
 
 
 def total_pairs(partners: Tensor, num_pairs: int | None) -> int:
-    """`num_pairs`, or how many there are; on CPU, where counting is free, another number is refused.
+    """`num_pairs`, or the number counted if it is None. On CPU, where counting is free, a wrong number is refused.
 
     >>> total_pairs(torch.tensor([2, 1, 0]), None)
     3
     """
     if num_pairs is not None and partners.device.type != "cpu":
         return num_pairs
-    found = read(partners.sum())
+    found: int = read(partners.sum())
     if num_pairs not in (None, found):
-        raise ValueError(f"num_pairs is {num_pairs}, but the lists have {found} pairs of different labels")
+        raise ValueError(f"num_pairs must be {found}, the number of pairs with different labels, got {num_pairs}")
     return found
 
 
 def runs(ordered: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """First index and index after the last of the run of equal neighbours (in one list) around each entry, `(N,)` each.
+    """The run of equal neighbours (within one list) that each entry is in: its first index and the index after its last
+    one, `(N,)` each.
 
     >>> [part.tolist() for part in runs(torch.tensor([3.0, 3.0, 1.0, 1.0]), torch.tensor([0, 3, 4]))]
     [[0, 0, 2, 3], [2, 2, 3, 4]]
@@ -343,9 +362,9 @@ def runs(ordered: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
 def ascents(levels: Tensor, offsets: Tensor, *, num_levels: int) -> tuple[Tensor, Tensor]:
     """Pairs of each list whose earlier entry has the smaller level, and pairs with different levels, `(Q,)` each.
 
-    `levels (N,)` are integers below `num_levels`. A wavelet tree, whole batch at once: at each bit, from the highest,
-    every group of entries that agree so far is split stably into zeros and ones; a zero before a one is an ascent. Two
-    different levels part at exactly one bit. O(N log num_levels), no pair is ever formed.
+    `levels (N,)` are integers below `num_levels`. This is a wavelet tree over the whole batch: at each bit, from the
+    highest, every group of entries that agree so far is split stably into zeros and ones; a zero before a one is an
+    ascent. Two different levels separate at exactly one bit. O(N log num_levels), no pair is ever formed.
 
     >>> ascents(torch.tensor([1, 0, 2, 2]), torch.tensor([0, 4]), num_levels=3)
     (tensor([4]), tensor([5]))
@@ -363,16 +382,26 @@ def ascents(levels: Tensor, offsets: Tensor, *, num_levels: int) -> tuple[Tensor
         target = torch.where(one == 1, middle + index - start - before, start + before)
         start, end = torch.where(one == 1, middle, start), torch.where(one == 1, end, middle)
         levels, start, end = (torch.empty_like(part).scatter(0, target, part) for part in (levels, start, end))
-    # entries move inside their list only, so the sums per list need no bookkeeping
+    # entries move only within their list, so the sums per list need no bookkeeping
     return segment_sum(rising, offsets), segment_sum(different, offsets)
 
 
 def pad(values: Tensor, offsets: Tensor, *, max_length: int | None = None, fill: float = 0) -> tuple[Tensor, Tensor]:
-    """Flat `(N, ...)` to `padded (Q, L, ...)` and `mask (Q, L)`, True where there is an entry. Differentiable.
+    """Converts flat lists to a padded tensor and its mask. Differentiable.
 
-    >>> padded, mask = pad(torch.tensor([1, 2, 5]), torch.tensor([0, 2, 3]))
-    >>> padded.tolist(), mask.tolist()
-    ([[1, 2], [5, 0]], [[True, True], [True, False]])
+    Args:
+        values: the entries of all lists, `(N, ...)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        max_length: the length L of the padded lists; None takes the longest list, which synchronises once.
+        fill: the value after the end of a list.
+
+    Returns:
+        `padded (Q, L, ...)` and `mask (Q, L)`, True where there is an entry.
+
+    Example:
+        >>> padded, mask = pad(torch.tensor([1, 2, 5]), torch.tensor([0, 2, 3]))
+        >>> padded.tolist(), mask.tolist()
+        ([[1, 2], [5, 0]], [[True, True], [True, False]])
     """
     lengths = offsets.diff()
     if max_length is None:
@@ -385,11 +414,19 @@ def pad(values: Tensor, offsets: Tensor, *, max_length: int | None = None, fill:
 
 
 def unpad(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Padded `values (Q, L, ...)` with `mask (Q, L)` to flat `(N, ...)` and `offsets (Q + 1,)`; synchronises once.
+    """Converts padded lists to flat ones; the inverse of `pad`. Differentiable; synchronises once.
 
-    >>> values, offsets = unpad(torch.tensor([[1, 2], [5, 0]]), torch.tensor([[True, True], [True, False]]))
-    >>> values.tolist(), offsets.tolist()
-    ([1, 2, 5], [0, 2, 3])
+    Args:
+        values: the padded entries, `(Q, L, ...)`.
+        mask: which of them are entries, `(Q, L)`: True, or any number but 0.
+
+    Returns:
+        `values (N, ...)`, the entries of all lists, and `offsets (Q + 1,)`, where the lists begin and end.
+
+    Example:
+        >>> values, offsets = unpad(torch.tensor([[1, 2], [5, 0]]), torch.tensor([[True, True], [True, False]]))
+        >>> values.tolist(), offsets.tolist()
+        ([1, 2, 5], [0, 2, 3])
     """
     mask = mask.bool()
     return values[mask], to_offsets(mask.sum(1))

@@ -1,4 +1,4 @@
-"""Lists in rank order: the one sort that all measures share, and the checks at their door."""
+"""Lists in rank order: the one sort that all measures share, the checks of their input, and what ties mean."""
 
 import math
 from functools import partial
@@ -8,22 +8,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchrank.functional.ragged import (
-    levels_within,
-    list_ids,
-    longest_list,
-    read,
-    runs,
-    sort_keys,
-    wide,
-)
+from torchrank.errors import check_choice
+from torchrank.functional.gains import Gain, gain_of
+from torchrank.functional.ragged import levels_within, list_ids, longest_list, read, runs, wide
+from torchrank.functional.sorting import sort_keys
+
+MAX_GRADES = 64  # with larger integers labels count as real values: a table of (lists, grades) would be large
 
 
 class Ranking(NamedTuple):
     """Lists in rank order: what every measure is computed from."""
 
     order: Tensor  # (N,) entries best first, list by list
-    unordered: Tensor  # (N,) scores as they were given
+    unordered: Tensor  # (N,) scores in the given order
     labels: Tensor  # (N,) in rank order
     ids: Tensor  # (N,) list of each place
     offsets: Tensor  # (Q+1,)
@@ -31,11 +28,11 @@ class Ranking(NamedTuple):
     num_grades: int  # labels are 0..num_grades-1; 0 = real-valued or unknown
 
     @property
-    def scores(self) -> Tensor:  # (N,) in rank order; few measures look at them
+    def scores(self) -> Tensor:  # (N,) in rank order; few measures need them
         return self.unordered[self.order]
 
     @property
-    def ranks(self) -> Tensor:  # (N,) place in the list, from 1, float64
+    def ranks(self) -> Tensor:  # (N,) rank in the list, from 1, float64
         starts = wide(self.offsets[:-1]).index_select(0, self.ids)
         return torch.arange(1, len(starts) + 1, dtype=starts.dtype, device=starts.device).sub_(starts)
 
@@ -49,7 +46,7 @@ def rank(
     max_length: int | None = None,
     num_grades: int | None = None,
 ) -> Ranking:
-    """The entries sorted by descending score, list by list; among equal scores smaller `tiebreak` first, then stable.
+    """The entries sorted by descending score, list by list; equal scores by ascending `tiebreak`, then stable.
 
     >>> rank(torch.tensor([1.0, 2.0]), torch.tensor([0, 3]), torch.tensor([0, 2])).labels.tolist()
     [3, 0]
@@ -67,7 +64,7 @@ def rank_checked(
     max_length: int | None,
     num_grades: int | None,
 ) -> Ranking:
-    """`rank` for a caller who has called `check`."""
+    """`rank` for a caller who has already called `check`."""
     longest = longest_list(offsets, len(scores), max_length)
     scores, ids = scores.detach(), list_ids(offsets, len(scores))
     sort = partial(sort_keys, ids=ids, lists=len(offsets) - 1)
@@ -82,8 +79,9 @@ def rank_checked(
 
 
 def count_grades(labels: Tensor, num_grades: int | None) -> int:
-    """`num_grades`; if that is None, found from the labels where looking is free (CPU), else 0: real-valued. Where
-    looking is free a wrong number is refused.
+    """`num_grades`, or the number found in the labels if it is None; 0 stands for real-valued labels.
+
+    Labels are read only on CPU, where that is free: there a wrong number is refused, elsewhere None gives 0.
 
     >>> count_grades(torch.tensor([0.0, 2.0]), None), count_grades(torch.tensor([0.5]), None)
     (3, 0)
@@ -93,15 +91,15 @@ def count_grades(labels: Tensor, num_grades: int | None) -> int:
     lowest, highest = (read(bound) for bound in labels.aminmax())
     whole = not labels.is_floating_point() or read((labels.frac() == 0).all())
     if num_grades is None:
-        return int(highest) + 1 if whole and 0 <= lowest <= highest < 32 else 0
+        return int(highest) + 1 if whole and 0 <= lowest <= highest < MAX_GRADES else 0
     if not whole or lowest < 0 or highest >= num_grades:
-        kind = f"from {lowest} to {highest}" if whole else "no whole numbers"
-        raise ValueError(f"num_grades={num_grades} means labels 0..{num_grades - 1}; these are {kind}")
+        found = f"labels from {lowest} to {highest}" if whole else "labels that are not integers"
+        raise ValueError(f"num_grades={num_grades} needs labels 0..{num_grades - 1}, got {found}")
     return num_grades
 
 
 def levels_of(labels: Tensor, offsets: Tensor, *, max_length: int | None, num_grades: int | None) -> tuple[Tensor, int]:
-    """Labels as integers from 0 in the same order, `(N,)`, and how many different ones there may be.
+    """Labels as integers from 0 that keep their order, `(N,)`, and how many different ones there may be.
 
     >>> levels_of(torch.tensor([0.5, 7.0, 0.5]), torch.tensor([0, 3]), max_length=None, num_grades=None)
     (tensor([0, 1, 0]), 3)
@@ -113,59 +111,60 @@ def levels_of(labels: Tensor, offsets: Tensor, *, max_length: int | None, num_gr
 
 
 def check(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
-    """Refuses input that no measure can be computed from. Values are looked at on CPU only, where that is free."""
+    """Refuses input that no measure can be computed from. Values are read only on CPU, where that is free."""
     check_lists(scores, labels, offsets)
     if count := _count_nan(scores):
-        raise ValueError(f"{count} of {len(scores)} scores are NaN: no ranking exists. Did training diverge?")
+        raise ValueError(f"{count} of {len(scores)} scores are NaN and cannot be ranked. Did training diverge?")
 
 
 def check_lists(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
-    """Refuses input that has no loss: `check` but for scores that are NaN, whose loss is NaN."""
+    """Refuses input that has no loss: like `check`, but NaN scores pass and give a loss of NaN."""
     if scores.ndim != 1 or scores.shape != labels.shape or offsets.ndim != 1 or len(offsets) == 0:
         raise ValueError(
             f"expected scores (N,), labels (N,), offsets (Q+1,), got {tuple(scores.shape)}, {tuple(labels.shape)}, "
             f"{tuple(offsets.shape)}. For padded (B, L) tensors use unpad(values, mask)."
         )
     if offsets.is_floating_point() or offsets.dtype == torch.bool:
-        raise ValueError(f"offsets are places of entries, integers, got {offsets.dtype}")
+        raise ValueError(f"offsets must be integers, got {offsets.dtype}")
     if offsets.device.type != "cpu":
         return
     first, last = read(offsets[0]), read(offsets[-1])
     if first != 0 or last != len(scores) or read((offsets.diff() < 0).any()):
         raise ValueError(f"offsets must rise from 0 to N = {len(scores)}, got {first} to {last}")
     if count := _count_nan(labels):
-        raise ValueError(f"{count} of {len(labels)} labels are NaN: leave entries without a label out of the lists")
+        raise ValueError(f"{count} of {len(labels)} labels are NaN: remove entries without a label from the lists")
 
 
 def _count_nan(values: Tensor) -> int:
-    """Looks on CPU only. One pass that writes nothing, and a second one where its sum is NaN: inf may meet -inf."""
+    """The number of NaN on CPU, elsewhere 0. A second pass is needed only if the sum is NaN: inf may meet -inf."""
     if values.device.type != "cpu" or not values.is_floating_point() or not math.isnan(read(values.sum())):
         return 0
-    return read(values.isnan().sum())
+    count: int = read(values.isnan().sum())
+    return count
 
 
 def check_cutoff(k: int | None) -> None:
     if k is not None and (not isinstance(k, Integral) or k < 1):
-        raise ValueError(f"cut-off k must be a positive integer or None (the whole list), got {k!r}")
+        raise ValueError(f"k must be a positive integer or None (the whole list), got {k!r}")
 
 
 def result_dtype(scores: Tensor) -> torch.dtype:
-    """dtype of a value per list: that of the scores, float32 for half precision, torch's default for integers."""
+    """The dtype of a result: that of the scores, float32 for half precision, torch's default for integers."""
     if not scores.is_floating_point():
         return torch.get_default_dtype()
     return torch.float32 if scores.dtype in (torch.float16, torch.bfloat16) else scores.dtype
 
 
 def finish(values: Tensor, scores: Tensor) -> Tensor:
-    """`values` in the dtype of the result; nan if scores are NaN on a device where `check` does not look."""
+    """`values` in the dtype of the result; nan if scores are NaN on a device where `check` does not read them."""
     if scores.device.type != "cpu" and scores.is_floating_point():
         values = torch.where(torch.isnan(scores).any(), math.nan, values)
     return values.to(result_dtype(scores))
 
 
 def rank_with_ties(scores: Tensor, labels: Tensor, offsets: Tensor, ties: str, **sizes: int | None) -> Ranking:
-    if ties not in ("stable", "average", "worst"):
-        raise ValueError(f'ties must be "stable", "average" or "worst", got {ties!r}')
+    """`rank` with the lower labels first among equal scores if ties="worst"."""
+    check_choice(("stable", "average", "worst"), ties=ties)
     return rank(scores, labels, offsets, tiebreak=labels if ties == "worst" else None, **sizes)
 
 
@@ -173,13 +172,13 @@ class Hits(NamedTuple):
     """Relevant entries in rank order. Everything is float64, exact up to 2^53 and ready for division."""
 
     relevant: Tensor  # (N,) 1 or 0
-    so_far: Tensor  # (N,) relevant entries of the list up to and with this one
+    so_far: Tensor  # (N,) relevant entries of the list up to and including this one
     total: Tensor  # (Q,) relevant entries of the list
     first: Tensor  # (Q,) rank of the first relevant entry, where there is one
 
 
 def hits(ranking: Ranking, threshold: float) -> Hits:
-    """Everything the measures of binary relevance need, from one running count over all lists."""
+    """Everything that measures of binary relevance need, from one running count over all lists."""
     offsets, relevant = ranking.offsets, wide(ranking.labels >= threshold)
     count = relevant.new_empty(len(relevant) + 1)  # relevant entries before this one, over all lists
     count[:1] = 0
@@ -187,23 +186,40 @@ def hits(ranking: Ranking, threshold: float) -> Hits:
     before = count[offsets[:-1]]
     so_far = before.index_select(0, ranking.ids)
     torch.sub(count[1:], so_far, out=so_far)
-    first = torch.searchsorted(count, before + 1) - offsets[:-1]  # the count first exceeds `before` one further on
+    first = torch.searchsorted(count, before + 1) - offsets[:-1]  # `count` exceeds `before` right after it
     return Hits(relevant, so_far, count[offsets[1:]] - before, wide(first))
 
 
-def average_hits(ranking: Ranking, found: Hits) -> tuple[Tensor, Tensor]:
-    """Chance that the entry at each place is relevant, `(N,)`, and the mean number of relevant entries up to it when
-    it is, `(N,)`: with n equal scores, r of them relevant, r/n and those before + 1 + (i - 1) (r - 1) / (n - 1) at the
-    i-th of their places."""
+# ties="average": the mean over all orders of equal scores (McSherry & Najork 2008)
+
+
+def average_gains(ranking: Ranking, gain: Gain) -> Tensor:
+    """Gains in rank order, `(N,)`, each replaced by the mean over the entries of the list with the same score."""
     first, after = runs(ranking.scores, ranking.offsets)
-    relevant = torch.zeros_like(found.relevant).index_add(0, first, found.relevant)[first]
+    return _sum_of_run(gain_of(ranking.labels, gain), first) / (after - first)
+
+
+def average_hits(ranking: Ranking, found: Hits) -> tuple[Tensor, Tensor]:
+    """The probability that the entry at each rank is relevant, `(N,)`, and the mean number of relevant entries up to
+    and including it when it is, `(N,)`.
+
+    With n equal scores, r of them relevant, these are r/n and, at the i-th of their ranks, the number of relevant
+    entries before them + 1 + (i - 1) (r - 1) / (n - 1).
+    """
+    first, after = runs(ranking.scores, ranking.offsets)
+    relevant = _sum_of_run(found.relevant, first)
     before = (found.so_far - found.relevant)[first]
     place = torch.arange(len(first), device=first.device) - first
     among = place * (relevant - 1) / (after - first - 1).clamp(min=1)
     return relevant / (after - first), before + 1 + among
 
 
+def _sum_of_run(values: Tensor, first: Tensor) -> Tensor:
+    """For every entry the sum over the run of equal scores that starts at `first (N,)`."""
+    return torch.zeros_like(values).index_add(0, first, values)[first]
+
+
 def ratio(numerator: Tensor, denominator: Tensor, empty: float) -> Tensor:
-    """numerator / denominator, `empty` where the denominator is not positive."""
+    """numerator / denominator; `empty` where the denominator is not positive."""
     defined = denominator > 0
     return torch.where(defined, numerator / torch.where(defined, denominator, 1), empty)

@@ -1,5 +1,7 @@
-"""Stable orders by scores, best first, of flat lists and of rows: whole-tensor work. Looking at a number (`tolist`) is
-free on the host, and done only there."""
+"""Stable orders by score, best first, of flat lists and of rows, computed on whole tensors.
+
+Numbers are read (`tolist`) only on the CPU, where that is free.
+"""
 
 import torch
 from torch import Tensor
@@ -10,8 +12,8 @@ def sort_keys(scores: Tensor, ids: Tensor, *, lists: int, descending: bool = Tru
 
     One stable sort of int64 keys (list, score bits). On CPU torch has a radix sort for integers: 11 ms for 700,000
     entries, where a stable sort of floats takes 75 ms and would be needed twice, or padded rows. When the score bits
-    leave no room beside the list (float64, int64) the scores are first replaced by their rank among all scores, which
-    takes a second sort of the same kind; where the host can look, float64 is first tried with its last bits cut off.
+    leave no room for the list (float64, int64), the scores are first replaced by their rank among all scores, which
+    takes a second sort of the same kind; on CPU float64 is first tried with its last bits cut off.
     """
     keys, levels = _ordered_integers(scores.detach(), descending=descending)
     if max(lists, 1) * levels > 2**63:
@@ -26,7 +28,7 @@ def sort_keys(scores: Tensor, ids: Tensor, *, lists: int, descending: bool = Tru
 
 
 def _sort_cut(keys: Tensor, ids: Tensor, *, lists: int) -> Tensor | None:
-    """One sort by (list, first bits of a 64-bit key); None if entries that differ in the other bits came out wrong."""
+    """One sort by (list, first bits of a 64-bit key); None if entries that differ in the other bits are misplaced."""
     cut = max(lists - 1, 1).bit_length() + 1
     short, order = torch.sort((keys >> cut).add_(ids, alpha=2 ** (64 - cut)), stable=True)
     ordered = keys.index_select(0, order)
@@ -35,11 +37,11 @@ def _sort_cut(keys: Tensor, ids: Tensor, *, lists: int) -> Tensor | None:
 
 
 def sort_marked(scores: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
-    """Stable order of every row of `scores (Q, L)`, best first: `(Q, L)` columns, and `marks (Q, L)`, yes or no, in
+    """Stable order of every row of `scores (Q, L)`, best first, as columns `(Q, L)`, and the boolean `marks (Q, L)` in
     that order as 0 and 1.
 
-    On CPU float64 is sorted as integers, columns and marks in the place of the last bits, by numpy: a sixth of the time
-    of torch.sort, which it is left to where entries differ in those bits alone.
+    On CPU numpy sorts float64 as integers whose last bits hold the column and the mark: a sixth of the time of
+    torch.sort, which is used only if entries differ in no other bits.
 
     >>> order, marks = sort_marked(torch.tensor([[1.0, 3.0, 3.0]]), torch.tensor([[True, False, False]]))
     >>> order.tolist(), marks.tolist()
@@ -59,7 +61,7 @@ def sort_marked(scores: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _has_near(packed: Tensor, cut: int) -> bool:
-    """Whether two neighbours differ in the last bits only, the end of a row and the start of the next one included."""
+    """Whether two neighbours differ only in the last bits; the end of a row and the start of the next one count too."""
     numbers = packed.reshape(-1).numpy()
     return bool((numbers[1:] ^ numbers[:-1]).view("uint64").min(initial=cut) < cut)
 
@@ -69,10 +71,10 @@ def _has_rises(rows: Tensor) -> bool:
 
 
 def _ordered_integers(values: Tensor, *, descending: bool) -> tuple[Tensor, int]:
-    """int64 numbers in the order of `values` or in reverse (a new tensor), and how many different ones there may be.
+    """New int64 numbers in the order of `values` or in reverse, and how many different ones there may be.
 
-    The bits of an IEEE float read as an integer are in order for positive numbers and in reverse for negative ones.
-    -0.0 becomes 0.0 first, because the two are equal as scores.
+    The bits of an IEEE float, read as an integer, rise with positive numbers and fall with negative ones. -0.0 becomes
+    0.0 first, because the two are equal as scores.
     """
     if not values.is_floating_point():
         keys, levels = values.to(torch.int64, copy=True), 2 ** (8 * values.dtype.itemsize)
@@ -86,5 +88,5 @@ def _ordered_integers(values: Tensor, *, descending: bool) -> tuple[Tensor, int]
 
 
 def _count_changes(ordered: Tensor) -> Tensor:
-    """0 at the first entry, then one more whenever the value differs from the one before."""
+    """How often the value has changed up to each entry: 0 at the first one."""
     return torch.nn.functional.pad(ordered[1:] != ordered[:-1], (1, 0)).cumsum(0)[: len(ordered)]

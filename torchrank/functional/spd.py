@@ -1,8 +1,9 @@
 """Symmetric positive definite matrices: geometric means, the GMML metric, scatter of pairs, Mahalanobis distances.
 
-Matrices are batched, `(..., D, D)`, and their symmetric part counts. Solves run in float64 whatever the input is, the
-result has the dtype of the input. Nothing adds a ridge. Only `pair_scatter`, `gmml_residual` and `mahalanobis` have
-gradients: that of an eigenvector is NaN where eigenvalues are equal, so a trained metric has the factor as parameter.
+Matrices are batched, `(..., D, D)`, and only their symmetric part counts. Solves run in float64 for any input; the
+result has the dtype of the input. No function adds a ridge. Only `pair_scatter`, `gmml_residual` and `mahalanobis` have
+gradients: the gradient of an eigenvector is NaN where eigenvalues are equal, so the parameter of a trained metric is
+its factor.
 """
 
 from collections.abc import Callable
@@ -11,13 +12,16 @@ import torch
 from torch import Tensor
 from torch.linalg import cholesky_ex, eigh, matrix_norm, solve_triangular, svd, vector_norm
 
-from torchrank.functional.chunks import side_by_side
+from torchrank.errors import NotPositiveDefinite, check_choice
 from torchrank.functional.ragged import read, wide
 from torchrank.functional.ranking import result_dtype
+from torchrank.functional.threads import side_by_side
 
 FORMED = 1e6  # condition up to which C = L^T D L may be formed: beyond it the svd of L^T K keeps twice the digits
-SUSPECT = 1e-8  # share of a variance left by the features before, below which eigenvalues say whether the rank is full
-VERIFIED = 1e-9  # residual up to which an iteration is believed
+SUSPECT = 1e-8  # unexplained share of a variance below which eigenvalues must decide whether the rank is full
+VERIFIED = 1e-9  # largest residual for which an iteration is accepted
+
+broadcast_shapes: Callable[..., torch.Size] = torch.broadcast_shapes  # which has no types
 
 
 @torch.no_grad()
@@ -27,9 +31,21 @@ def geometric_mean(a: Tensor, b: Tensor, t: float = 0.5) -> Tensor:
     Zadeh, Hosseini & Sra, ICML 2016. Computed through Cholesky factors, never through an inverse, from the nearer end:
     A #_t B = B #_(1-t) A, where the exponent changes with the base.
 
-    >>> geometric_mean(torch.eye(2), 16 * torch.eye(2), t=0.25)
-    tensor([[2., 0.],
-            [0., 2.]])
+    Args:
+        a: positive definite matrices A, `(..., D, D)`.
+        b: positive definite matrices B, `(..., D, D)`.
+        t: the position on the geodesic, from 0 to 1.
+
+    Returns:
+        The points, `(..., D, D)`.
+
+    Raises:
+        NotPositiveDefinite: one of the matrices is singular or indefinite.
+
+    Example:
+        >>> geometric_mean(torch.eye(2), 16 * torch.eye(2), t=0.25)
+        tensor([[2., 0.],
+                [0., 2.]])
     """
     shape, (first, second), (scale, other_scale) = _flatten(a, b, t)
     scale = torch.exp2(2 * ((1 - t) * scale + t * other_scale))[:, None, None]
@@ -46,14 +62,25 @@ def geometric_mean(a: Tensor, b: Tensor, t: float = 0.5) -> Tensor:
 
 @torch.no_grad()
 def gmml(similar: Tensor, dissimilar: Tensor, t: float = 0.5) -> Tensor:
-    """Geometric-mean metric M = S^-1 #_t D of pair scatters (Zadeh, Hosseini & Sra, ICML 2016): t=0 is S^-1, t=1 is D.
+    """Geometric-mean metric M = S^-1 #_t D of pair scatters (Zadeh, Hosseini & Sra, ICML 2016).
 
-    At t=1/2 it is the one positive definite solution of M S M = D. A singular `similar` raises, for a singular
-    `dissimilar` the limit is given.
+    At t=1/2 it is the only positive definite solution of M S M = D.
 
-    >>> gmml(torch.diag(torch.tensor([1.0, 4.0])), torch.diag(torch.tensor([9.0, 1.0])))
-    tensor([[3.0000, 0.0000],
-            [0.0000, 0.5000]])
+    Args:
+        similar: scatter S of similar pairs, `(..., D, D)`, positive definite.
+        dissimilar: scatter D of dissimilar pairs, `(..., D, D)`. If it is singular, the limit is returned.
+        t: t=0 gives S^-1, t=1 gives D.
+
+    Returns:
+        The metrics, `(..., D, D)`.
+
+    Raises:
+        NotPositiveDefinite: `similar` is singular or indefinite, or `dissimilar` is indefinite.
+
+    Example:
+        >>> gmml(torch.diag(torch.tensor([1.0, 4.0])), torch.diag(torch.tensor([9.0, 1.0])))
+        tensor([[3.0000, 0.0000],
+                [0.0000, 0.5000]])
     """
     factor = _factor(similar, dissimilar, t, "auto")
     return _outer(factor).to(result_dtype(similar))
@@ -61,43 +88,72 @@ def gmml(similar: Tensor, dissimilar: Tensor, t: float = 0.5) -> Tensor:
 
 @torch.no_grad()
 def gmml_factor(similar: Tensor, dissimilar: Tensor, t: float = 0.5, *, method: str = "auto") -> Tensor:
-    """F with F F^T = `gmml(similar, dissimilar, t)`, `(..., D, D)`.
+    """A factor F of the geometric-mean metric: F F^T = `gmml(similar, dissimilar, t)`.
 
-    `method` is a choice of speed: `eigh`, `svd`, `dbase` (base D, no triangular solve) or `gemm` (matrix products and
-    Cholesky only, for t=1/2). Elements for which a method is too inaccurate are solved by svd.
+    Args:
+        similar: scatter S of similar pairs, `(..., D, D)`, positive definite.
+        dissimilar: scatter D of dissimilar pairs, `(..., D, D)`. If it is singular, the limit is returned.
+        t: t=0 gives a factor of S^-1, t=1 one of D.
+        method: a choice of speed: "eigh", "svd", "dbase" (base D, no triangular solve), "gemm" (only matrix products
+            and Cholesky, for t=1/2) or "auto". Matrices for which a method is too inaccurate are solved by svd.
 
-    >>> factor = gmml_factor(torch.diag(torch.tensor([1.0, 4.0])), torch.diag(torch.tensor([9.0, 1.0])))
-    >>> factor @ factor.T
-    tensor([[3.0000, 0.0000],
-            [0.0000, 0.5000]])
+    Returns:
+        The factors, `(..., D, D)`.
+
+    Raises:
+        NotPositiveDefinite: `similar` is singular or indefinite, or `dissimilar` is indefinite.
+
+    Example:
+        >>> factor = gmml_factor(torch.diag(torch.tensor([1.0, 4.0])), torch.diag(torch.tensor([9.0, 1.0])))
+        >>> factor @ factor.T
+        tensor([[3.0000, 0.0000],
+                [0.0000, 0.5000]])
     """
     return _factor(similar, dissimilar, t, method).to(result_dtype(similar))
 
 
 def gmml_residual(factor: Tensor, similar: Tensor, dissimilar: Tensor) -> Tensor:
-    """||M S M - D|| / ||D|| in the Frobenius norm with M = F F^T, `(...)`: 0 for the metric of t=1/2.
+    """The residual ||M S M - D|| / ||D|| in the Frobenius norm with M = F F^T: 0 for the metric of t=1/2.
 
-    >>> gmml_residual(torch.tensor([[2.0]]), torch.tensor([[1.0]]), torch.tensor([[16.0]]))
-    tensor(0.)
+    Args:
+        factor: factors F, `(..., D, k)`.
+        similar: scatter S of similar pairs, `(..., D, D)`.
+        dissimilar: scatter D of dissimilar pairs, `(..., D, D)`.
+
+    Returns:
+        The residuals, `(...)`.
+
+    Example:
+        >>> gmml_residual(torch.tensor([[2.0]]), torch.tensor([[1.0]]), torch.tensor([[16.0]]))
+        tensor(0.)
     """
     metric, s, d = _outer(wide(factor)), wide(similar), wide(dissimilar)
     size = matrix_norm(d).clamp_min(torch.finfo(d.dtype).tiny)
-    return (matrix_norm(metric @ s @ metric - d) / size).to(result_dtype(factor))
+    residual: Tensor = matrix_norm(metric @ s @ metric - d) / size
+    return residual.to(result_dtype(factor))
 
 
 def pair_scatter(positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sum of (x_i - x_j)(x_i - x_j)^T over all pairs of positives `(n+, D)`, each once, the same over all pairs of a
-    positive and a negative `(n-, D)`, and the two numbers of pairs (Su, King & Lyu 2017, eq. 4 and 5).
+    """Scatters of similar and of dissimilar pairs (Su, King & Lyu 2017, eq. 4 and 5).
 
-    Exact and without a pair: with A and B centred at the mean of the positives they are n+ A^T A and
-    n- A^T A + n+ B^T B.
+    They are the sums of (x_i - x_j)(x_i - x_j)^T over all pairs of two positives, each once, and over all pairs of a
+    positive and a negative. Exact, but no pair is formed: with A and B centred at the mean of the positives they are
+    n+ A^T A and n- A^T A + n+ B^T B.
 
-    >>> pair_scatter(torch.tensor([[1.0], [3.0]]), torch.tensor([[0.0]]))
-    (tensor([[4.]]), tensor([[10.]]), tensor(1), tensor(2))
+    Args:
+        positives: relevant rows, `(..., n+, D)`.
+        negatives: irrelevant rows, `(..., n-, D)`.
+
+    Returns:
+        The two scatters, `(..., D, D)` each, and the two numbers of pairs, n+ (n+ - 1) / 2 and n+ n-.
+
+    Example:
+        >>> pair_scatter(torch.tensor([[1.0], [3.0]]), torch.tensor([[0.0]]))
+        (tensor([[4.]]), tensor([[10.]]), tensor(1), tensor(2))
     """
     a, b = wide(positives), wide(negatives)
     n, m, dtype = a.shape[-2], b.shape[-2], result_dtype(positives)
-    for _ in range(2):  # the second time removes what the first mean was rounded by
+    for _ in range(2):  # the second time removes the rounding error of the first mean
         centre = a.sum(-2, keepdim=True) / max(n, 1)
         a, b = a - centre, b - centre
     within = a.mT @ a
@@ -108,26 +164,42 @@ def pair_scatter(positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, 
 
 @torch.no_grad()
 def project_psd(a: Tensor) -> Tensor:
-    """Positive semi-definite matrix nearest to the symmetric part of `a` in the Frobenius norm.
+    """The positive semi-definite matrix nearest to the symmetric part of `a` in the Frobenius norm.
 
-    >>> project_psd(torch.tensor([[0.0, 2.0], [0.0, 0.0]]))
-    tensor([[0.5000, 0.5000],
-            [0.5000, 0.5000]])
+    Args:
+        a: matrices, `(..., D, D)`.
+
+    Returns:
+        Their projections, `(..., D, D)`.
+
+    Example:
+        >>> project_psd(torch.tensor([[0.0, 2.0], [0.0, 0.0]]))
+        tensor([[0.5000, 0.5000],
+                [0.5000, 0.5000]])
     """
     values, vectors = eigh(_symmetric(wide(a)))
     return _outer(vectors * values.clamp_min(0).sqrt().unsqueeze(-2)).to(result_dtype(a))
 
 
 def mahalanobis(x: Tensor, anchors: Tensor, factors: Tensor) -> Tensor:
-    """Distance |F_r^T (x_i - a_r)| of the rows x `(N, D)` from anchor r `(M, D)` under metric F_r F_r^T, where the
-    factors are `(M, D, k)`; `(N, M)`, in one matrix product with an intermediate of N M k numbers. Differentiable.
+    """Distances |F_r^T (x_i - a_r)| of rows x_i from anchors a_r under the metrics F_r F_r^T. Differentiable.
 
-    Distances below the rounding error of that product are 0, so that of an anchor from itself is; its gradient is 0.
+    One matrix product with an intermediate of N M k numbers. Distances below its rounding error are 0, for instance
+    that of an anchor from itself, and have the gradient 0.
 
-    >>> mahalanobis(torch.tensor([[3.0, 4.0]]), torch.zeros(2, 2), torch.stack([torch.eye(2), 2 * torch.eye(2)]))
-    tensor([[ 5., 10.]])
+    Args:
+        x: rows, `(N, D)`.
+        anchors: one anchor per metric, `(M, D)`.
+        factors: factors of the metrics, `(M, D, k)`.
+
+    Returns:
+        Distances, `(N, M)`.
+
+    Example:
+        >>> mahalanobis(torch.tensor([[3.0, 4.0]]), torch.zeros(2, 2), torch.stack([torch.eye(2), 2 * torch.eye(2)]))
+        tensor([[ 5., 10.]])
     """
-    centre = anchors.detach().sum(0) / max(len(anchors), 1)  # no digits are lost to what all anchors have in common
+    centre = anchors.detach().sum(0) / max(len(anchors), 1)  # what all anchors share costs no digits
     x, anchors = x - centre, anchors - centre
     metrics, size, width = factors.shape
     images = (x @ factors.transpose(0, 1).reshape(size, -1)).view(len(x), metrics, width)
@@ -138,12 +210,12 @@ def mahalanobis(x: Tensor, anchors: Tensor, factors: Tensor) -> Tensor:
 
 
 # The GMML factor. With S = L L^T, D = K K^T and C = L^T D L = V diag(c) V^T the metric is M = L^-T C^t L^-1, and
-# F = L^-T V c^(t/2). Features go by falling scale of S and D: on such graded matrices the decompositions keep the
-# digits of small features too (dead features with a ridge of 1e-8: error 2e-15 instead of 2e-8).
+# F = L^-T V c^(t/2). Features are sorted by descending scale of S and D: on such graded matrices the decompositions
+# keep the digits of small features too (dead features with a ridge of 1e-8: error 2e-15 instead of 2e-8).
 
 
 def _factor(similar: Tensor, dissimilar: Tensor, t: float, method: str) -> Tensor:
-    """F in float64: all elements by the fast route, then one read of flags says which ones need more care."""
+    """F in float64: all matrices by the fast route, then one read of flags tells which ones need more care."""
     shape, (s, d), (scale_s, scale_d) = _flatten(similar, dissimilar, t)
     order = (s.diagonal(dim1=1, dim2=2) * d.diagonal(dim1=1, dim2=2)).argsort(dim=1, descending=True)
     s, d = _permute(s, order), _permute(d, order)
@@ -165,8 +237,8 @@ Route = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
 
 
 def _spread(route: Route, root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
-    """The route for a batch, on the host in parts that run side by side: the threads of one matrix wait for each other
-    on a busy machine (ten times as long was seen)."""
+    """The route for a batch, on the CPU in parts that run side by side: on a busy machine the threads of one matrix
+    wait for each other (which took ten times as long)."""
     parts = torch.get_num_threads() if root_s.device.type == "cpu" else 1
     pairs = list(zip(root_s.chunk(parts), root_d.chunk(parts), strict=True))
     factors, doubtful = zip(*side_by_side(lambda pair: route(*pair, t), pairs, root_s.device), strict=True)
@@ -174,7 +246,7 @@ def _spread(route: Route, root_s: Tensor, root_d: Tensor, t: float) -> tuple[Ten
 
 
 def _eigh(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
-    """The factor and which elements are doubtful, from the eigenvectors of C."""
+    """The factor from the eigenvectors of C, and which matrices are doubtful."""
     z = root_s.mT @ root_d
     values, vectors = eigh(z @ z.mT)
     powers = values.clamp_min(0).pow(t / 2).unsqueeze(-2)
@@ -182,14 +254,14 @@ def _eigh(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
 
 
 def _svd(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
-    """From the singular vectors of L^T K, without C."""
+    """The factor from the singular vectors of L^T K, without C."""
     vectors, values, _ = svd(root_s.mT @ root_d)
     factor = solve_triangular(root_s.mT, vectors * values.pow(t).unsqueeze(-2), upper=True)
     return factor, _nowhere(factor)
 
 
 def _dbase(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
-    """From the eigenvectors of B = K^T S K: M = K B^(t-1) K^T needs no triangular solve."""
+    """The factor from the eigenvectors of B = K^T S K: M = K B^(t-1) K^T needs no triangular solve."""
     z = root_s.mT @ root_d
     values, vectors = eigh(z.mT @ z)
     smallest = torch.finfo(values.dtype).eps * values[:, -1:].clamp_min(torch.finfo(values.dtype).tiny)
@@ -198,11 +270,11 @@ def _dbase(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
 
 
 def _gemm(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
-    """t=1/2 from the polar form L^T K = C^1/2 W: matrix products for W, then F = L^-T cholesky(C^1/2).
+    """The factor for t=1/2 from the polar form L^T K = C^1/2 W: matrix products for W, then F = L^-T cholesky(C^1/2).
 
     Newton-Schulz steps x <- x (3 - x^2) / 2, each scaled for the interval [low, 1] in which the singular values are
-    known to lie (Chen & Chow 2014): `low` starts at the bound for a condition of C below FORMED, and the number of
-    steps needs no look at the values. W W^T = I and M S M = D are verified.
+    known to lie (Chen & Chow 2014): `low` starts at the bound for a condition of C below FORMED, so the number of steps
+    does not depend on the values. W W^T = I and M S M = D are verified.
     """
     z = root_s.mT @ root_d
     gram, size = z.mT @ z, z.shape[-1]
@@ -219,13 +291,13 @@ def _gemm(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
 
 
 def _at_similar(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
-    """t=0: M = S^-1."""
+    """The factor for t=0, where M = S^-1."""
     identity = torch.eye(root_s.shape[-1], dtype=root_s.dtype, device=root_s.device).expand_as(root_s)
     return solve_triangular(root_s.mT, identity, upper=True), _nowhere(root_s)
 
 
 def _at_dissimilar(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
-    """t=1: M = D."""
+    """The factor for t=1, where M = D."""
     return root_d.clone(), _nowhere(root_d)
 
 
@@ -238,8 +310,7 @@ def _route(method: str, t: float, roots: Tensor) -> Route:
     Measured on CPU (64 matrices, float64, one thread, ms of CPU time at D = 46 / 136): eigh 20 / 205, dbase 22 / 202,
     svd 35 / 265, gemm 42 / 514. On CUDA eigh loops over matrices with more than 32 features, products do not.
     """
-    if method not in ("auto", *METHODS):
-        raise ValueError(f"method is {method!r}, choose one of {['auto', *METHODS]}")
+    check_choice(("auto", *METHODS), method=method)
     if t in (0, 1):
         return _at_dissimilar if t else _at_similar
     if method == "auto":
@@ -248,6 +319,7 @@ def _route(method: str, t: float, roots: Tensor) -> Route:
 
 
 def _nowhere(matrices: Tensor) -> Tensor:
+    """False for every matrix."""
     return torch.zeros(len(matrices), dtype=torch.bool, device=matrices.device)
 
 
@@ -255,16 +327,16 @@ def _nowhere(matrices: Tensor) -> Tensor:
 
 
 def _flatten(first: Tensor, second: Tensor, t: float) -> tuple[torch.Size, list[Tensor], list[Tensor]]:
-    """The shape of the result, both as symmetric float64 matrices `(B, D, D)` with a mean diagonal of about 1, and the
-    powers of 4 by which they were divided `(B,)`: so that products of small or large ones neither vanish nor overflow.
+    """The shape of the result, both inputs as symmetric float64 matrices `(B, D, D)` with a mean diagonal of about 1,
+    and the powers of 4 by which they were divided `(B,)`, so that their products neither underflow nor overflow.
     """
     if not 0 <= t <= 1:
-        raise ValueError(f"t is {t}, but the geodesic runs from t=0 to t=1")
+        raise ValueError(f"t must be from 0 to 1, got {t}")
     if first.shape[-2:] != second.shape[-2:] or first.ndim < 2 or first.shape[-1] != first.shape[-2]:
         raise ValueError(
-            f"shapes are {tuple(first.shape)} and {tuple(second.shape)}, both must be (..., D, D) with the same D"
+            f"both matrices must be (..., D, D) with the same D, got {tuple(first.shape)} and {tuple(second.shape)}"
         )
-    shape = torch.broadcast_shapes(first.shape, second.shape)
+    shape = broadcast_shapes(first.shape, second.shape)
     flat = (shape[:-2].numel(), *shape[-2:])
     matrices = [_symmetric(wide(one)).expand(shape).reshape(flat) for one in (first, second)]
     sizes = [(one.diagonal(dim1=1, dim2=2).abs() / max(flat[1], 1)).sum(1) for one in matrices]
@@ -288,10 +360,10 @@ def _permute(matrices: Tensor, order: Tensor) -> Tensor:
 
 
 def _cholesky(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Lower roots (the identity where there is none), where there is none, and where the rank may not be full.
+    """Lower roots (the identity where there is none), which matrices have none, and whose rank may not be full.
 
     The squared pivot over the diagonal entry is the share of a feature's variance that the features before it do not
-    explain: unlike a condition number it does not mind features of small scale.
+    explain; unlike a condition number it does not depend on the scales of the features.
     """
     roots, info = cholesky_ex(matrices)
     pivots = roots.diagonal(dim1=-2, dim2=-1)
@@ -302,7 +374,7 @@ def _cholesky(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _read(flags: Tensor) -> list[list[int]]:
-    """The numbers of the flagged elements, one list per row of flags; on the meta device nothing is flagged."""
+    """The indices of the set flags, one list per row; on the meta device no flag is set."""
     rows = [[]] * len(flags) if flags.is_meta else read(flags)
     return [[number for number, flag in enumerate(row) if flag] for row in rows]
 
@@ -310,7 +382,7 @@ def _read(flags: Tensor) -> list[list[int]]:
 def _check_rank(
     matrices: Tensor, broken: list[int], suspect: list[int], name: str, shape: torch.Size, dtype: torch.dtype
 ) -> None:
-    """Refuses matrices that are not positive definite. The rank it names counts what `dtype` can tell from 0."""
+    """Refuses matrices that are not positive definite, and names the rank: what `dtype` can distinguish from 0."""
     if not suspect:
         return
     names = [_element(name, number, shape) for number in suspect]
@@ -321,7 +393,7 @@ def _check_rank(
             noise = size * torch.finfo(dtype).eps
             what = "not positive definite" if relative[0] < -noise else "singular"
             rank = min(read((relative > noise).sum()), size - 1)
-            raise ValueError(f"{element} is {what}: rank {rank} of {size}. Add a ridge to its diagonal")
+            raise NotPositiveDefinite(f"{element} is {what}: rank {rank} of {size}. Add a ridge to its diagonal")
 
 
 def _semidefinite_roots(
@@ -333,7 +405,7 @@ def _semidefinite_roots(
     noise = values.shape[-1] * torch.finfo(dtype).eps
     for element, smallest, largest in zip(names, read(values[:, 0]), read(values[:, -1]), strict=True):
         if smallest < -noise * abs(largest):
-            raise ValueError(f"{element} is not positive semi-definite: it is no scatter of pairs")
+            raise NotPositiveDefinite(f"{element} is not positive semi-definite, as a scatter of pairs must be")
     return vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
 
 
@@ -341,7 +413,7 @@ def _scaled_eigh(matrices: Tensor, names: list[str]) -> tuple[Tensor, Tensor]:
     """Eigenvalues of the matrices scaled to a diagonal of ones, and their eigenvectors scaled back."""
     for name, finite in zip(names, read(matrices.isfinite().flatten(1).all(1)), strict=True):
         if not finite:
-            raise ValueError(f"{name} has values that are not finite: clean the features it comes from")
+            raise ValueError(f"{name} has values that are not finite: clean the features it is made from")
     scale = matrices.diagonal(dim1=1, dim2=2).abs().sqrt()
     scale = torch.where(scale > 0, scale, 1)
     values, vectors = eigh(matrices / scale.unsqueeze(-1) / scale.unsqueeze(-2))

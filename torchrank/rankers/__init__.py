@@ -1,0 +1,1 @@
+"""One LightningModule per method; `core` holds what they share."""

@@ -1,25 +1,47 @@
-"""LightGBM as a ranker of this house: one tree per round, measured, saved and tested like any other."""
+"""LightGBM as a ranker: one tree per round; validated, saved and tested like every other ranker."""
 
 from typing import Any
 
 import numpy as np
 import torch
-from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
 
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
-from torchrank.rankers.core.ranker import RoundRanker
+from torchrank.data.training import TrainingLists
+from torchrank.errors import DataError, NumericalWarning, check_choice
+from torchrank.rankers.core.ranker import Ranker, warn
+from torchrank.rankers.core.rounds import Round
 
-OBJECTIVES = ("lambdarank", "rank_xendcg", "regression")  # the papers' lambda-MART, its listwise variant, and GBRT
+OBJECTIVES = ("lambdarank", "rank_xendcg", "regression")  # LambdaMART, its listwise variant, and GBRT of the papers
 ROUNDS = ("num_iteration", "num_tree", "num_round", "nround", "n_iter", "n_estimators", "max_iter", "num_boost_round")
 
 
-class GBDTRanker(RoundRanker):
-    """Gradient boosted trees (Ke et al. 2017). `options` are further parameters of LightGBM by their own names.
+class GBDTRanker(Ranker):
+    """Gradient boosted trees of LightGBM (Ke et al. 2017).
 
-    Early stopping is the trainer's, on our own measures. A resumed fit continues from the text of the booster. It
-    equals an uninterrupted one, but for rank_xendcg and for `options` that may draw (bagging): it says so.
+    Early stopping uses the measures of torchrank, as for every ranker. A resumed fit continues from the text of the
+    booster. It equals an uninterrupted one, except with rank_xendcg or with `options` (bagging draws random numbers): a
+    warning says so.
+
+    Args:
+        num_features: number of columns of the rows.
+        objective: lambdarank, rank_xendcg, or regression on the labels.
+        rounds: maximum number of trees.
+        lr: learning rate.
+        leaves: maximum number of leaves of a tree.
+        min_leaf: minimum number of documents in a leaf.
+        threads: number of threads of LightGBM; 0: all cores.
+        seed: seed of LightGBM.
+        transform: feature transform, see `make_transform`.
+        options: further parameters of LightGBM by their own names.
+
+    Example:
+        >>> from torchrank.data import RankingSet
+        >>> x, offsets = torch.tensor([[0.0], [2.0], [1.0]]), torch.tensor([0, 3])
+        >>> lists = RankingSet(x, torch.tensor([0.0, 2.0, 1.0]), offsets)
+        >>> GBDTRanker(1, rounds=5, min_leaf=1, threads=1).fit(lists).rank(x, offsets)
+        tensor([1, 2, 0])
     """
 
     takes = frozenset({"sparse"})
@@ -37,8 +59,7 @@ class GBDTRanker(RoundRanker):
         transform: str | dict | list | None = None,
         options: dict | None = None,
     ):
-        if objective not in OBJECTIVES:
-            raise ValueError(f"unknown objective {objective!r}: choose one of {', '.join(OBJECTIVES)}")
+        check_choice(OBJECTIVES, objective=objective)
         super().__init__(num_features, transform, rounds)
         self.parameters_of_lightgbm: dict[str, Any] = {
             "objective": objective,
@@ -56,56 +77,64 @@ class GBDTRanker(RoundRanker):
         for name, value in (options or {}).items():
             if name.startswith(ROUNDS) or value == "dart":
                 raise ValueError(
-                    f"options.{name}={value}: rounds are an option of the ranker, and dart changes trees that were "
-                    "validated already"
+                    f"options cannot have {name}={value}: rounds are an option of the ranker, and dart changes trees "
+                    "that are already validated"
                 )
         self.exact_resume = objective != "rank_xendcg" and not options
         self.booster: Any = None
-        self._growing = False  # the booster holds the training data and can be updated
-        self._kept: dict[int, tuple[int, Tensor]] = {}  # validation batch -> (trees counted, scores)
 
-    def setup(self, stage: str) -> None:
-        if self.trainer.world_size > 1:
-            raise ValueError("LightGBM trains in one process here: use trainer=cpu (its own threads use all cores).")
-        super().setup(stage)
+    def start(self, lists: TrainingLists) -> None:
+        self.booster = None
 
-    def prepare(self) -> None:
-        self.booster, self._growing, self._kept = None, False, {}
+    def open(self, lists: TrainingLists) -> None:
+        if lists.world > 1:
+            threads = "trainer=cpu (LightGBM uses all cores)"
+            raise ValueError(f"GBDTRanker trains in one process, but there are {lists.world}: use {threads}")
+        self.kept.growing = False  # whether the booster holds the training data and can be updated
+        self.kept.scores = {}  # first list of a validation batch -> (trees counted, scores)
 
-    def round(self) -> bool:
-        if self._growing:
-            return self.booster.update()
+    def round(self, lists: TrainingLists, number: int) -> Round:
+        if self.kept.growing:
+            return Round(done=self.booster.update())
         self.booster = lightgbm().train(
             self.parameters_of_lightgbm,
-            self._training_data(),
+            self._training_data(lists),
             num_boost_round=1,
             init_model=self.booster,
             keep_training_booster=True,
         )
-        self._growing = True
-        return False
+        self.kept.growing = True
+        return Round(done=False)
 
-    def _training_data(self) -> Any:
-        batch = self.data.ready("train")[: len(self.data.sets["train"])]
+    def _training_data(self, lists: TrainingLists) -> Any:
+        batch = lists.lists[:]
         if self.parameters_of_lightgbm["objective"] != "regression" and batch.num_grades == 0:
-            raise ValueError("LightGBM ranks grades 0, 1, 2, ..., these labels are others: use objective=regression.")
+            raise DataError("LightGBM ranks integer grades, but the labels are real-valued: use objective=regression")
         if self.booster is not None and not self.exact_resume:
-            rank_zero_warn("random choices of LightGBM start anew: the resumed fit differs from an uninterrupted one")
+            warn(
+                "LightGBM's random numbers start over, so the resumed fit differs from an uninterrupted one",
+                NumericalWarning,
+            )
         return lightgbm().Dataset(
             array(batch.x), batch.labels.cpu().numpy(), group=batch.offsets.diff().cpu().numpy(), free_raw_data=False
         )
 
+    def release(self) -> None:
+        super().release()
+        if self.booster is not None:
+            self.booster = as_booster(as_text(self.booster))  # without the training data
+
     def score(self, batch: Batch) -> Tensor:
         return self._predict(batch, first_tree=0)
 
-    def evaluation_scores(self, split: str, batch: Batch) -> Tensor:
-        """While fitting, the scores of the validation lists are kept and only the new tree is added."""
-        if self.trainer.state.fn != "fit" or batch.num_lists == 0 or self.booster is None:
-            return super().evaluation_scores(split, batch)
+    def validation_scores(self, batch: Batch) -> Tensor:
+        """Scores (N,); during a fit those of the last validation are kept, and only the new trees are added."""
+        if not hasattr(self.kept, "scores") or batch.num_lists == 0 or self.booster is None:
+            return self.score(batch)
         key = int(batch.query[0])
-        trees, scores = self._kept.get(key, (0, torch.zeros_like(batch.labels, dtype=torch.float64)))
+        trees, scores = self.kept.scores.get(key, (0, torch.zeros_like(batch.labels, dtype=torch.float64)))
         scores = scores + self._predict(batch, first_tree=trees)
-        self._kept[key] = (self.booster.current_iteration(), scores)
+        self.kept.scores[key] = (self.booster.current_iteration(), scores)
         return scores
 
     def _predict(self, batch: Batch, first_tree: int) -> Tensor:
@@ -115,14 +144,20 @@ class GBDTRanker(RoundRanker):
         scores = self.booster.predict(array(batch.x), raw_score=True, start_iteration=first_tree, num_threads=threads)
         return torch.from_numpy(np.asarray(scores, dtype=np.float64)).to(batch.device)
 
-    def on_save_checkpoint(self, checkpoint: dict) -> None:
-        super().on_save_checkpoint(checkpoint)
-        checkpoint["booster"] = self.booster.model_to_string(num_iteration=-1)
+    def get_extra_state(self) -> dict[str, Any]:
+        return super().get_extra_state() | {"booster": None if self.booster is None else as_text(self.booster)}
 
-    def on_load_checkpoint(self, checkpoint: dict) -> None:
-        super().on_load_checkpoint(checkpoint)
-        self.booster = lightgbm().Booster(model_str=checkpoint["booster"])
-        self._growing, self._kept = False, {}
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        super().set_extra_state(state)
+        self.booster = None if state["booster"] is None else as_booster(state["booster"])
+
+
+def as_text(booster: Any) -> str:
+    return booster.model_to_string(num_iteration=-1)
+
+
+def as_booster(text: str) -> Any:
+    return lightgbm().Booster(model_str=text)
 
 
 def lightgbm() -> Any:
@@ -134,7 +169,7 @@ def lightgbm() -> Any:
 
 
 def array(x: Tensor | SparseRows) -> Any:
-    """Rows as LightGBM takes them, which knows no half precision."""
+    """Rows as LightGBM takes them: arrays in single or double precision, or a scipy matrix."""
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     if not isinstance(x, SparseRows):
         return x.detach().to(device="cpu", dtype=dtype).numpy()

@@ -1,12 +1,15 @@
 """Linear ListNet (Cao et al. 2007), by gradient or, as a certified convex problem, by L-BFGS."""
 
 import torch
-from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
 
 from torchrank.data.batch import Batch
+from torchrank.data.state import store
+from torchrank.data.training import TrainingLists
+from torchrank.errors import NumericalWarning
 from torchrank.functional.losses import listnet_loss
-from torchrank.rankers.core.rounds import start_rounds
+from torchrank.rankers.core.ranker import warn
+from torchrank.rankers.core.rounds import Certificate, Round
 from torchrank.rankers.neural import LinearScorer, NeuralRanker
 from torchrank.solvers.linear.lbfgs import LBFGS, lbfgs_step
 
@@ -17,8 +20,16 @@ class ListNet(NeuralRanker):
     """Linear scores s = Xw; minimises the mean over lists of the cross entropy of softmax(labels) and softmax(s), plus
     l2/2 |w|^2. Lists with one distinct label add nothing.
 
-    `solver="lbfgs"` goes by rounds on global sums in float64 until the largest gradient entry is below `tolerance`;
-    `solver="gradient"` is Adam on batches.
+    Args:
+        num_features: columns of the rows.
+        solver: lbfgs, by rounds on global sums in float64 until the certificate holds; or gradient, on batches.
+        l2: weight of the penalty.
+        transform: of the features, see `make_transform`.
+        rounds: most rounds of lbfgs.
+        tolerance: lbfgs ends when the largest gradient entry is below it.
+        lr: learning rate of solver="gradient".
+        optimizer: of solver="gradient": a class of torch.optim by name, or {"name": ..., further options}.
+        scheduler: of solver="gradient": a class of torch.optim.lr_scheduler by name, or {"name": ..., "warmup": ...}.
     """
 
     scorer: LinearScorer
@@ -34,60 +45,65 @@ class ListNet(NeuralRanker):
         rounds: int = 500,
         tolerance: float = 1e-6,
         lr: float = 1e-2,
+        optimizer: str | dict = "Adam",
+        scheduler: str | dict | None = None,
     ):
         if solver not in ("lbfgs", "gradient"):
-            raise ValueError(f"unknown solver {solver!r}: choose lbfgs or gradient")
-        super().__init__(num_features, "linear", "listnet", transform, lr=lr, weight_decay=l2)
-        self.l2, self.tolerance, self.rounds = l2, tolerance, rounds
-        self.by_rounds = self.certified = solver == "lbfgs"
-        self._latest: tuple[Tensor, Tensor, Tensor] | None = None  # point, value, gradient after the last round
-        if self.by_rounds:
-            start_rounds(self)
+            raise ValueError(f"unknown solver={solver!r}: choose lbfgs or gradient")
+        super().__init__(
+            num_features,
+            "linear",
+            "listnet",
+            transform,
+            lr=lr,
+            weight_decay=l2,
+            optimizer=optimizer,
+            scheduler=scheduler,
+        )
+        self.l2, self.tolerance, self.certified = l2, tolerance, solver == "lbfgs"
+        if solver == "lbfgs":
+            self.use_rounds(rounds)
             self.scorer.double().requires_grad_(False)
             for name in ("moves", "changes"):
                 self.register_buffer(name, torch.zeros(MEMORY, self.transform.num_outputs, dtype=torch.float64))
 
-    def inputs_sized(self) -> None:
-        super().inputs_sized()
-        if self.by_rounds and self.moves.shape[1] != self.transform.num_outputs:
-            for name in ("moves", "changes"):
-                self.resize(name, (MEMORY, self.transform.num_outputs))
-
-    def prepare(self) -> None:
-        self._latest = None
+    def start(self, lists: TrainingLists) -> None:
+        super().start(lists)
         if self.by_rounds:
-            for tensor in (self.scorer.weight, self.moves, self.changes):
-                tensor.zero_()
+            zeros = lists.zeros(MEMORY, self.transform.num_outputs)
+            store(self.scorer, weight=zeros[0])
+            store(self, moves=zeros, changes=zeros)
 
-    def round(self) -> bool:
+    def round(self, lists: TrainingLists, number: int) -> Round:
         state = LBFGS(self.scorer.weight.detach().clone(), self.moves, self.changes)
-        if self._latest is None or not torch.equal(self._latest[0], state.point):
-            self._latest = (state.point, *self.objective(state.point))
-        new, value, gradient = lbfgs_step(state, self.objective, *self._latest[1:])
-        stuck = torch.equal(new.point, state.point)
-        self._latest = (new.point, value, gradient)
-        slope = float(gradient.abs().max())
-        self.certificate = {"gradient": slope, "tolerance": self.tolerance}
-        if stuck and slope > self.tolerance:
-            rank_zero_warn(f"no step decreases the loss, at a gradient of {slope:.1e}: model.transform=standard helps")
-        self.log("train/loss", value, prog_bar=True)
-        self.log("train/gradient", slope)
-        self.scorer.weight.copy_(new.point)
-        self.moves.copy_(new.moves)
-        self.changes.copy_(new.changes)
-        return stuck or slope <= self.tolerance
 
-    def objective(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        def objective(weight: Tensor) -> tuple[Tensor, Tensor]:
+            return self.objective(lists, weight)
+
+        value, gradient = getattr(self.kept, "slopes", None) or objective(state.point)
+        new, value, gradient = lbfgs_step(state, objective, value, gradient)
+        stuck, slope = torch.equal(new.point, state.point), float(gradient.abs().max())
+        if stuck and slope > self.tolerance:
+            warn(
+                f"no step decreases the loss at a gradient of {slope:.1e}: use model.transform=standard",
+                NumericalWarning,
+            )
+        store(self.scorer, weight=new.point)
+        store(self, moves=new.moves, changes=new.changes)
+        self.kept.slopes = (value, gradient)
+        certificate = Certificate("gradient", slope, self.tolerance)
+        return Round(stuck or certificate.proved, {"train/loss": value, "train/gradient": slope}, certificate)
+
+    def objective(self, lists: TrainingLists, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Value and gradient of the global objective at `weight`."""
 
         def sums(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
             with torch.enable_grad():
                 point = weight.clone().requires_grad_()
-                scores = batch.x.to(dtype=torch.float64) @ point
-                entries = batch.at_entries(scores)
+                entries = batch.at_entries(batch.x.to(dtype=torch.float64) @ point)
                 loss = listnet_loss(entries, batch.labels, batch.offsets, max_length=batch.max_length).sum()
                 (gradient,) = torch.autograd.grad(loss, point)
             return loss.detach(), gradient, torch.tensor(float(batch.num_lists), device=loss.device)
 
-        loss, gradient, lists = self.total(sums)
-        return loss / lists + self.l2 / 2 * weight.square().sum(), gradient / lists + self.l2 * weight
+        loss, gradient, count = lists.total(sums)
+        return loss / count + self.l2 / 2 * weight.square().sum(), gradient / count + self.l2 * weight

@@ -1,16 +1,21 @@
-"""The one gradient-trained ranker: any scorer with any loss."""
+"""Rankers that learn by gradient: any scorer of single documents with any loss."""
 
 import inspect
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
+from torchrank.data.state import take_sizes
+from torchrank.data.training import TrainingLists
+from torchrank.errors import check_choice
 from torchrank.functional.kernels import KERNELS
 from torchrank.functional.losses import LOSSES
-from torchrank.rankers.core.ranker import GradientRanker
+from torchrank.rankers.core.optimizers import Optimization
+from torchrank.rankers.core.ranker import Ranker
 
 
 class LinearScorer(nn.Module):
@@ -61,8 +66,7 @@ class LocalMetricScorer(nn.Module):
         linear: bool = True,
     ):
         super().__init__()
-        if kernel not in KERNELS:
-            raise ValueError(f"unknown kernel {kernel!r}: choose one of {', '.join(KERNELS)}")
+        check_choice(KERNELS, kernel=kernel)
         self.kernel, self.beta = kernel, beta
         rank = num_inputs if rank is None else min(rank, num_inputs)
         self.factors = nn.Parameter(torch.randn(metrics, num_inputs, rank) / max(rank, 1) ** 0.5)
@@ -84,11 +88,24 @@ class LocalMetricScorer(nn.Module):
         return KERNELS[self.kernel](distances / self.log_tau.exp().to(x.dtype), self.beta) * self.weights.to(x.dtype)
 
 
-SCORERS = {"linear": LinearScorer, "mlp": MLPScorer, "local": LocalMetricScorer}
+SCORERS: dict[str, Any] = {"linear": LinearScorer, "mlp": MLPScorer, "local": LocalMetricScorer}
 
 
-class NeuralRanker(GradientRanker):
-    """A scorer of single documents (`linear`, `mlp`, `local`) trained with Adam on a loss of `torchrank.functional`."""
+class NeuralRanker(Ranker):
+    """A scorer of single documents, trained by gradient on a loss of `torchrank.functional`.
+
+    Args:
+        num_features: columns of the rows.
+        scorer: linear, mlp, or local (kernels of distances under metrics).
+        loss: a key of `torchrank.functional.LOSSES`: listnet, ranknet, lambdarank, warp, ...
+        transform: of the features, see `make_transform`.
+        scorer_options: of the scorer, such as {"hidden": [256, 128], "dropout": 0.1} of mlp.
+        loss_options: of the loss, such as {"k": 10} of lambdarank.
+        lr: learning rate.
+        weight_decay: l2 penalty, as the optimizer defines it.
+        optimizer: a class of torch.optim by name, or {"name": ..., further options}.
+        scheduler: a class of torch.optim.lr_scheduler by name, or {"name": ..., "warmup": steps, further options}.
+    """
 
     takes = frozenset({"sparse", "corpus"})
 
@@ -102,29 +119,32 @@ class NeuralRanker(GradientRanker):
         loss_options: dict | None = None,
         lr: float = 1e-3,
         weight_decay: float = 0.0,
+        optimizer: str | dict = "Adam",
+        scheduler: str | dict | None = None,
     ):
-        super().__init__(num_features, transform, lr, weight_decay)
+        super().__init__(num_features, transform)
         for name, choices, what in ((scorer, SCORERS, "scorer"), (loss, LOSSES, "loss")):
             if name not in choices:
-                raise ValueError(f"unknown {what} {name!r}: choose one of {', '.join(choices)}")
+                raise ValueError(f"unknown {what}={name!r}: choose one of {', '.join(choices)}")
         self.loss_name, self.loss_options = loss, loss_options or {}
         if unknown := self.loss_options.keys() - inspect.signature(LOSSES[loss]).parameters.keys():
             raise ValueError(f"the loss {loss!r} has no option {', '.join(unknown)}")
         self.scorer_name, self.scorer_options = scorer, scorer_options or {}
         self.scorer: nn.Module = self._new_scorer()
+        self.optimization = Optimization(optimizer, scheduler, lr, weight_decay)
 
     def _new_scorer(self) -> nn.Module:
         return SCORERS[self.scorer_name](self.transform.num_outputs, **self.scorer_options)
 
-    def inputs_sized(self) -> None:
-        """Only `pca` knows its number of outputs after the fit: then the first layer is made anew."""
-        fresh = self._new_scorer().state_dict()
-        old = self.scorer.state_dict()
-        self.store({f"scorer.{name}": new for name, new in fresh.items() if new.shape != old[name].shape})
+    def start(self, lists: TrainingLists) -> None:
+        """Only `pca` knows its number of outputs after it was fitted: then layers of another size are made anew."""
+        old, fresh = self.scorer.state_dict(), self._new_scorer().to(self.device).state_dict()
+        state = {name: new if new.shape != old[name].shape else old[name] for name, new in fresh.items()}
+        take_sizes(self.scorer, state, "")
+        self.scorer.load_state_dict(state)
 
     def score(self, batch: Batch) -> Tensor:
-        scores = self.scorer(batch.x)
-        return batch.at_entries(scores)
+        return batch.at_entries(self.scorer(batch.x))
 
     def loss(self, batch: Batch) -> Tensor:
         return LOSSES[self.loss_name](
@@ -135,4 +155,40 @@ class NeuralRanker(GradientRanker):
             num_grades=batch.num_grades,
             num_pairs=batch.num_pairs,
             **self.loss_options,
+        )
+
+
+class LambdaRank(NeuralRanker):
+    """Linear scores, pairs weighted by the change of NDCG@k (Burges et al. 2006).
+
+    Args:
+        num_features: columns of the rows.
+        k: cut-off of NDCG; None: the whole list.
+        transform: of the features, see `make_transform`.
+        lr: learning rate.
+        weight_decay: l2 penalty, as the optimizer defines it.
+        optimizer: a class of torch.optim by name, or {"name": ..., further options}.
+        scheduler: a class of torch.optim.lr_scheduler by name, or {"name": ..., "warmup": steps, further options}.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        k: int | None = None,
+        transform: str | dict | list | None = "standard",
+        lr: float = 5e-2,
+        weight_decay: float = 0.0,
+        optimizer: str | dict = "Adam",
+        scheduler: str | dict | None = None,
+    ):
+        super().__init__(
+            num_features,
+            "linear",
+            "lambdarank",
+            transform,
+            loss_options={"k": k},
+            lr=lr,
+            weight_decay=weight_decay,
+            optimizer=optimizer,
+            scheduler=scheduler,
         )

@@ -3,28 +3,47 @@
 from typing import Any
 
 import torch
-from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
-from torchrank.rankers.core.ranker import RoundRanker
-from torchrank.rankers.singlefeature import dense
+from torchrank.data.state import store
+from torchrank.data.training import TrainingLists
+from torchrank.errors import NotFittedError, NumericalWarning, check_choice, check_integer
+from torchrank.rankers.core.ranker import Ranker, warn
+from torchrank.rankers.core.rounds import Certificate, Round
 from torchrank.solvers.linear.losses import LOSSES
-from torchrank.solvers.linear.many import Lists, join_lists, solve_many_linear
+from torchrank.solvers.linear.many import join_lists, solve_many_linear
 from torchrank.solvers.query_means import nearest_queries, own_scores, query_vectors
 
+MODELS = 500  # models that are solved in a round
 
-class QueryKNN(RoundRanker):
-    """Model q learns from training query q and its `neighbours` nearest ones; a query is ranked by the model of the
-    training query nearest to it.
 
-    A query is the mean of its documents: of all, or of the `top` ones by the feature `reference_feature` (BM25, where
-    the data has it); of all features, or of `features`. Distances are Euclidean, with `standardise` after division by
-    the standard deviations over the training queries. `base="listnet"` or `"ranksvm"` (squared hinge), with `l2`. So a
-    document's score depends on the other documents of its list. Models without a pair to learn from are the model of
-    all lists; with all other queries as neighbours every model is.
+class QueryKNN(Ranker):
+    """One linear model for each training query, trained on the query and its nearest neighbours. A query is ranked by
+    the model of the training query nearest to it. A query is represented by the mean of its documents, so a score
+    depends on the other documents of its list.
 
-    A round solves `models_per_round` models at once, each until no entry of its gradient is above `tolerance`.
+    Where the lists of a model have no pair to learn from, the model of all lists takes its place. A round solves up to
+    500 models at once.
+
+    Args:
+        num_features: number of columns of the rows.
+        neighbours: number of training queries that a model learns from beside its own.
+        base: listnet, or ranksvm (squared hinge on pairs).
+        l2: weight of the l2 penalty.
+        top: a query is the mean of its top documents by reference_feature; None: of all documents.
+        reference_feature: number of that feature, counted from 0 after the transform: BM25, where the data has it.
+        standardise: whether query vectors are divided by their standard deviations over the training queries.
+        tolerance: a model is solved when no entry of its gradient exceeds it.
+        rounds: maximum number of rounds.
+        transform: feature transform, see `make_transform`.
+
+    Example:
+        >>> from torchrank.data import RankingSet
+        >>> x, offsets = torch.tensor([[0.0], [2.0], [1.0], [4.0], [3.0]]), torch.tensor([0, 3, 5])
+        >>> ranker = QueryKNN(1, neighbours=1).fit(RankingSet(x, torch.tensor([0.0, 1.0, 0.0, 1.0, 0.0]), offsets))
+        >>> ranker.weight.shape, ranker.rank(x, offsets)
+        (torch.Size([2, 1]), tensor([1, 2, 0, 3, 4]))
     """
 
     certified = True
@@ -32,7 +51,7 @@ class QueryKNN(RoundRanker):
     vectors: Tensor  # (Q, F) of the training queries, standardised
     mean: Tensor  # (F,)
     scale: Tensor  # (F,)
-    slope: Tensor  # (T,) largest gradient entry of each of the first T models: these are solved
+    slope: Tensor  # (T,) largest gradient entry of each of the T models that are solved so far
 
     def __init__(
         self,
@@ -42,82 +61,69 @@ class QueryKNN(RoundRanker):
         l2: float = 1e-2,
         top: int | None = None,
         reference_feature: int | None = None,
-        features: list[int] | None = None,
         standardise: bool = True,
         tolerance: float = 1e-6,
-        models_per_round: int = 500,
         rounds: int = 1000,
         transform: str | dict | list | None = "standard",
     ):
         super().__init__(num_features, transform, rounds)
-        if base not in LOSSES:
-            raise ValueError(f"unknown base={base!r}: choose one of {', '.join(LOSSES)}")
-        whole = isinstance(neighbours, int) and isinstance(models_per_round, int)
-        if not whole or neighbours < 0 or models_per_round < 1:
-            given = f"neighbours={neighbours} and models_per_round={models_per_round}"
-            raise ValueError(f"{given}: they have to be integers, neighbours 0 or more, models_per_round 1 or more")
+        check_choice(LOSSES, base=base)
+        check_integer(">= 0", neighbours=neighbours)
         if (top is None) != (reference_feature is None) or (top is not None and top < 1):
-            given = f"top={top} and reference_feature={reference_feature}"
-            raise ValueError(f"{given}: give both, top from 1, or none for the mean of all documents")
+            given = f"top={top}, reference_feature={reference_feature}"
+            raise ValueError(f"top >= 1 and reference_feature must be given together, or neither; got {given}")
         self.neighbours, self.base, self.l2, self.tolerance = neighbours, base, l2, tolerance
-        self.top, self.reference_feature, self.features = top, reference_feature, features
-        self.standardise, self.models_per_round = standardise, models_per_round
+        self.top, self.reference_feature, self.standardise = top, reference_feature, standardise
         self.weight = nn.Parameter(torch.zeros(0, 0, dtype=torch.float64), requires_grad=False)
         for name, shape in {"vectors": (0, 0), "mean": (0,), "scale": (0,), "slope": (0,)}.items():
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
 
-    def prepare(self) -> None:
-        num_lists, width = len(self.data.sets["train"]), self.transform.num_outputs
-        wrong = [f for f in [self.reference_feature or 0, *(self.features or [])] if not 0 <= f < width]
-        if wrong:
-            raise ValueError(f"features {wrong} of {width}: they are counted from 0 after the transform")
+    def start(self, lists: TrainingLists) -> None:
+        width, reference = self.transform.num_outputs, self.reference_feature or 0
+        if not 0 <= reference < width:
+            raise ValueError(f"reference_feature must be from 0 to {width - 1}, got {reference}")
 
         def gather(batch: Batch, into: tuple[Tensor, ...]) -> None:
             into[0][batch.query] = self._vectors(batch)
 
-        size = len(self.features) if self.features else width
-        (found,) = self.total(gather, into=(self.vectors.new_zeros(num_lists, size),))
+        (found,) = lists.total(gather, into=(lists.zeros(len(lists), width),))
         deviation, mean = (torch.std_mean(found, 0, correction=0)) if self.standardise else (found[:0].sum(0),) * 2
         scale = torch.where(deviation > 1e-12, deviation, 1.0)
-        self.store({"vectors": (found - mean) / scale, "mean": mean, "scale": scale})
-        self.resize("weight", (num_lists, width))
-        self.resize("slope", (0,))
+        store(self, vectors=(found - mean) / scale, mean=mean, scale=scale)
+        store(self, weight=torch.zeros_like(found), slope=found.new_zeros(0))
 
     def _vectors(self, batch: Batch) -> Tensor:
-        x = dense(batch)
-        found = query_vectors(x, batch.offsets, top=self.top, reference=self.reference_feature)
-        return found[:, self.features] if self.features else found
+        return query_vectors(batch.dense, batch.offsets, top=self.top, reference=self.reference_feature)
 
     def score(self, batch: Batch) -> Tensor:
         if not len(self.vectors):
-            raise ValueError("this QueryKNN is not fitted: it knows no training query")
+            raise NotFittedError("this QueryKNN is not fitted: call fit first")
         vectors = (self._vectors(batch) - self.mean) / self.scale
         nearest = nearest_queries(vectors, self.vectors, 1)[:, 0]
-        return own_scores(dense(batch), batch.offsets, self.weight[nearest])
+        return own_scores(batch.dense, batch.offsets, self.weight[nearest])
 
-    def round(self) -> bool:
+    def open(self, lists: TrainingLists) -> None:
+        self.kept.joined = join_lists(lists, lists.reduce)
+
+    def round(self, lists: TrainingLists, number: int) -> Round:
         first = len(self.slope)
-        models = self.vectors[first : first + self.models_per_round]
+        models = self.vectors[first : first + MODELS]
         k = min(self.neighbours + 1, len(self.vectors))
         members = nearest_queries(models, self.vectors, k, first=first)
-        lists = join_lists(self.batches(), self._reduce)
         found = self._solve(lists, len(models), members=members)
         weight = found.weight
         if (found.used == 0).any():
             weight = torch.where(found.used[:, None] > 0, weight, self._solve(lists, 1).weight)
-        slope = torch.cat([self.slope, found.slope])
-        self._certify(float(slope.max()), float(found.value.mean()))
+        slopes, value = torch.cat([self.slope, found.slope]), float(found.value.mean())
+        certificate = Certificate("gradient", float(slopes.max()), self.tolerance)
+        if not certificate.proved:
+            left = f"a model still has a gradient of {certificate.found:.1e}"
+            warn(f"{left}: raise l2 or tolerance (now {self.tolerance:g})", NumericalWarning)
         self.weight[first : first + len(models)] = weight
-        self.store({"slope": slope})
-        return len(slope) == len(self.vectors)
+        store(self, slope=slopes)
+        log = {"train/loss": value, "train/gradient": certificate.found}
+        return Round(len(slopes) == len(self.vectors), log, certificate)
 
-    def _solve(self, lists: Lists, num_models: int, **options: Any) -> Any:
-        options |= {"loss": self.base, "l2": self.l2, "tolerance": self.tolerance, "reduce": self._reduce}
-        return solve_many_linear(lists, num_models, **options)
-
-    def _certify(self, slope: float, value: float) -> None:
-        self.certificate = {"gradient": slope, "tolerance": self.tolerance}
-        if slope > self.tolerance:
-            rank_zero_warn(f"a model was left at a gradient of {slope:.1e}: raise l2 or tolerance")
-        self.log("train/loss", value, prog_bar=True)
-        self.log("train/gradient", slope)
+    def _solve(self, lists: TrainingLists, num_models: int, **options: Any) -> Any:
+        options |= {"loss": self.base, "l2": self.l2, "tolerance": self.tolerance, "reduce": lists.reduce}
+        return solve_many_linear(self.kept.joined, num_models, **options)

@@ -6,21 +6,18 @@ import torch
 from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
-from torchrank.rankers.core.ranker import RoundRanker
-from torchrank.rankers.singlefeature import dense
+from torchrank.data.state import store
+from torchrank.data.training import TrainingLists
+from torchrank.errors import DataError, check_choice
+from torchrank.functional.columns import first_largest
+from torchrank.rankers.core.ranker import Ranker
+from torchrank.rankers.core.rounds import Round
 from torchrank.solvers.boosting.potentials import PairedLists, crossing_masses, pair_masses, paired_lists
-from torchrank.solvers.boosting.thresholds import (
-    Thresholds,
-    binned_edges,
-    encode,
-    exact_edges,
-    first_largest,
-    stump_scores,
-)
+from torchrank.solvers.boosting.thresholds import Thresholds, binned_edges, encode, exact_edges, stump_scores
 from torchrank.solvers.linear.many import join_lists
 
-SAMPLE = 10_000  # rows from which bins are made
-CLIP = 1 - 1e-10  # largest |r|: one rule that orders every pair gets a finite weight
+SAMPLE = 10_000  # rows from which thresholds are taken
+CLIP = 1 - 1e-10  # largest |r|: a rule that orders every pair right gets a finite weight
 
 
 class Boosting(NamedTuple):
@@ -29,24 +26,38 @@ class Boosting(NamedTuple):
     thresholds: Thresholds
     paired: PairedLists
     log_weight: Tensor  # (Q,) log of D_1 of one pair of each list
-    num_pairs: float  # of all processes
+    num_pairs: float  # pairs of all processes
     scores: Tensor  # (N,) F
     potentials: Tensor  # (N,) mass of the pairs won minus mass of the pairs lost, under D_t
-    log_loss: Tensor  # () of all processes
+    log_loss: Tensor  # () log of the exponential loss over all processes
 
 
-class RankBoost(RoundRanker):
+class RankBoost(Ranker):
     """F(x) = sum_t alpha_t [x_f > theta], one rule per round: the one that the weighted pairs agree with most.
 
     D_t(x0, x1) ~ exp(F(x0) - F(x1)) over the pairs of a list with different labels (any labels, also real ones). The
     rule has the largest |r|, r = sum of D_t (h(x1) - h(x0)), of equal ones (1e-12) the smallest feature, then the
-    largest threshold; `allow_negative=False` takes the largest r. Its weight is 1/2 ln((1 + r) / (1 - r)), or with
-    `alpha="exact"` 1/2 ln(W+ / W-), the masses of the pairs that it orders right and wrong, smoothed by 1 / (2 pairs).
-    `pair_weight="query"`: D_1 gives every list the same mass.
+    largest threshold. A rule looks at one feature's order only, so monotone transforms change nothing. Validation
+    chooses the number of rounds; the fit ends early where no rule has |r| >= 1e-8.
 
-    `bins=None` tries every value of a feature, in one process; with `bins` the thresholds are agreed on from a sample
-    of 10,000 rows of all processes. A rule looks at one feature's order only, so monotone transforms change nothing.
-    Validation chooses the number of rounds; the fit ends early where no rule has |r| >= 1e-8.
+    Args:
+        num_features: number of columns of the rows.
+        bins: at most bins - 1 thresholds for each feature, from a sample of 10,000 rows of all processes; None: every
+            value of a feature, in one process only.
+        pair_weight: uniform: D_1 gives every pair the same mass; query: it gives every list the same mass.
+        allow_negative: whether rules may have a negative weight; False: the rule with the largest r is taken.
+        alpha: weight of a rule: approximate, 1/2 ln((1 + r) / (1 - r)); or exact, 1/2 ln(W+ / W-), from the masses of
+            the pairs that it orders right and wrong, smoothed by 1 / (2 pairs).
+        rounds: maximum number of rules.
+        seed: seed of the sample.
+        transform: feature transform, see `make_transform`.
+
+    Example:
+        >>> from torchrank.data import RankingSet
+        >>> x, offsets = torch.tensor([[0.0, 5.0], [2.0, 3.0], [1.0, 9.0]]), torch.tensor([0, 3])
+        >>> ranker = RankBoost(2, rounds=2).fit(RankingSet(x, torch.tensor([0.0, 2.0, 1.0]), offsets))
+        >>> ranker.feature.tolist(), ranker.threshold.tolist(), ranker.rank(x, offsets)
+        ([0, 0], [1.0, 0.0], tensor([1, 2, 0]))
     """
 
     feature: nn.Parameter  # (T,) one entry per round
@@ -66,107 +77,93 @@ class RankBoost(RoundRanker):
         transform: str | dict | list | None = None,
     ):
         super().__init__(num_features, transform, rounds)
-        if pair_weight not in ("uniform", "query"):
-            raise ValueError(f"unknown pair_weight={pair_weight!r}: choose one of uniform, query")
-        if alpha not in ("approximate", "exact"):
-            raise ValueError(f"unknown alpha={alpha!r}: choose one of approximate, exact")
+        check_choice(("uniform", "query"), pair_weight=pair_weight)
+        check_choice(("approximate", "exact"), alpha=alpha)
         if bins is not None and not 2 <= bins <= 256:
-            raise ValueError(f"bins={bins} has to be 2 to 256, or null for exact thresholds")
+            raise ValueError(f"bins must be from 2 to 256, or null for exact thresholds, got {bins}")
         self.bins, self.pair_weight, self.allow_negative = bins, pair_weight, allow_negative
         self.exact_alpha, self.seed = alpha == "exact", seed
         self.feature = nn.Parameter(torch.zeros(0, dtype=torch.int64), requires_grad=False)
         self.threshold = nn.Parameter(torch.zeros(0, dtype=torch.float64), requires_grad=False)
         self.alpha = nn.Parameter(torch.zeros(0, dtype=torch.float64), requires_grad=False)
         self.register_buffer("log_loss", torch.zeros(0, dtype=torch.float64))
-        self._boosting: Boosting | None = None
-
-    def setup(self, stage: str) -> None:
-        if stage == "fit" and self.bins is None and self.trainer.world_size > 1:
-            raise ValueError(
-                f"exact thresholds sort all training documents in one process, here are {self.trainer.world_size}: "
-                "use model.bins=256 or trainer=cpu."
-            )
-        super().setup(stage)
-
-    def prepare(self) -> None:
-        self._boosting = None
-        for name in ("feature", "threshold", "alpha", "log_loss"):
-            self.resize(name, (0,))
-
-    def on_load_checkpoint(self, checkpoint: dict) -> None:
-        super().on_load_checkpoint(checkpoint)
-        self._boosting = None
 
     def score(self, batch: Batch) -> Tensor:
-        x = dense(batch)
-        return stump_scores(x, self.feature, self.threshold, self.alpha).to(x.dtype)
+        return stump_scores(batch.dense, self.feature, self.threshold, self.alpha).to(batch.x.dtype)
 
     # ---- one round ----------------------------------------------------------------------------------------------
 
-    def round(self) -> bool:
-        held = self._boosting or self._start()
-        sums = self._reduce(held.thresholds.sums(held.potentials))  # r of every rule, (D, M)
+    def round(self, lists: TrainingLists, number: int) -> Round:
+        held: Boosting = self.kept.boosting
+        sums = lists.reduce(held.thresholds.sums(held.potentials))  # r of every rule, (D, M)
         best = first_largest(sums.abs() if self.allow_negative else sums)
         feature, place = best // sums.shape[1], best % sums.shape[1]
         r = sums[feature, place]
         if abs(r) < 1e-8:
-            return True
+            return Round(done=True)
         above = held.thresholds.above(feature, place)
-        alpha = self._weight(r, above, held)
-        held = self._weighed(held._replace(scores=held.scores + alpha * above), held.log_loss)
-        self.log("train/loss", held.log_loss.exp(), prog_bar=True)
-        self.log("train/r", abs(r))
+        alpha = self._weight(lists, r, above, held)
+        held = self._weighed(lists, held._replace(scores=held.scores + alpha * above), held.log_loss)
         threshold = held.thresholds.edges[feature, place]
         new = {"feature": feature, "threshold": threshold, "alpha": alpha, "log_loss": held.log_loss}
-        self.store({name: torch.cat([getattr(self, name), value[None]]) for name, value in new.items()})
-        self._boosting = held
-        return False
+        store(self, **{name: torch.cat([getattr(self, name), value[None]]) for name, value in new.items()})
+        self.kept.boosting = held
+        return Round(False, {"train/loss": held.log_loss.exp(), "train/r": abs(r)})
 
-    def _weight(self, r: Tensor, above: Tensor, held: Boosting) -> Tensor:
+    def _weight(self, lists: TrainingLists, r: Tensor, above: Tensor, held: Boosting) -> Tensor:
         if not self.exact_alpha:
             return torch.atanh(r.clamp(-CLIP, CLIP))
         log_weight = held.log_weight - held.log_loss
-        right, wrong = self._reduce(crossing_masses(held.scores, above, log_weight, held.paired))
+        right, wrong = lists.reduce(crossing_masses(held.scores, above, log_weight, held.paired))
         smooth = 1 / (2 * held.num_pairs)
         return 0.5 * torch.log((right + smooth) / (wrong + smooth))
 
-    def _weighed(self, held: Boosting, before: Tensor) -> Boosting:
+    def _weighed(self, lists: TrainingLists, held: Boosting, before: Tensor) -> Boosting:
         """The potentials and the loss of `held.scores`; `before`, the log of an earlier loss, keeps numbers small."""
         won, lost = pair_masses(held.scores, held.log_weight - before, held.paired)
-        mass = self._reduce(won.sum())
+        mass = lists.reduce(won.sum())
         return held._replace(potentials=(won - lost) / mass, log_loss=before + mass.log())
 
     # ---- what is held between rounds ----------------------------------------------------------------------------
 
-    def _start(self) -> Boosting:
-        """The training documents as they are boosted on; after a resume with the scores of the rules so far."""
-        x, labels, offsets, *_ = join_lists(self.batches())
+    def start(self, lists: TrainingLists) -> None:
+        none = lists.zeros(0)
+        store(self, feature=none, threshold=none, alpha=none, log_loss=none)
+
+    def open(self, lists: TrainingLists) -> None:
+        """Prepare the training documents for the rounds; after a resume with the scores of the rules found so far."""
+        if self.bins is None and lists.world > 1:
+            raise ValueError(
+                f"exact thresholds (bins=null) need all training documents in one process, but there are {lists.world} "
+                "processes: use model.bins=256 or trainer=cpu"
+            )
+        x, labels, offsets, *_ = join_lists(lists)
         columns = x.T.contiguous()
         if self.bins is None:
             edges = exact_edges(columns)
         else:
-            edges = binned_edges(self.sample_rows(SAMPLE, self.seed), self.bins).to(x.dtype)
-        paired = paired_lists(labels, offsets, self.data.sets["train"].num_grades)
-        log_weight, num_pairs = self._first_weights(paired)
-        zeros = torch.zeros(len(labels), dtype=torch.float64, device=self.device)
+            edges = binned_edges(lists.sample_rows(SAMPLE, self.seed), self.bins).to(x.dtype)
+        paired = paired_lists(labels, offsets, lists.lists.num_grades)
+        log_weight, num_pairs = self._first_weights(lists, paired)
+        zeros = lists.zeros(len(labels))
         held = Boosting(encode(columns, edges), paired, log_weight, num_pairs, zeros, zeros, zeros.new_zeros(()))
-        return self._replayed(held)
+        self.kept.boosting = self._replayed(lists, held)
 
-    def _first_weights(self, paired: PairedLists) -> tuple[Tensor, float]:
-        """Log of the mass of one pair under D_1, (Q,), and the pairs of all processes."""
+    def _first_weights(self, lists: TrainingLists, paired: PairedLists) -> tuple[Tensor, float]:
+        """Log of the mass of one pair under D_1, (Q,), and the number of pairs of all processes."""
         counts = torch.stack([paired.pairs.sum(), paired.pairs.new_tensor(len(paired.pairs))])
-        num_pairs, num_lists = self._reduce(counts).tolist()
+        num_pairs, num_lists = lists.reduce(counts).tolist()
         if num_pairs == 0:
-            raise ValueError("no training list has two different labels: there is no pair to learn from.")
+            raise DataError("no training list has two different labels: there is no pair to learn from")
         mass = paired.pairs * num_lists if self.pair_weight == "query" else torch.full_like(paired.pairs, num_pairs)
         return -mass.log(), num_pairs
 
-    def _replayed(self, held: Boosting) -> Boosting:
-        """F of the rules so far, added up in the same order as when they were found."""
+    def _replayed(self, lists: TrainingLists, held: Boosting) -> Boosting:
+        """The state with the scores F of the rules found so far, summed in the order in which they were found."""
         places = held.thresholds.places(self.feature, self.threshold)
         scores = held.scores
         for feature, place, alpha in zip(self.feature, places, self.alpha, strict=True):
             scores = scores + alpha * held.thresholds.above(feature, place)
         before = self.log_loss[-2] if len(self.log_loss) > 1 else held.log_loss
-        weighed = self._weighed(held._replace(scores=scores), before)
+        weighed = self._weighed(lists, held._replace(scores=scores), before)
         return weighed if len(self.log_loss) else weighed._replace(log_loss=held.log_loss)  # 0, not its rounding

@@ -1,17 +1,33 @@
-"""The yardstick below which no ranker should fall: one feature, one sign."""
+"""The baseline that every ranker should beat: a single feature, ascending or descending."""
 
 import torch
 from torch import Tensor
 
 from torchrank.data.batch import Batch
+from torchrank.data.training import TrainingLists
+from torchrank.functional.columns import by_column, first_largest
 from torchrank.functional.measures import ndcg
-from torchrank.rankers.core.ranker import RoundRanker
+from torchrank.rankers.core.ranker import Ranker
+from torchrank.rankers.core.rounds import Round
 
 
-class SingleFeature(RoundRanker):
+class SingleFeature(Ranker):
     """Ranks by the feature and the sign with the best mean NDCG@k on the training lists; of equal ones the first.
 
-    Equal values count with the mean over their orders, or a constant feature would profit from the order of the file.
+    Documents with equal values count with the mean over all their orders; otherwise a constant feature would profit
+    from the order of the file.
+
+    Args:
+        num_features: number of columns of the rows.
+        k: cut-off of NDCG.
+        transform: feature transform, see `make_transform`.
+
+    Example:
+        >>> from torchrank.data import RankingSet
+        >>> x, offsets = torch.tensor([[5.0, 0.0], [7.0, -2.0], [6.0, -1.0]]), torch.tensor([0, 3])
+        >>> ranker = SingleFeature(2).fit(RankingSet(x, torch.tensor([0.0, 2.0, 1.0]), offsets))
+        >>> int(ranker.feature), float(ranker.sign), ranker.rank(x, offsets)
+        (0, 1.0, tensor([1, 2, 0]))
     """
 
     feature: Tensor
@@ -24,33 +40,17 @@ class SingleFeature(RoundRanker):
         self.register_buffer("sign", torch.tensor(1.0))
 
     def score(self, batch: Batch) -> Tensor:
-        return self.sign.to(batch.x.dtype) * dense(batch)[:, self.feature]
+        return self.sign.to(batch.x.dtype) * batch.dense[:, self.feature]
 
-    def round(self) -> bool:
-        sums = self.total(self.quality)
-        best = torch.argmax((sums >= sums.max() - 1e-12).to(torch.int8))
-        self.feature.copy_(best % self.transform.num_outputs)
-        self.sign.copy_(1.0 - 2.0 * (best // self.transform.num_outputs))
-        return True
+    def round(self, lists: TrainingLists, number: int) -> Round:
+        best, width = first_largest(lists.total(self.quality)), self.transform.num_outputs
+        self.feature.copy_(best % width)
+        self.sign.copy_(1.0 - 2.0 * (best // width))
+        return Round(done=True)
 
     def quality(self, batch: Batch) -> Tensor:
-        """Sum over the lists of NDCG@k by every feature (D,), then by every negated feature (D,)."""
-        x = dense(batch)
-        num_entries, num_columns = x.shape
-        starts = torch.arange(num_columns, device=batch.device) * num_entries  # column j is a run of lists of its own
-        offsets = torch.cat([(batch.offsets[:-1] + starts[:, None]).flatten(), starts[-1:] + num_entries])
-        values = x.T.double().flatten()
-        labels = batch.labels.repeat(num_columns)
-        return torch.cat(
-            [
-                ndcg(scores, labels, offsets, k=self.k, ties="average", empty=0.0, max_length=batch.max_length)
-                .view(num_columns, batch.num_lists)
-                .sum(1)
-                for scores in (values, -values)
-            ]
-        )
-
-
-def dense(batch: Batch) -> Tensor:
-    assert isinstance(batch.x, Tensor)  # the base class has refused sparse rows
-    return batch.x
+        """NDCG@k summed over the lists, (2 D,): by every feature, then by every negated feature."""
+        x = batch.dense.double()
+        options = {"k": self.k, "ties": "average", "empty": 0.0, "max_length": batch.max_length}
+        found = [by_column(ndcg, scores, batch.labels, batch.offsets, **options) for scores in (x, -x)]
+        return torch.cat([values.sum(0) for values in found])

@@ -1,45 +1,61 @@
-"""Transductive PCA (Duh & Kirchhoff 2008, linear): a model of its own for every list that is to be ranked."""
+"""Transductive PCA (Duh & Kirchhoff 2008, linear): a separate model for every list that is ranked."""
 
 import torch
-from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 
-from torchrank.data.batch import Batch, make_batch
+from torchrank.data.batch import Batch
+from torchrank.data.state import store
+from torchrank.data.training import TrainingLists
+from torchrank.errors import DataError, NotFittedError, NumericalWarning, check_choice, check_integer
 from torchrank.functional.clouds import choose_components, cloud_pca
 from torchrank.functional.ragged import per_entry, to_offsets, wide
-from torchrank.rankers.core.ranker import RoundRanker
-from torchrank.rankers.singlefeature import dense
+from torchrank.rankers.core.ranker import Ranker, warn
+from torchrank.rankers.core.rounds import Certificate, Round
 from torchrank.solvers.boosting.many import Rules, boost_many, project, rule_scores
 from torchrank.solvers.linear.many import Lists, ManyLinear, join_lists, solve_many_linear
 from torchrank.solvers.query_means import own_scores
 
 BASES = ("listnet", "ranksvm", "rankboost")
-MOST_COMPONENTS = 20  # of components="auto"
+MOST_COMPONENTS = 20  # that components="auto" chooses
 
 
-class TransductivePCA(RoundRanker):
-    """To rank a list, all training documents are projected onto the first principal directions of its documents; the
-    `base` is trained on what they look like from there, and ranks the list.
+class TransductivePCA(Ranker):
+    """To rank a list, all training documents are projected onto the first principal directions of its documents; a
+    `base` model is trained on these projections, and ranks the list.
 
-    So the fit only keeps the training lists, and a model of all features for lists without a direction (one document,
-    or equal ones). The training happens when lists are scored, for all lists of a batch at once; for each list it costs
-    time linear in the training documents. Scores depend on all documents of a list: rank whole lists only.
+    The fit only stores the training lists, and a model of all features for lists without a direction (one document, or
+    several equal ones). The models are trained when lists are scored, all lists of a batch at once; the time for each
+    list is linear in the number of training documents. Scores depend on all documents of a list: rank whole lists only.
 
-    `components`: directions, or "auto" for as many as explain 80% of the variance of the training lists on average.
-    `augment` adds the original features to the projected ones. `base`: "listnet" or "ranksvm" (squared hinge), with
-    `l2` and `tolerance`, or "rankboost", with `boosting_rounds`, which the original takes.
+    Args:
+        num_features: number of columns of the rows.
+        components: number of directions of a list; auto: as many as explain 80% of the variance of the training lists
+            on average.
+        base: listnet, ranksvm (squared hinge on pairs), or rankboost, the choice of the paper.
+        l2: weight of the l2 penalty of listnet and ranksvm.
+        augment: whether the original features are used beside the projected ones.
+        tolerance: a linear model is solved when no entry of its gradient exceeds it.
+        boosting_rounds: number of rules of rankboost.
+        transform: feature transform, see `make_transform`.
+
+    Example:
+        >>> from torchrank.data import RankingSet
+        >>> x, offsets = torch.tensor([[0.0], [2.0], [1.0], [4.0], [3.0]]), torch.tensor([0, 3, 5])
+        >>> ranker = TransductivePCA(1).fit(RankingSet(x, torch.tensor([0.0, 1.0, 0.0, 1.0, 0.0]), offsets))
+        >>> ranker.findings, ranker.rank(x, offsets)
+        ({'components': 1}, tensor([1, 2, 0, 3, 4]))
     """
 
     certified = True
-    weight: nn.Parameter  # (1, D) float64, on all features; of a linear base
-    feature: Tensor  # (1, T) rules on all features; of rankboost
+    weight: nn.Parameter  # (1, D) float64, model of all features; linear bases only
+    feature: Tensor  # (1, T) rules on all features; rankboost only
     threshold: Tensor  # (1, T)
     alpha: Tensor  # (1, T)
     rows: Tensor  # (N, D) of the training lists with two different labels, transformed
     labels: Tensor  # (N,)
     offsets: Tensor  # (Q+1,)
-    num_lists: Tensor  # () with one label or several
-    directions: Tensor  # () how many
+    num_lists: Tensor  # () number of training lists, also of those with one label
+    directions: Tensor  # () number of principal directions
 
     def __init__(
         self,
@@ -53,12 +69,10 @@ class TransductivePCA(RoundRanker):
         transform: str | dict | list | None = "standard",
     ):
         super().__init__(num_features, transform, rounds=1)
-        if base not in BASES:
-            raise ValueError(f"unknown base={base!r}: choose one of {', '.join(BASES)}")
-        if components != "auto" and (not isinstance(components, int) or components < 1):
-            raise ValueError(f"components={components!r} has to be an integer, 1 or more, or auto")
-        if boosting_rounds < 1:
-            raise ValueError(f"boosting_rounds={boosting_rounds} has to be 1 or more")
+        check_choice(BASES, base=base)
+        if components != "auto" and not (isinstance(components, int) and components >= 1):
+            raise ValueError(f"components must be an integer >= 1 or auto, got {components!r}")
+        check_integer(">= 1", boosting_rounds=boosting_rounds)
         self.components, self.base, self.l2, self.augment = components, base, l2, augment
         self.tolerance, self.boosting_rounds = tolerance, boosting_rounds
         self.weight = nn.Parameter(torch.zeros(0, 0, dtype=torch.float64), requires_grad=False)
@@ -70,35 +84,21 @@ class TransductivePCA(RoundRanker):
 
     # ---- the fit ------------------------------------------------------------------------------------------------
 
-    def round(self) -> bool:
-        x, labels, offsets = self._gathered()
-        lists = join_lists([make_batch(x, labels, offsets)])
-        directions = offsets.new_tensor(self._count(x, offsets))
-        whole = torch.eye(x.shape[1], dtype=torch.float64, device=x.device)[None]
+    def round(self, lists: TrainingLists, number: int) -> Round:
+        batch = lists.gathered()
+        joined = join_lists([batch._replace(labels=batch.labels.double())])
+        directions = self._count(batch.dense, batch.offsets)
+        whole = torch.eye(batch.x.shape[1], dtype=torch.float64, device=lists.device)[None]
+        log, certificate = {}, None
         if self.base == "rankboost":
-            learned = self._boosted(lists, whole)._asdict()
+            learned = self._boosted(joined, whole)._asdict()
         else:
-            found = self._solved(lists, whole)
-            self.certificate = {"gradient": float(found.slope), "tolerance": self.tolerance}
-            self.log("train/loss", found.value[0], prog_bar=True)
-            learned = {"weight": found.weight}
-        kept = {"rows": lists.x, "labels": lists.labels, "offsets": lists.offsets, "num_lists": lists.num_lists}
-        self.store(learned | kept | {"directions": directions})
-        self.findings = {"components": int(directions)}
-        return True
-
-    def _gathered(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows, labels and offsets of the training lists of all processes, on every one of them."""
-        offsets = self.data.sets["train"].offsets.to(self.device)
-
-        def gather(batch: Batch, into: tuple[Tensor, ...]) -> None:
-            start = int(offsets[batch.query[0]]) if batch.num_lists else 0
-            for whole, part in zip(into, (dense(batch), batch.labels), strict=True):
-                whole[start : start + len(part)] = part
-
-        rows = self.rows.new_zeros(int(offsets[-1]), self.transform.num_outputs)
-        x, labels = self.total(gather, into=(rows, self.labels.new_zeros(len(rows))))
-        return x, labels, offsets
+            found = self._solved(joined, whole)
+            certificate = Certificate("gradient", float(found.slope), self.tolerance)
+            learned, log = {"weight": found.weight}, {"train/loss": found.value[0]}
+        kept = {"rows": joined.x, "labels": joined.labels, "offsets": joined.offsets, "num_lists": joined.num_lists}
+        store(self, directions=torch.tensor(directions), **learned, **kept)
+        return Round(True, log, certificate, {"components": directions})
 
     def _count(self, x: Tensor, offsets: Tensor) -> int:
         if self.components != "auto":
@@ -110,10 +110,8 @@ class TransductivePCA(RoundRanker):
 
     def score(self, batch: Batch) -> Tensor:
         if not self.directions.numel():
-            if self._trainer is not None and self._trainer.sanity_checking:
-                return torch.zeros_like(batch.labels)  # Lightning looks at validation lists before the round
-            raise ValueError("this TransductivePCA is not fitted: it keeps no training lists before its round")
-        x, offsets = dense(batch), batch.offsets
+            raise NotFittedError("this TransductivePCA is not fitted: call fit first")
+        x, offsets = batch.dense, batch.offsets
         basis, shaped = self._basis(x, offsets)
         numbers = torch.arange(len(self.offsets) - 1, device=self.device)
         lists = Lists(self.rows, self.labels, self.offsets, numbers, self.num_lists)
@@ -124,7 +122,7 @@ class TransductivePCA(RoundRanker):
         return own_scores(x, offsets, weight)
 
     def _basis(self, x: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-        """What the documents of each list are projected onto (Q, P, D), and whether it has a direction (Q,)."""
+        """Basis (Q, P, D) onto which the documents of each list are projected, and whether it has a direction (Q,)."""
         directions, _, _, rank = cloud_pca(x, offsets, int(self.directions))
         basis = wide(directions)
         if self.augment:
@@ -137,12 +135,13 @@ class TransductivePCA(RoundRanker):
             lists, len(basis), loss=self.base, l2=self.l2, basis=basis, tolerance=self.tolerance
         )  # fmt: skip
         if (found.slope > self.tolerance).any():
-            rank_zero_warn(f"a model was left at a gradient of {float(found.slope.max()):.1e}: raise l2 or tolerance")
+            left = f"a model still has a gradient of {float(found.slope.max()):.1e}"
+            warn(f"{left}: raise l2 or tolerance (now {self.tolerance:g})", NumericalWarning)
         return found
 
     def _boosted(self, lists: Lists, basis: Tensor) -> Rules:
         if not len(lists.labels):
-            raise ValueError("no training list has two different labels: there is no pair to learn from.")
+            raise DataError("no training list has two different labels: there is no pair to learn from")
         return boost_many(lists.x, lists.labels, lists.offsets, basis, rounds=self.boosting_rounds)
 
     def _boosted_scores(self, x: Tensor, offsets: Tensor, basis: Tensor, shaped: Tensor, lists: Lists) -> Tensor:

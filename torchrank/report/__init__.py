@@ -1,1 +1,1 @@
-"""Reads results files: selection over a sweep, significance, tables; draws what it is given. Imports no ranker."""
+"""Tables and figures from results files: selection over a sweep, paired tests. Needs no ranker and no torch."""

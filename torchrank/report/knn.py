@@ -1,9 +1,9 @@
-"""The table of kNN errors of a sweep, under both selections: the optimistic one of the papers, and an honest one.
+"""The kNN errors of a sweep under two selections: the optimistic one of the papers, and an honest one.
 
 A method may be run with many settings, and every run has errors for many k. Published errors are those of the setting
 and k with the best mean *test* error. The honest table chooses setting and k in every split by validation (with
-data.validate=leave_one_out: by the leave-one-out error of the training points) and only then looks at the test points.
-Equal errors: the smaller setting (C), then the smaller k.
+data.validate=leave_one_out, by the leave-one-out error of the training points) before it looks at the test points.
+Ties go to the smaller setting (C), then to the smaller k.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torchrank.report.results import Run, read_runs
+from torchrank.record import Run, read_runs
 from torchrank.report.select import natural, sortable
 from torchrank.report.tables import NOTHING, Sheet
 
@@ -32,29 +32,29 @@ PUBLISHED = {  # McFee & Lanckriet, ICML 2010, in percent; 50 splits, optimistic
 }  # fmt: skip
 COUNTS = {"missing runs": "missing_runs", "not proved": "unproved", "W = 0": "zero"}
 SELECTIONS = {
-    "optimistic": "best setting and k of the mean test error (optimistic, as published)",
-    "honest": "setting and k of each split chosen by validation",
+    "optimistic": "setting and k with the best mean test error (optimistic, as published)",
+    "honest": "setting and k chosen by validation in each split",
 }
 
 
 class Errors(NamedTuple):
-    """The errors of one method on one data set: settings S, splits F, cut-offs K; nan where a run is missing."""
+    """The errors of one method on one data set for S settings, F splits and K cut-offs; nan where a run is missing."""
 
     settings: list[dict[str, Any]]  # (S,) in order
     splits: list[tuple]  # (F,) fold and seed
-    cuts: list[int]  # (K,) rising
+    cuts: list[int]  # (K,) ascending
     val: np.ndarray  # (S, F, K)
     test: np.ndarray  # (S, F, K)
 
 
 def tabulate_neighbours(folder: str | Path) -> dict[str, Any]:
-    """Both selections for every method and data set of the runs below the folder."""
+    """Both selections for every method and data set among the runs below the folder."""
     groups: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in read_runs(folder):
         if cuts_of(run):
             groups[run.data][run.name].append(run)
     if not groups:
-        raise ValueError(f"no run below {folder} has the measure {FAMILY}k: sweep with measures=[{FAMILY}1,{FAMILY}3]")
+        raise ValueError(f"no run below {folder} has a measure {FAMILY}k: sweep with measures=[{FAMILY}1,{FAMILY}3]")
     tables = [_table(data, methods) for data, methods in sorted(groups.items())]
     return {"schema": 1, "runs": sum(len(r) for m in groups.values() for r in m.values()), "tables": tables}
 
@@ -75,10 +75,10 @@ def errors_of(runs: list[Run]) -> Errors:
     splits = sorted({(run.fold, run.seed) for run in runs}, key=lambda split: tuple(map(natural, split)))
     for run in runs:
         if not run.val:
-            raise ValueError(f"{run.folder} was not validated, so nothing chooses its k: set data.validate")
+            raise ValueError(f"{run.folder} was not validated, so its k cannot be chosen: set data.validate")
     cuts = sorted(set.intersection(*(cuts_of(run) for run in runs)))
     if not cuts:
-        raise ValueError(f"the runs of {runs[0].name} on {runs[0].data} have no k of {FAMILY}k in common")
+        raise ValueError(f"the runs of {runs[0].name} on {runs[0].data} have no {FAMILY}k with a common k")
     val, test = np.full((2, len(keys), len(splits), len(cuts)), np.nan)
     for run in runs:
         place = keys.index(json.dumps(run.settings, sort_keys=True)), splits.index((run.fold, run.seed))
@@ -88,7 +88,7 @@ def errors_of(runs: list[Run]) -> Errors:
 
 
 def optimistic(errors: Errors) -> tuple[np.ndarray, list[tuple[int, int]]]:
-    """Test errors (F,) of the one setting and k with the best mean, among settings that have all splits."""
+    """Test errors (F,) of the setting and k with the best mean, among settings with all splits."""
     means = errors.test.mean(1)  # nan where a split is missing
     if np.isnan(means).all():
         return np.full(len(errors.splits), np.nan), []
@@ -101,18 +101,18 @@ def honest(errors: Errors) -> tuple[np.ndarray, list[tuple[int, int]]]:
     chosen = []
     for split in range(len(errors.splits)):
         val = _rounded(errors.val[:, split])
-        setting, cut = np.unravel_index(np.nanargmin(val), val.shape)  # the first of equal ones
+        setting, cut = np.unravel_index(np.nanargmin(val), val.shape)  # the first on ties
         chosen.append((int(setting), int(cut)))
     return np.array([errors.test[s, split, k] for split, (s, k) in enumerate(chosen)]), chosen
 
 
 def cuts_of(run: Run) -> set[int]:
-    """The k of a run's kNN errors."""
+    """Every k for which a run has a kNN error."""
     return {int(name[len(FAMILY) :]) for name in _first(run.test) if name.startswith(FAMILY)}
 
 
 def pages(document: dict[str, Any]) -> list[Sheet]:
-    """A sheet of each selection, data sets as columns; what a metric gains; and what was chosen."""
+    """A sheet for each selection, with data sets as columns; gains over the Euclidean metric; chosen settings."""
     selections = [_errors_sheet(document, name) for name in SELECTIONS]
     return [*selections, *_gains_sheets(document), *map(_chosen_sheet, document["tables"])]
 
@@ -145,16 +145,18 @@ def _errors_sheet(document: dict[str, Any], selection: str) -> Sheet:
         cells = [_cell(found.get((table["data"], name)), selection, table["splits"]) for table in tables]
         sheet.rows.append([name, *cells])
     splits = [f"{table['data']} {table['splits']}" for table in tables]
-    sheet.below = [f"Mean ±standard error over the splits ({', '.join(splits)}). Equal errors: the smaller C, then k."]
+    sheet.below = [
+        f"Mean ±standard error over the splits ({', '.join(splits)}). Ties: the smaller C, then the smaller k."
+    ]
     if selection == "optimistic":
-        sheet.below[0] += " In brackets what McFee & Lanckriet (2010) publish, of 50 splits."
+        sheet.below[0] += " In brackets: published by McFee & Lanckriet (2010), 50 splits."
     return sheet
 
 
 def _gains_sheets(document: dict[str, Any]) -> list[Sheet]:
-    """One sheet, if there is a data set with the Euclidean metric and another one."""
+    """One sheet, if a data set has the Euclidean metric and another one."""
     tables = document["tables"]
-    sheet = Sheet("Honest error less that of the Euclidean metric", ["method", *(table["data"] for table in tables)])
+    sheet = Sheet("Honest error minus that of the Euclidean metric", ["method", *(table["data"] for table in tables)])
     gains: dict[str, dict[str, str]] = defaultdict(dict)
     for table in tables:
         errors = {method["name"]: _by_fold(method) for method in table["methods"]}
@@ -165,7 +167,7 @@ def _gains_sheets(document: dict[str, Any]) -> list[Sheet]:
                 gains[name][table["data"]] = f"{less.mean():+.2f}{_plus_minus(_standard_error(less))}"
     for name in sorted(gains):
         sheet.rows.append([name, *(gains[name].get(table["data"], NOTHING) for table in tables)])
-    sheet.below = ["Mean ±standard error of the differences on the same splits."]
+    sheet.below = ["Mean ±standard error of the paired differences over the splits."]
     return [sheet] if gains else []
 
 
@@ -201,17 +203,17 @@ def _chosen_sheet(table: dict[str, Any]) -> Sheet:
         numbers = [str(method[name]) for name in ("splits", *COUNTS.values())] + [f"{method['fit_seconds']:.1f}"]
         sheet.rows.append([method["name"], *chosen, *numbers])
     sheet.below = [
-        "In brackets: in how many splits; the three most frequent ones. Not proved: fits that ended before their "
-        "certificate. W = 0: fits that learned nothing. Fit seconds: mean of all runs."
+        "The three most frequent choices, in brackets in how many splits. Not proved: fits that stopped before their "
+        "certificate. W = 0: fits that learned nothing. Fit seconds: mean over all runs."
     ]
     return sheet
 
 
 def _first(part: dict[str, dict]) -> dict[str, float]:
-    """The measures of a run's first convention."""
+    """The measures of the first convention of a run."""
     return next(iter(part.values()))["measures"]
 
 
 def _rounded(errors: np.ndarray) -> np.ndarray:
-    """Means of the same counts may differ in their last digit: they are equal."""
+    """Errors without their last digits, in which means of equal counts may differ."""
     return np.round(errors, 12)

@@ -1,7 +1,7 @@
-"""Chooses the settings of every method by validation alone, and gathers the test measures of what was chosen.
+"""Selection of the settings of every method by validation alone, and the test measures of the selected runs.
 
-Replicates are (fold, seed). Seeds are averaged within a fold first; a table then shows the mean over the fold means
-and, beside it, the mean over all queries of all folds.
+Replicates are (fold, seed). Seeds are averaged within a fold first; a table then shows the mean of the fold means and
+the mean over all queries of all folds.
 """
 
 import math
@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchrank.report.results import Run
+from torchrank.record import Run
 
 Fold = int | str | None
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The run with the best validation measure of one (fold, seed), and all runs it was chosen from."""
+    """The run with the best validation measure of one (fold, seed), and all runs that it was chosen from."""
 
     run: Run
     candidates: list[Run]
@@ -43,13 +43,13 @@ class Method:
 
     @property
     def varied(self) -> list[str]:
-        """The settings in which the method's runs differ, among all that validation could choose from."""
+        """The settings that differ among the runs that validation could choose from."""
         settings = [run.settings for choice in self.choices for run in choice.candidates]
         keys = sorted(set().union(*settings))
         return [key for key in keys if any(each.get(key) != settings[0].get(key) for each in settings)]
 
     def fold_means(self, convention: str, measure: str) -> dict[Fold, float]:
-        """Test measure of each fold, averaged over the seeds; nan where a run does not have it."""
+        """Test measure of each fold, averaged over the seeds; nan if a run lacks it."""
         values = {fold: [measured(run, convention, measure) for run in runs] for fold, runs in self.folds.items()}
         return {fold: float(np.mean(each)) for fold, each in values.items()}
 
@@ -63,7 +63,7 @@ class Selection:
     """All methods on one data set."""
 
     data: str
-    measure: str  # of selection; "" when the methods were chosen by different measures
+    measure: str  # of selection; "" if the methods were chosen by different measures
     methods: list[Method]
 
     @property
@@ -72,9 +72,9 @@ class Selection:
 
 
 def select(runs: Iterable[Run]) -> list[Selection]:
-    """For each data set and method, and within each (fold, seed), the run with the best validation measure.
+    """The run with the best validation measure of each data set, method, fold and seed.
 
-    Test measures take no part in it. Ties go to the first in the sorted order of the settings.
+    Test measures have no influence. Ties go to the first in the sorted order of the settings.
     """
     groups: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
@@ -83,17 +83,21 @@ def select(runs: Iterable[Run]) -> list[Selection]:
 
 
 def best(runs: list[Run]) -> Run:
-    """The run with the best validation value; a nan never wins."""
+    """The run with the best validation value; nan never wins."""
     valid = [run for run in runs if not math.isnan(run.value)]
     if not valid:
-        raise ValueError(f"{runs[0].folder}: none of {len(runs)} runs of this fold and seed has a validation measure")
+        raise ValueError(
+            f"{runs[0].folder}: all {len(runs)} runs of this fold and seed have a validation measure of nan"
+        )
     sign = -1 if valid[0].mode == "max" else 1
     return min(valid, key=lambda run: (sign * run.value, sortable(run.settings)))
 
 
 def paired(a: Method, b: Method, convention: str, measure: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The two methods' test measures on the queries that both have, without those left out (nan), folds pooled. A query
-    that is in several folds, as where these are random splits, counts once, with its mean: it is no new evidence."""
+    """Test measures of two methods on the queries for which both have a value, folds pooled.
+
+    A query that is in several folds, as with random splits, counts once, with its mean: it is no new evidence.
+    """
     left, right = a.per_query(convention, measure), b.per_query(convention, measure)
     names, first, second = [np.empty(0, dtype=str)], [np.empty(0)], [np.empty(0)]
     for fold in sorted(left.keys() & right.keys(), key=natural):
@@ -109,12 +113,12 @@ def paired(a: Method, b: Method, convention: str, measure: str) -> tuple[NDArray
 
 
 def measured(run: Run, convention: str, measure: str) -> float:
-    """Test measure of one run, nan where it does not have it."""
+    """Test measure of one run; nan if it lacks it."""
     return run.test.get(convention, {"measures": {}})["measures"].get(measure, math.nan)
 
 
 def natural(value: Any) -> tuple[int, str]:
-    """Sort key under which 2 comes before 10, and "fold2" before "fold10".
+    """A sort key by which 2 comes before 10, and "fold2" before "fold10".
 
     >>> sorted([10, 9, None, "a"], key=natural)
     [9, 'a', 10, None]
@@ -131,7 +135,8 @@ def _selection(data: str, methods: dict[str, list[Run]]) -> Selection:
 def _method(name: str, runs: list[Run]) -> Method:
     rules = sorted({f"{run.measure} ({run.mode})" for run in runs})
     if len(rules) > 1:
-        raise ValueError(f"runs of '{name}' on {runs[0].data} were validated by {' and '.join(rules)}: give them names")
+        found = " and ".join(rules)
+        raise ValueError(f"runs of '{name}' on {runs[0].data} were selected by {found}: give them different names")
     replicates: dict[tuple, list[Run]] = defaultdict(list)
     for run in runs:
         replicates[run.fold, run.seed].append(run)
@@ -145,13 +150,13 @@ def _seed_average(runs: list[Run], convention: str, measure: str) -> tuple[NDArr
     for run in runs:
         other, values = run.queries(convention, measure)
         if not np.array_equal(ids, other):
-            raise ValueError(f"{run.folder} and {runs[0].folder} are seeds of one fold and have different test queries")
+            raise ValueError(f"{run.folder} and {runs[0].folder} are seeds of one fold but have different test queries")
         total += values
     return ids, total / len(runs)
 
 
 def sortable(settings: dict[str, Any]) -> list[tuple]:
-    """Settings as a sort key: numbers as numbers, everything else as text."""
+    """Settings as a sort key: numbers by value, everything else as text."""
     return [
         (key, 0, value, "") if isinstance(value, int | float) else (key, 1, 0, str(value))
         for key, value in sorted(settings.items())

@@ -1,7 +1,8 @@
-"""Paired tests between two rankers on the same queries, and Holm's correction for many of them.
+"""Paired tests of two rankers on the same queries, and Holm's correction for many tests.
 
 Smucker, Allan & Carterette, CIKM 2007: the randomisation test and the t test agree on retrieval measures, the sign and
-Wilcoxon tests do not. Queries that either ranker leaves out (nan) are dropped, differences below 1e-12 are rounding.
+Wilcoxon tests do not. Queries for which either ranker has no value (nan) are dropped; differences below 1e-12 count as
+rounding.
 """
 
 from collections.abc import Iterator
@@ -10,13 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtr
 
-ALPHA = 0.05  # level of every verdict
+ALPHA = 0.05  # significance level of every verdict
 ROUNDING = 1e-12
-EXACT = 14  # up to this many differences all 2^n sign patterns are enumerated
+EXACT = 14  # differences up to which all 2^n sign patterns are enumerated
 
 
 def differences(a: ArrayLike, b: ArrayLike) -> NDArray[np.float64]:
-    """Paired differences a - b without the nan pairs; what is smaller than rounding becomes 0.
+    """Paired differences a - b without nan pairs; those below rounding become 0.
 
     >>> differences([0.5, 1.0, float("nan")], [0.25, 1.0, 0.3]).tolist()
     [0.25, 0.0]
@@ -29,7 +30,7 @@ def differences(a: ArrayLike, b: ArrayLike) -> NDArray[np.float64]:
 
 
 def paired_t(a: ArrayLike, b: ArrayLike) -> float:
-    """Two-sided p-value of the paired t test; 1 when no query differs, nan for fewer than two pairs.
+    """Two-sided p-value of the paired t test; 1 if no query differs, nan for fewer than two pairs.
 
     >>> round(paired_t([0.9, 0.8, 0.7, 0.9], [0.5, 0.6, 0.6, 0.4]), 4)
     0.0462
@@ -45,10 +46,10 @@ def paired_t(a: ArrayLike, b: ArrayLike) -> float:
 
 
 def randomisation(a: ArrayLike, b: ArrayLike, rounds: int = 10_000, seed: int = 0) -> float:
-    """Two-sided p-value of the paired randomisation test: how often random signs make the mean difference as large.
+    """Two-sided p-value of the paired randomisation test: how often random signs give as large a mean difference.
 
-    Fisher's test by sign flips. `(count + 1) / (rounds + 1)`, so never 0; exact, whatever `rounds`, when at most 14
-    queries differ (a query without a difference has no sign to flip).
+    Fisher's test by sign flips: `(count + 1) / (rounds + 1)`, so never 0. If at most 14 queries differ it is exact,
+    whatever `rounds` (a query without a difference has no sign to flip).
 
     >>> randomisation([0.9, 0.8, 0.7, 0.9], [0.5, 0.6, 0.6, 0.4])  # 2 of the 16 sign patterns
     0.125
@@ -65,7 +66,7 @@ def randomisation(a: ArrayLike, b: ArrayLike, rounds: int = 10_000, seed: int = 
 
 
 def holm(p: ArrayLike) -> NDArray[np.float64]:
-    """Holm's step-down adjusted p-values (Scandinavian Journal of Statistics 1979); a nan stays nan and is not counted.
+    """Holm's step-down adjusted p-values (Scandinavian Journal of Statistics 1979); nan stays nan and is not counted.
 
     >>> holm([0.01, 0.04, 0.03]).tolist()
     [0.03, 0.06, 0.06]
@@ -82,7 +83,7 @@ def _all_patterns(size: int) -> Iterator[NDArray]:
 
 
 def _random_patterns(size: int, rounds: int, seed: int) -> Iterator[NDArray]:
-    """Rows of zeros and ones (1 = sign flipped), in blocks of about 32 MB."""
+    """Rows of zeros and ones (1: the sign is flipped), in blocks of about 32 MB."""
     generator = np.random.default_rng(seed)
     block = max(1, 2**22 // size)
     for start in range(0, rounds, block):

@@ -1,4 +1,4 @@
-"""The table of a sweep as plain numbers: what `table.json` holds, and what `sheets.py` shows."""
+"""The table of a sweep as plain numbers: what `table.json` holds and `tables.py` shows."""
 
 import json
 import math
@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from torchrank.report.results import read_runs, unfinished, write_atomically
+from torchrank.files import write_atomically
+from torchrank.record import read_runs, smaller_is_better, unfinished
 from torchrank.report.select import Method, Selection, measured, natural, paired, select
 from torchrank.report.significance import ALPHA, holm, paired_t, randomisation
-from torchrank.report.tables import Sheet, markdown, sheets, smaller_is_better
+from torchrank.report.tables import Sheet, markdown, sheets
 
 
 def tabulate(
@@ -23,14 +24,14 @@ def tabulate(
     conventions: list[str] | None = None,
     test_measure: str | None = None,
 ) -> dict[str, Any]:
-    """Selects by validation among all runs below the folder and returns the tables, one per data set.
+    """Select by validation among all runs below the folder and return the tables, one per data set.
 
-    Without `measures` and `conventions` everything that the files hold is shown; the paired tests are of the measure
-    of selection unless `test_measure` names another.
+    Without `measures` and `conventions` everything in the files is shown. The paired tests compare the measure of
+    selection unless `test_measure` names another one.
     """
     runs, missing = read_runs(folder), unfinished(folder)
     if not runs:
-        raise ValueError(f"no results.json below {folder}, and {len(missing)} runs without results. Run a sweep first.")
+        raise ValueError(f"no results.json below {folder} ({len(missing)} unfinished runs): run a sweep first")
     _check_names("convention", conventions, {name for run in runs for name in run.test})
     present = {name for run in runs for part in run.test.values() for name in part["measures"]}
     _check_names("measure", [*(measures or []), *([test_measure] if test_measure else [])], present)
@@ -40,12 +41,12 @@ def tabulate(
 
 
 def write(folder: str | Path, document: dict[str, Any]) -> None:
-    """Writes table.json and table.md into the folder."""
+    """Write table.json and table.md to the folder."""
     write_pages(folder, document, sheets(document))
 
 
 def write_pages(folder: str | Path, document: dict[str, Any], pages: list[Sheet]) -> None:
-    """A document and its sheets as table.json and table.md; a reader sees the old file or the new one, never a half."""
+    """Write a document and its sheets as table.json and table.md; a reader sees the old file or the new one."""
     numbers = json.dumps(_plain(document), indent=1, allow_nan=False)
     text = "\n\n".join(markdown(sheet) for sheet in pages)
     write_atomically(Path(folder) / "table.json", lambda file: file.write(f"{numbers}\n".encode()))
@@ -53,7 +54,7 @@ def write_pages(folder: str | Path, document: dict[str, Any], pages: list[Sheet]
 
 
 def compare(methods: list[Method], convention: str, measure: str) -> list[dict[str, Any]]:
-    """Paired tests of every pair of methods on the queries that both have, Holm-adjusted over the pairs."""
+    """Paired tests of every two methods on the queries that both have, Holm-adjusted over the pairs."""
     rows = []
     for a, b in tqdm(list(combinations(methods, 2)), desc="paired tests", delay=2, leave=False, disable=None):
         first, second = paired(a, b, convention, measure)
@@ -138,13 +139,13 @@ def _describe(method: Method, folds: list, shown: dict[str, list[str]]) -> dict[
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Over the chosen runs; None where a file does not tell."""
+    """Mean over the chosen runs; None if a file has no value."""
     told = [value for value in values if value is not None]
     return float(np.mean(told)) if len(told) == len(values) else None
 
 
 def _measures(method: Method, convention: str, names: list[str]) -> dict[str, Any] | None:
-    """One method under one convention: queries counted over the folds, and each measure; None if a run lacks it."""
+    """One method in one convention: queries over all folds, and each measure; None if a run lacks the convention."""
     runs = [runs[0] for runs in method.folds.values()]  # seeds share their fold's queries
     if any(convention not in run.test for run in runs):
         return None
@@ -158,7 +159,7 @@ def _measures(method: Method, convention: str, names: list[str]) -> dict[str, An
 
 
 def _measure(method: Method, convention: str, name: str) -> dict[str, Any] | None:
-    """Mean of the fold means, their deviation (n-1; over the seeds where there is one fold) and the pooled mean."""
+    """Mean of the fold means, their deviation (n-1; over the seeds if there is one fold) and the pooled mean."""
     means = method.fold_means(convention, name)
     if any(math.isnan(value) for value in means.values()):
         return None
@@ -171,7 +172,7 @@ def _measure(method: Method, convention: str, name: str) -> dict[str, Any] | Non
         if not abs(np.nanmean(values) - means[fold]) < 1e-4:
             raise ValueError(
                 f"{method.folds[fold][0].folder}: {convention}/{name} is {means[fold]:.6f} in results.json, but the "
-                f"per-query values have the mean {np.nanmean(values):.6f}. Run it again."
+                f"mean of the per-query values is {np.nanmean(values):.6f}. Run it again."
             )
     return {
         "mean": float(np.mean(list(means.values()))),
@@ -183,7 +184,7 @@ def _measure(method: Method, convention: str, name: str) -> dict[str, Any] | Non
 
 
 def _best(table: dict, convention: str) -> dict[str, dict[str, Any]]:
-    """For each measure the best method among those with all folds, and those not significantly different from it."""
+    """For each measure, the best method with all folds, and those that do not differ significantly from it."""
     rows = [method for method in table["methods"] if not method["missing_folds"]] or table["methods"]
     found = {}
     for measure in table["measures"][convention]:
@@ -204,11 +205,12 @@ def _not_different(name: str, tests: list[dict]) -> list[str]:
 def _check_names(kind: str, asked: list[str] | None, present: set[str]) -> None:
     unknown = [name for name in asked or [] if name not in present]
     if unknown:
-        raise ValueError(f"no run has the {kind} {', '.join(unknown)}; the files hold {', '.join(sorted(present))}")
+        names, choices = ", ".join(unknown), ", ".join(sorted(present))
+        raise ValueError(f"no run has the {kind} {names}: choose from {choices}")
 
 
 def _plain(value: Any) -> Any:
-    """nan and infinity as None: strict JSON has neither."""
+    """The value with None for nan and infinity, which strict JSON does not have."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -1,8 +1,10 @@
-"""Shows the table of a sweep: as Markdown for a file, with rich on a screen. Everything comes from the document."""
+"""The table of a sweep as text: Markdown in a file, rich on a screen; and what a single run prints at its end."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchrank.record import smaller_is_better
 from torchrank.report.significance import ALPHA
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ LEVEL = "≈"
 
 @dataclass
 class Sheet:
-    """One table of text; a cell in ** ** is bold."""
+    """A table of text; a cell in ** ** is bold."""
 
     title: str
     header: list[str] = field(default_factory=list)
@@ -24,7 +26,7 @@ class Sheet:
 
 
 def sheets(document: dict[str, Any]) -> list[Sheet]:
-    """Each data set's measures by convention, its paired tests and its chosen settings; then the unfinished runs."""
+    """The measures of each data set by convention, its paired tests and chosen settings; then the unfinished runs."""
     pages = []
     for table in document["tables"]:
         pages += [_measures(table, convention) for convention in table["measures"]]
@@ -32,12 +34,13 @@ def sheets(document: dict[str, Any]) -> list[Sheet]:
         pages.append(_chosen(table))
     if document["unfinished"]:
         names = document["unfinished"]
-        pages.append(Sheet(f"Runs without results, which take no part: {len(names)}", below=names))
+        pages.append(Sheet(f"Unfinished runs, left out: {len(names)}", below=names))
     return pages
 
 
 def markdown(sheet: Sheet) -> str:
-    """
+    """A sheet as Markdown.
+
     >>> print(markdown(Sheet("mq2008", ["method", "map"], [["listnet", "**0.47**"]], ["784 queries."])))
     ### mq2008
     <BLANKLINE>
@@ -55,7 +58,7 @@ def markdown(sheet: Sheet) -> str:
 
 
 def show(sheet: Sheet, console: "Console") -> None:
-    """Prints a sheet; cells break at their spaces where the screen is narrow, and nothing is cut off."""
+    """Print a sheet. On a narrow screen cells break at spaces; nothing is cut off."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -76,19 +79,10 @@ def show(sheet: Sheet, console: "Console") -> None:
 
 
 def _text(cell: str, terminal: bool) -> "Text":
-    """Bold on a terminal; a pipe cannot show it and keeps the stars."""
+    """Bold text on a terminal; in a pipe the asterisks stay."""
     from rich.text import Text
 
     return Text(cell.strip("*"), style="bold") if terminal and cell.startswith("**") else Text(cell)
-
-
-def smaller_is_better(measure: str) -> bool:
-    """Errors and losses; ERR is not an error.
-
-    >>> smaller_is_better("all_pairs_error"), smaller_is_better("err@10")
-    (True, False)
-    """
-    return measure.partition("@")[0].endswith(("error", "loss"))
 
 
 def _measures(table: dict, convention: str) -> Sheet:
@@ -105,9 +99,9 @@ def _measures(table: dict, convention: str) -> Sheet:
         sheet.rows.append([_method(method, table), *cells, *numbers])
     sheet.below = [*_counts(table, convention), _legend(table)]
     if "density" in told:
-        sheet.below[-1] += " Density: share of the weights that are not 0."
+        sheet.below[-1] += " Density: share of non-zero weights."
     if "steps" in told:
-        sheet.below[-1] += " Steps of the optimizer: rounds, where a ranker fits by rounds."
+        sheet.below[-1] += " Steps: optimizer steps, or rounds of a ranker that learns by rounds."
     if table["test_measure"] in names and table["comparisons"].get(convention):
         sheet.below[-1] += (
             f" {LEVEL}: {table['test_measure']} not significantly different from the best "
@@ -117,7 +111,7 @@ def _measures(table: dict, convention: str) -> Sheet:
 
 
 def _value(name: str, value: dict | None, best: dict | None) -> str:
-    """Mean, deviation and pooled mean of one method and measure, bold if best, marked if level with the best."""
+    """Mean, deviation and pooled mean of a method: bold if best, marked if not significantly different from it."""
     if value is None:
         return NOTHING
     deviation = "" if value["deviation"] is None else f" ±{value['deviation']:.4f}"
@@ -134,7 +128,7 @@ def _method(method: dict, table: dict) -> str:
 
 
 def _counts(table: dict, convention: str) -> list[str]:
-    """The convention in words, and how many queries it saw."""
+    """The convention in words, and the number of queries."""
     parts = {method["name"]: method["test"][convention] for method in table["methods"]}
     texts = {name: part["text"] if part else "not measured" for name, part in parts.items()}
     counts = {
@@ -146,7 +140,7 @@ def _counts(table: dict, convention: str) -> list[str]:
 
 
 def _agreed(texts: dict[str, str]) -> str:
-    """The text that all methods share; where they do not, each text with its methods."""
+    """The text that all methods share, or each text with its methods."""
     methods: dict[str, list[str]] = {}
     for name, text in texts.items():
         methods.setdefault(text, []).append(name)
@@ -177,7 +171,7 @@ def _tests(table: dict, convention: str) -> Sheet:
         pair = f"{test['a']} - {test['b']}"
         sheet.rows.append([pair, difference, str(test["queries"]), *values, _verdict(test, measure)])
     sheet.below = [
-        "Difference of the means over the queries that both have, folds pooled (a query of several folds counts once, "
+        "Difference of the means over the queries that both have, folds pooled (a query in several folds counts once, "
         "with its mean), seeds averaged; two-sided tests, "
         f"Holm over {len(tests)} {'pairs' if len(tests) > 1 else 'pair'}. "
         f"Verdict: Holm-adjusted randomisation p < {ALPHA}."
@@ -202,23 +196,23 @@ def _chosen(table: dict) -> Sheet:
             place = [NOTHING if chosen["fold"] is None else str(chosen["fold"]), str(chosen["seed"])]
             numbers = [_number(chosen["validation"]), _number(chosen["fit_seconds"], 1)]
             sheet.rows.append([method["name"], *place, settings or NOTHING, str(chosen["candidates"]), *numbers])
-    sheet.below = ["Of: how many settings were compared.", *(n for method in table["methods"] for n in _gaps(method))]
+    sheet.below = ["Of: the number of settings compared.", *(n for method in table["methods"] for n in _gaps(method))]
     return sheet
 
 
 def _gaps(method: dict) -> list[str]:
-    """What the sweep lacks for this method, said plainly."""
+    """Notes on what the sweep lacks for this method."""
     candidates = [chosen["candidates"] for chosen in method["chosen"]]
     folds, seeds = len(method["folds"]), len(method["seeds"])
     notes = []
     if method["missing_folds"]:
         notes.append(f"no result on fold {', '.join(map(str, method['missing_folds']))}.")
     if len(candidates) < folds * seeds:
-        notes.append(f"only {len(candidates)} of the {folds * seeds} pairs of {folds} folds and {seeds} seeds.")
+        notes.append(f"only {len(candidates)} of {folds * seeds} runs ({folds} folds, {seeds} seeds).")
     if min(candidates) < max(candidates):
         notes.append(f"chosen from {min(candidates)} settings in one fold and {max(candidates)} in another.")
     if unproved := sum(chosen.get("proved") is False for chosen in method["chosen"]):
-        notes.append(f"{unproved} of {len(candidates)} chosen fits ended before their certificate.")
+        notes.append(f"{unproved} of {len(candidates)} chosen fits stopped before their certificate.")
     return [f"{method['name']}: {note}" for note in notes]
 
 
@@ -232,3 +226,41 @@ def _p(value: float | None) -> str:
 
 def _row(cells: list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def show_run(results: dict[str, Any], folder: Path) -> None:
+    """Print the results of a run: its test measures (validation, if it was not tested), a row per convention."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(soft_wrap=True)
+    split = "test" if "test" in results else "val"  # test=false, or data without test lists
+    parts = results[split]
+    measures = list(dict.fromkeys(measure for part in parts.values() for measure in part["measures"]))
+    rows = [[name, *(_number(part["measures"].get(m)) for m in measures)] for name, part in parts.items()]
+    cells = [["convention", *measures], *rows]
+    width = sum(3 + max(map(len, column)) for column in zip(*cells, strict=True))
+    if width >= console.width:  # many measures: one per line
+        cells = [list(column) for column in zip(*cells, strict=True)]
+    table = Table(*cells[0], title=f"{results['name']} on {results['data']}, fold {results['fold']}, {split}")
+    for row in cells[1:]:
+        table.add_row(*row)
+    console.print(table)
+    for name, part in parts.items():
+        console.print(f"{name}: {part['text']}; {part['empty']} of {part['lists']} queries have no relevant document.")
+    for line in _remarks(results):
+        console.print(line)
+    selection, seconds, memory = results["selection"], results["seconds"], results["peak_memory_mb"]
+    peak = "" if memory is None else f", peak memory {memory:.0f} MB"
+    console.print(
+        f"{selection['measure']} {selection['value']:.4f}; data {seconds['data']:.1f} s, fit {seconds['fit']:.1f} s, "
+        f"evaluation {seconds['test']:.1f} s{peak}. Results in {folder}"
+    )
+
+
+def _remarks(results: dict[str, Any]) -> list[str]:
+    """What else the fit reports, one line each."""
+    lines = [] if results["certificate"] is None else [f"Certificate: {results['certificate']['text']}"]
+    if results["density"] is not None:
+        lines.append(f"Non-zero weights: {results['density']:.2%}")
+    return lines + [f"{name}: {value}" for name, value in results["findings"].items()]

@@ -1,10 +1,13 @@
-"""A drawn share of the lowest documents of each list."""
+"""Lists with fewer entries: a drawn share of the lowest documents, or the nearest neighbours of the query."""
 
 import torch
 from torch import Tensor
 
 from torchrank.data.batch import Batch, make_batch
 from torchrank.functional.ragged import dominating, list_ids, positions_within, ranks, segment_sum, to_offsets
+from torchrank.solvers.metric_scores import metric_scores
+
+IMPOSTORS = 3  # for each relevant neighbour
 
 
 def keep_negatives(
@@ -12,8 +15,8 @@ def keep_negatives(
 ) -> Batch:
     """The batch with a share of the documents at the lowest label of each list: max(1, round(share * number)) of them,
     drawn without replacement; all others stay. The draw depends on the seed and on the list's position in its set, not
-    on how lists are cut into batches. `lowest` is the lowest label where lists are compared with each other, `grades`
-    (N,) are the labels where those of the batch are not meant."""
+    on how lists are split into batches. `lowest` is the lowest label of all lists, if lists are compared with each
+    other; `grades` (N,) replace the labels of the batch."""
     grades = batch.labels if grades is None else grades
     above = dominating(grades, batch.offsets) if lowest is None else grades > lowest
     ids = list_ids(batch.offsets, len(batch.labels))
@@ -25,8 +28,24 @@ def keep_negatives(
     return narrow(batch, kept)
 
 
+def keep_nearest(batch: Batch, neighbours: int, threshold: float) -> Batch:
+    """Keep only the nearest entries of each query: `neighbours` relevant ones (label >= threshold) and three times as
+    many others, by the Euclidean distance of the (transformed) rows; among equal distances, the first. Follows LMNN's
+    target neighbours and impostors (Weinberger & Saul 2009): pairs far from the query, which no metric can order, are
+    removed.
+    """
+    scores = metric_scores(batch, torch.ones(batch.x.shape[1], dtype=torch.float64, device=batch.device))
+    relevant = batch.labels >= threshold
+
+    def among(these: Tensor) -> Tensor:
+        return ranks(torch.where(these, scores, -torch.inf), batch.offsets)
+
+    near = relevant & (among(relevant) <= neighbours)
+    return narrow(batch, near | (~relevant & (among(~relevant) <= IMPOSTORS * neighbours)))
+
+
 def narrow(batch: Batch, kept: Tensor) -> Batch:
-    """The batch with these entries (N,) only; lists that lose all of theirs are empty."""
+    """The batch with only the entries `kept` (N,); a list that loses all of its entries stays, as an empty one."""
     offsets = to_offsets(segment_sum(kept.long(), batch.offsets))
     rows = kept.nonzero().flatten()
     return make_batch(
@@ -41,7 +60,7 @@ def narrow(batch: Batch, kept: Tensor) -> Batch:
 
 
 def _mixed(numbers: Tensor) -> Tensor:
-    """Each integer as another one that looks random (splitmix64)."""
+    """Map each integer to another one that looks random (splitmix64)."""
     numbers = numbers * -7046029254386353131
     for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
         numbers = (numbers ^ ((numbers >> shift) & (2 ** (64 - shift) - 1))) * factor

@@ -1,4 +1,4 @@
-"""PAMIR's passive-aggressive steps on sampled triplets (Grangier & Bengio 2008): draw, difference of two rows, step."""
+"""PAMIR's passive-aggressive steps (Grangier & Bengio 2008): draw triplets, take differences of rows, make steps."""
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -9,36 +9,36 @@ import torch
 from torch import Tensor
 
 from torchrank.data.sparse import SparseRows
+from torchrank.errors import check_choice
 from torchrank.functional.ragged import partner_blocks, segment_sum
 
 SAMPLINGS = ("positive", "query", "pair")
-SMALLEST = 1e-4  # of the multiplier: the sum of the iterates loses as many digits as this has zeros
+SMALLEST = 1e-4  # smallest multiplier of the weights: the sum of the iterates loses four digits with it
 
 
 # ---- drawing ----------------------------------------------------------------------------------------------------
 
 
 def list_counts(labels: Tensor, offsets: Tensor, sampling: str = "positive") -> Tensor:
-    """How many of the equally likely choices of `sampling` each list has, (Q,): its entries that have a lower one
-    ("positive"), itself if it has any ("query"), its pairs of an entry and a lower one ("pair").
+    """The number of equally likely choices of `sampling` in each list (Q,): "positive" counts the entries that have a
+    lower one, "query" is 1 if there are any, "pair" counts the pairs of an entry and a lower one.
 
     >>> [list_counts(torch.tensor([0, 2, 1, 1, 1]), torch.tensor([0, 3, 5]), s).tolist() for s in SAMPLINGS]
     [[2, 0], [1, 0], [3, 0]]
     """
-    if sampling not in SAMPLINGS:
-        raise ValueError(f"unknown sampling {sampling!r}: choose one of {', '.join(SAMPLINGS)}")
+    check_choice(SAMPLINGS, sampling=sampling)
     _, partners, _ = partner_blocks(labels, offsets)
     counts = _first_choices(partners, offsets, sampling)
     return counts.clamp(max=1) if sampling == "query" else counts
 
 
 def _first_choices(partners: Tensor, offsets: Tensor, sampling: str) -> Tensor:
-    """Equally likely choices of the higher entry inside each list: by pairs, or by entries."""
+    """The number of equally likely choices of the higher entry in each list: its pairs, or its entries."""
     return segment_sum(partners if sampling == "pair" else (partners > 0).long(), offsets)
 
 
 def draw_lists(counts: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """`number` lists drawn with replacement, each as likely as its count.
+    """`number` lists drawn with replacement, with probabilities proportional to their counts.
 
     >>> draw_lists(torch.tensor([0, 5, 0]), 3, torch.Generator()).tolist()
     [1, 1, 1]
@@ -51,14 +51,14 @@ def draw_lists(counts: Tensor, number: int, generator: torch.Generator) -> Tenso
 def draw_pairs(
     labels: Tensor, offsets: Tensor, lists: Tensor, uniform: Tensor, sampling: str = "positive"
 ) -> tuple[Tensor, Tensor]:
-    """Two entries of each of `lists (S,)`, the first with the higher label, chosen by the numbers `uniform (S, 2)` of
-    [0, 1): the first uniformly of those that have a lower one, for "pair" as often as it has lower ones; the second
-    uniformly of the lower ones.
+    """Two entries of each of `lists (S,)`, the first with the higher label, chosen by numbers `uniform (S, 2)` from
+    [0, 1): the first uniformly among those that have a lower one, or for "pair" in proportion to how many they have;
+    the second uniformly among the lower ones.
 
     >>> draw_pairs(torch.tensor([0, 2, 1]), torch.tensor([0, 3]), torch.tensor([0, 0]), torch.tensor([[0, 0.6]] * 2))
     (tensor([1, 1]), tensor([0, 0]))
     """
-    order, partners, first = partner_blocks(labels, offsets)  # in this order those with a lower one stand first
+    order, partners, first = partner_blocks(labels, offsets)  # sorted: those with a lower one come first
     start, counts = offsets[lists], _first_choices(partners, offsets, sampling)
     choice = (uniform[:, 0] * counts[lists]).long()
     if sampling == "pair":
@@ -70,7 +70,7 @@ def draw_pairs(
 
 
 def differences(x: Tensor | SparseRows, first: Tensor, second: Tensor) -> Any:
-    """Rows x[first] - x[second] (S, D) in float64. Sparse rows are laid end to end: a column of both stands twice.
+    """Rows x[first] - x[second] (S, D) in float64. Sparse rows are concatenated, so a column of both occurs twice.
 
     >>> differences(torch.eye(2), torch.tensor([0]), torch.tensor([1]))
     tensor([[ 1., -1.]], dtype=torch.float64)
@@ -83,7 +83,7 @@ def differences(x: Tensor | SparseRows, first: Tensor, second: Tensor) -> Any:
 
 
 def in_order(parts: list, order: Tensor) -> Any:
-    """The rows `order` of the parts, all dense or all sparse, laid end to end.
+    """The rows `order` of the concatenated parts, which are all dense or all sparse.
 
     >>> in_order([torch.eye(2)[:1], torch.eye(2)[1:]], torch.tensor([1, 0]))
     tensor([[0., 1.],
@@ -98,7 +98,7 @@ def in_order(parts: list, order: Tensor) -> Any:
 
 
 class Passed(NamedTuple):
-    """Where a run of steps has led."""
+    """The result of several steps."""
 
     weights: Tensor  # (D,) after the last step
     total: Tensor  # (D,) sum of the weights after each step
@@ -107,13 +107,14 @@ class Passed(NamedTuple):
 
 @torch.no_grad()
 def passive_steps(rows: Tensor | SparseRows, weights: Tensor, *, C: float = 1.0, l2: float = 0.0) -> Passed:
-    """One step for each row v = x_i - x_j (S, D) in turn, to the weights that minimise
-    1/2 |w' - w|^2 + l2 |w'|^2 + C max(0, 1 - w'.v): PA-I where l2 = 0. In float64 on the CPU, whatever the device.
+    """Make one step for each row v = x_i - x_j (S, D) in turn, to the weights that minimise
+    1/2 |w' - w|^2 + l2 |w'|^2 + C max(0, 1 - w'.v), which is PA-I for l2 = 0. Runs in float64 on the CPU, whatever the
+    device.
 
     The weights are held as scale * u, and the sum of the iterates as total + passed * u - early, so that a step costs
-    the numbers of its row: with scales a_t and moves d_t, sum_t a_t u_t = sum_t d_t (a_t + a_(t+1) + ...). `passed` is
-    the sum of the scales so far, `early` the sum of the moves times the scales before them. That difference loses
-    digits as the scale falls, hence the new start at `SMALLEST`.
+    only the values of its row: with scales a_t and moves d_t, sum_t a_t u_t = sum_t d_t (a_t + a_(t+1) + ...). `passed`
+    is the sum of the scales so far, `early` the sum of the moves times the scales before them. That difference loses
+    digits as the scale falls, so it is reset at `SMALLEST`.
 
     >>> passive_steps(torch.tensor([[2.0, 0.0], [1.0, 1.0]]), torch.zeros(2), C=1.0).weights
     tensor([0.7500, 0.2500], dtype=torch.float64)
@@ -143,7 +144,7 @@ def passive_steps(rows: Tensor | SparseRows, weights: Tensor, *, C: float = 1.0,
 
 
 class _Dense:
-    """Rows one after the other: where their numbers stand, and the numbers."""
+    """Iterates over dense rows: the columns of a row, and its values."""
 
     def __init__(self, rows: Tensor):
         self.rows = rows.cpu().double().numpy()
@@ -152,12 +153,12 @@ class _Dense:
         return ((slice(None), row) for row in self.rows)
 
     def change(self, columns: Any, values: np.ndarray) -> tuple[np.ndarray, float]:
-        """The row at `columns`, and its squared norm."""
+        """What to add to the weights at `columns`, and the squared norm of the row."""
         return values, float(values.dot(values))
 
 
 class _Sparse:
-    """The same for sparse rows. A column may stand twice: `change` has its sum at both places, so that
+    """The same for sparse rows. A column may occur twice: `change` has its sum at both places, so that
     u[columns] += change adds it once."""
 
     def __init__(self, rows: SparseRows):
@@ -186,11 +187,11 @@ def passive_minibatches(
     l2: float = 0.0,
     reduce: Callable[[Tensor], Tensor] = lambda change: change,
 ) -> Passed:
-    """Steps on several rows at once: step s moves the weights to the mean of the points to which `passive_steps` would
-    go from them with each row alone. On any device; a step costs its rows and the weights.
+    """Make steps on several rows at once: step s moves the weights to the mean of the points that `passive_steps` would
+    reach with each row alone. Runs on any device; a step costs its rows and the weights.
 
-    Step s takes `rows[bounds[s]:bounds[s + 1]]`. Over several processes these are the rows of one of them, `reduce`
-    sums over all, and `sizes[s]` counts the rows of all.
+    Step s uses `rows[bounds[s]:bounds[s + 1]]`. With several processes these are the rows of this one, `reduce` sums
+    over all processes, and `sizes[s]` counts the rows of all.
 
     >>> passive_minibatches(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.zeros(2), [0, 2], [2]).weights
     tensor([0.2500, 0.5000], dtype=torch.float64)
@@ -209,7 +210,7 @@ def passive_minibatches(
 
 
 def squared_norms(rows: Tensor | SparseRows) -> Tensor:
-    """|v|^2 of each row (S,); a column of a sparse row that stands twice counts as its sum.
+    """|v|^2 of each row (S,); a column that occurs twice in a sparse row counts as its sum.
 
     >>> squared_norms(SparseRows(torch.tensor([1.0, 2.0, 5.0]), torch.tensor([3, 3, 0]), torch.tensor([0, 2, 3]), 4))
     tensor([ 9., 25.])
@@ -219,6 +220,6 @@ def squared_norms(rows: Tensor | SparseRows) -> Tensor:
     keys, order = torch.sort(rows.row_ids() * rows.num_features + rows.columns)
     values, new = rows.values[order], torch.ones_like(keys)
     new[1:] = keys[1:] != keys[:-1]
-    sums = torch.zeros_like(values).index_add(0, new.cumsum(0) - 1, values)  # as many as there can be; the rest stay 0
+    sums = torch.zeros_like(values).index_add(0, new.cumsum(0) - 1, values)  # unused places at the end stay 0
     owner = torch.zeros_like(keys).index_copy(0, new.cumsum(0) - 1, keys // rows.num_features)
     return rows.values.new_zeros(len(rows)).index_add(0, owner, sums.square())

@@ -1,16 +1,16 @@
-"""A query as one vector, the mean of its documents, and its nearest queries (Geng et al. 2008)."""
+"""Queries as vectors, each the mean of its documents, and their nearest queries (Geng et al. 2008)."""
 
 import torch
 from torch import Tensor
 
 from torchrank.functional.ragged import per_entry, ranks, segment_sum, wide
 
-BLOCK = 2**22  # distances made at once: 32 MB in float64
+BLOCK = 2**22  # distances computed at once: 32 MB in float64
 
 
 def query_vectors(x: Tensor, offsets: Tensor, *, top: int | None = None, reference: int | None = None) -> Tensor:
-    """Mean `(Q, D)`, in float64, of the rows `x (N, D)` of each list: of all, or of the `top` rows with the largest
-    values of the feature `reference`, of equal ones the first. A list without rows gives zeros.
+    """Means `(Q, D)`, in float64, of the rows `x (N, D)` of each list: of all rows, or of the `top` rows with the
+    largest values of the feature `reference`; among equal values, the first. A list without rows gives zeros.
 
     >>> x = torch.tensor([[1.0, 0.0], [3.0, 4.0], [2.0, 2.0]])
     >>> query_vectors(x, torch.tensor([0, 3]), top=2, reference=0)
@@ -24,8 +24,8 @@ def query_vectors(x: Tensor, offsets: Tensor, *, top: int | None = None, referen
 
 
 def nearest_queries(vectors: Tensor, others: Tensor, k: int, *, first: int | None = None) -> Tensor:
-    """Places in `others (Q', F)` of the k nearest to each of `vectors (Q, F)`, `(Q, k)`: nearest first, of equal
-    distances the first. With `first`, vector i is `others[first + i]` and comes first whatever its copies.
+    """Positions `(Q, k)` in `others (Q', F)` of the k nearest to each of `vectors (Q, F)`: nearest first, and equal
+    distances in their order. With `first`, vector i is `others[first + i]` and comes before all copies of itself.
 
     >>> nearest_queries(torch.tensor([[0.0], [3.0]]), torch.tensor([[4.0], [1.0], [2.0]]), 2)
     tensor([[1, 2],
@@ -35,7 +35,7 @@ def nearest_queries(vectors: Tensor, others: Tensor, k: int, *, first: int | Non
     step = max(1, BLOCK // max(1, len(others)))
     for begin in range(0, len(vectors), step):
         block = vectors[begin : begin + step]
-        distance = torch.cdist(block, others, compute_mode="donot_use_mm_for_euclid_dist")  # equal ones stay equal
+        distance = torch.cdist(block, others, compute_mode="donot_use_mm_for_euclid_dist")  # exact for equal vectors
         if first is not None:
             rows = torch.arange(len(block), device=block.device)
             distance[rows, first + begin + rows] = -1.0

@@ -1,19 +1,20 @@
 """Reads LETOR / svmlight files: MSLR-WEB, LETOR 3 and 4, Yahoo! LTRC, Istella, Yandex, libsvm with a side file.
 
-One row is one document: `label qid:ID index:value ... # comment`. The grammar, so that nobody has to guess:
-tokens are separated by white space, a comment runs from '#' to the line's end, blank lines do not count; numbers are
-decimal (`-1.5e3`, `.5`, `1.`; no `nan`, `inf`, `0x1`, `1_000`), indices are whole numbers from 1 in any order, each at
-most once in a row, and one that is absent is 0. A value becomes float32 as `numpy.float32(float(token))` would make it.
+One row is one document: `label qid:ID index:value ... # comment`. The exact grammar: tokens are separated by white
+space, a comment runs from '#' to the end of the line, and blank lines do not count. Numbers are decimal (`-1.5e3`,
+`.5`, `1.`; not `nan`, `inf`, `0x1`, `1_000`). Indices are integers from 1 in any order, each at most once in a row; the
+value of an absent index is 0. A value becomes float32 as by `numpy.float32(float(token))`.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import compress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,18 +26,15 @@ from torchrank.data.letor.form import LARGEST, Form, Rows
 from torchrank.data.letor.store import FeatureStore, Growing, reorder
 from torchrank.data.sets import RankingSet
 from torchrank.data.strings import Strings
+from torchrank.errors import DataError, DataWarning
 
-THREADS = 2  # one cuts lines while the engine, which has threads of its own, parses another block
+THREADS = 2  # one splits lines while the CSV engine, which has threads of its own, parses another block
 CHOICES = {
     "qid": ("token", "comment", "file"),
     "unjudged": ("error", "drop", "a number"),
     "missing": ("error", "a number"),
     "sentinel": ("error", "clip", "a number"),
 }
-
-
-class DataWarning(UserWarning):
-    """Something in the data was changed, with the number of places."""
 
 
 def read_letor(
@@ -50,29 +48,35 @@ def read_letor(
     missing: str | float = "error",
     sentinel: str | float = "error",
 ) -> RankingSet:
-    """The lists of a file, plain, gzip or zstd, in the order in which their queries first appear.
+    """Read the lists of a LETOR file. Comments become document ids; of `docid = X inc = 1` only X.
 
-    qid: where the query id stands: the `qid:` token, the comment (Yandex) or a side `file` of list lengths
-        (`query_file`, or the path with .query or .group added; queries are then numbered from 1).
-    num_features: a larger index is an error; without it the largest index counts.
-    sparse: `SparseRows` (True), a dense array (False), or by the share of present features: below 25% is sparse.
-    unjudged: what becomes of documents with label -1: "drop" them or give them a label, e.g. 0.
-    missing: the number that stands for `NULL`.
-    sentinel: the number that stands for values beyond float32 (Istella's 1.797e308 means "none"), e.g. 0; "clip" clips
-        them to float32's largest number, 3.4e38.
+    Args:
+        path: the file, plain or compressed by gzip or zstd.
+        qid: where the query id is: in the `qid:` "token", in the "comment" (Yandex), or in a side "file" of list
+            lengths, which numbers the queries from 1.
+        query_file: the side file; by default the path with .query or .group added.
+        num_features: the number of features, a larger index is an error; by default the largest index.
+        sparse: True for `SparseRows`, False for a dense array; by default sparse if less than 25% of the values are
+            present.
+        unjudged: what to do with documents of label -1: "drop" them, or a label for them such as 0.
+        missing: the value of `NULL`.
+        sentinel: the value of numbers beyond float32 (Istella's 1.797e308 means "none"), such as 0; "clip" clips them
+            to the largest float32, 3.4e38.
 
-    Comments become document ids, of `docid = X inc = 1` only X. What is changed is counted in a `DataWarning`; what is
-    wrong raises ValueError with file, line and token.
+    Returns:
+        The lists, in the order in which their queries first appear. Everything that was changed is counted in a
+        `DataWarning`; everything that is wrong raises a `DataError` with file, line and token.
 
-    >>> import tempfile
-    >>> with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-    ...     _ = file.write("2 qid:a 1:0.5 3:7 # first\\n0 qid:a 2:1 # second\\n1 qid:b 1:1\\n")
-    ...     file.flush()
-    ...     lists = read_letor(file.name)
-    >>> lists.x.tolist(), lists.labels.tolist(), lists.offsets.tolist()
-    ([[0.5, 0.0, 7.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]], [2.0, 0.0, 1.0], [0, 2, 3])
-    >>> list(lists.query_ids), list(lists.document_ids)
-    (['a', 'b'], ['first', 'second', ''])
+    Example:
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        ...     _ = file.write("2 qid:a 1:0.5 3:7 # first\\n0 qid:a 2:1 # second\\n1 qid:b 1:1\\n")
+        ...     file.flush()
+        ...     lists = read_letor(file.name)
+        >>> lists.x.tolist(), lists.labels.tolist(), lists.offsets.tolist()
+        ([[0.5, 0.0, 7.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]], [2.0, 0.0, 1.0], [0, 2, 3])
+        >>> list(lists.query_ids), list(lists.document_ids)
+        (['a', 'b'], ['first', 'second', ''])
     """
     path = Path(path)
     form = Form(qid, num_features, unjudged, missing, sentinel)
@@ -86,7 +90,12 @@ def read_letor(
     except MemoryError as error:
         if sparse:
             raise
-        raise ValueError(_too_large(path, form, gathered.features)) from error
+        raise DataError(_too_large(path, form, gathered.features)) from error
+
+
+def side_files(path: Path, options: Mapping[str, Any]) -> list[Path]:
+    """The other files on which the lists of a LETOR file depend, given the options of `read_letor`."""
+    return [side_file(path, options.get("query_file"))] if options.get("qid") == "file" else []
 
 
 def _check(form: Form, query_file: str | Path | None) -> None:
@@ -94,13 +103,13 @@ def _check(form: Form, query_file: str | Path | None) -> None:
         value = vars(form)[name]
         number = "a number" in choices and not isinstance(value, str) and abs(value) <= LARGEST
         if not number and (value not in choices or value == "a number"):
-            raise ValueError(f"{name}={value!r}: expected {' or '.join(choices)}")
+            raise ValueError(f"unknown {name}={value!r}: choose one of {', '.join(choices)}")
     if form.unjudged == -1:
-        raise ValueError(f"unjudged={form.unjudged}: expected drop or another label than -1, which means unjudged")
+        raise ValueError(f"unjudged must be drop or another label than -1, got {form.unjudged}")
     if form.num_features is not None and form.num_features < 1:
-        raise ValueError(f"num_features={form.num_features}: expected a number from 1, or None for the largest index")
+        raise ValueError(f"num_features must be >= 1, or None for the largest index, got {form.num_features}")
     if query_file is not None and form.qid != "file":
-        raise ValueError(f"query_file={str(query_file)!r} is only read with qid='file', but qid={form.qid!r}")
+        raise ValueError(f"query_file={str(query_file)!r} is read with qid=file only, got qid={form.qid}")
 
 
 def _too_large(path: Path, form: Form, features: FeatureStore) -> str:
@@ -110,13 +119,13 @@ def _too_large(path: Path, form: Form, features: FeatureStore) -> str:
     else:
         asking = f"{path}: num_features={width}"
     return (
-        f"{asking} asks for a dense array of {width} features by at least {features.num_rows} rows, {size:.1f} GiB, "
-        "which this machine cannot hold. Expected smaller indices, or set sparse=True (data.sparse=true)"
+        f"{asking} needs a dense array of {width} features by at least {features.num_rows} rows, {size:.1f} GiB, more "
+        "than the memory of this machine. Expected smaller indices, or set sparse=True (data.sparse=true)"
     )
 
 
 def _parsed(path: Path, form: Form) -> Iterator[tuple[Rows, float]]:
-    """Blocks of rows in order, and the share of the file up to their end; two blocks are parsed at a time."""
+    """Blocks of rows in order, each with the share of the file that is read; two blocks are parsed at a time."""
     total = path.stat().st_size
 
     def work(block: Block) -> tuple[Rows, int]:
@@ -146,9 +155,9 @@ class _Gathered:
         self.form = form
         self.features = FeatureStore(form.num_features, sparse)
         self.labels, self.query, self.judged = Growing(np.float32), Growing(np.int64), Growing(np.bool_)
-        self.numbers: dict[bytes, int] = {}  # query id -> place of its first appearance
-        self.documents: list[list[bytes] | int] = []  # ids of a block, or how many rows had none
-        self.dropped: set[bytes] = set()  # query ids of rows that were
+        self.numbers: dict[bytes, int] = {}  # query id -> its number, by first appearance
+        self.documents: list[list[bytes] | int] = []  # the ids of a block, or its number of rows without ids
+        self.dropped: set[bytes] = set()  # query ids of dropped rows
         self.filled = self.clipped = self.lost = 0  # values, values, queries
 
     def add(self, rows: Rows, share: float) -> None:
@@ -169,19 +178,20 @@ class _Gathered:
 
     def finish(self, path: Path, lengths: list[int] | None) -> RankingSet:
         if not self.judged.size:
-            raise ValueError(f"{path}: no rows in this file: expected lines like '2 qid:10 1:0.5 2:7'")
+            raise DataError(f"{path}: the file has no rows, expected lines like '2 qid:10 1:0.5 2:7'")
         query, ids = self._from_rows() if lengths is None else self._from_side_file(path, lengths)
         self._warn(path)
         if not len(query):
-            raise ValueError(f"{path}: all {self.judged.size} rows have label -1, so unjudged=drop leaves none")
+            raise DataError(f"{path}: all {self.judged.size} rows have label -1, so unjudged=drop leaves none")
         if not self.features.num_features:
-            raise ValueError(f"{path}: no feature in {len(query)} rows: expected rows like '2 qid:10 1:0.5 2:7'")
+            raise DataError(f"{path}: {len(query)} rows without any feature, expected lines like '2 qid:10 1:0.5 2:7'")
         x, labels, documents = self.features.finish(), torch.from_numpy(self.labels.filled), self._documents()
         if (query[1:] < query[:-1]).any():
             order = np.argsort(query, kind="stable")
             split = len(np.unique(query[1:][(np.diff(query) != 0) & _seen_before(query)[1:]]))
             _tell(
-                f"{path}: the rows of {split} of {len(ids)} queries are not contiguous; each was rejoined into one list"
+                f"{path}: the rows of {split} of {len(ids)} queries are not contiguous; they were joined into one list "
+                "per query"
             )
             query, x, labels = query[order], reorder(x, order), labels[torch.from_numpy(order)]
             documents = documents and [documents[i] for i in order]
@@ -201,9 +211,9 @@ class _Gathered:
 
     def _from_side_file(self, path: Path, lengths: list[int]) -> tuple[np.ndarray, list[bytes]]:
         if sum(lengths) != self.judged.size:
-            raise ValueError(
-                f"{path}: {self.judged.size} rows, but the {len(lengths)} list lengths of the side file sum to "
-                f"{sum(lengths)}: expected the same number"
+            raise DataError(
+                f"{path}: the file has {self.judged.size} rows, but the {len(lengths)} list lengths of the side file "
+                f"sum to {sum(lengths)}"
             )
         query = np.repeat(np.arange(len(lengths)), lengths)
         if self.form.unjudged == "drop":
@@ -221,12 +231,12 @@ class _Gathered:
     def _warn(self, path: Path) -> None:
         unjudged = self.judged.size - int(self.judged.filled.sum())
         if unjudged and self.form.unjudged == "drop":
-            lost = f", {self.lost} queries lost all their rows" if self.lost else ""
+            lost = f"; {self.lost} queries lost all their rows" if self.lost else ""
             _tell(f"{path}: {unjudged} of {self.judged.size} rows have label -1 and were dropped (unjudged=drop){lost}")
         elif unjudged:
             _tell(f"{path}: {unjudged} of {self.judged.size} rows have label -1 and got label {self.form.unjudged}")
         if self.filled:
-            _tell(f"{path}: {self.filled} values NULL were filled with {self.form.missing}")
+            _tell(f"{path}: {self.filled} NULL values were replaced by {self.form.missing} (missing)")
         if self.clipped:
             sentinel = self.form.sentinel
             became = f"clipped to {LARGEST:.7g}" if sentinel == "clip" else f"replaced by {sentinel}"

@@ -1,4 +1,4 @@
-"""From lines of LETOR / svmlight text to arrays, token by token: slow, and it says what is wrong and where."""
+"""From lines of LETOR / svmlight text to arrays, token by token: slow, but it says what is wrong and where."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import NoReturn
 import numpy as np
 
 from torchrank.data.letor.form import LARGEST, LARGEST_INDEX, NUMBER, Form, Rows, document_id, show, single
+from torchrank.errors import DataError
 
 Complain = Callable[[str], NoReturn]
 
 
 def parse_exact(block: bytes, form: Form, where: str, first_line: int) -> Rows:
-    """The same rows, one token at a time; the first thing that is wrong is raised with its line."""
+    """The rows of whole lines; the first error is raised with its line, counted from `first_line`."""
     labels, queries, documents, counts, columns, values = [], [], [], [], [], []
     filled = clipped = 0
     for number, line in enumerate(block.split(b"\n"), first_line):
@@ -48,7 +49,7 @@ def parse_exact(block: bytes, form: Form, where: str, first_line: int) -> Rows:
 
 def _complain(place: str) -> Complain:
     def wrong(message: str) -> NoReturn:
-        raise ValueError(f"{place}: {message}")
+        raise DataError(f"{place}: {message}")
 
     return wrong
 
@@ -59,8 +60,8 @@ def _exact_label(token: bytes, form: Form, wrong: Complain) -> float:
         wrong(f"label {show(token)}: expected a finite number as the first token of a row")
     if label == -1 and form.unjudged == "error":
         wrong(
-            f"label {show(token)} means that the document is unjudged: expected a judged one. Set unjudged=drop "
-            "(data.unjudged=drop) to leave such documents out, or unjudged=0 to count them as label 0"
+            f"label {show(token)} means that the document is unjudged, expected a judged one. Set unjudged=drop "
+            "(data.unjudged=drop) to drop such documents, or unjudged=0 to give them label 0"
         )
     return label
 
@@ -70,8 +71,8 @@ def _exact_query(tokens: list[bytes], comment: bytes, form: Form, wrong: Complai
         found = tokens[1] if len(tokens) > 1 else b""
         if not found.startswith(b"qid:") or len(found) == 4:
             wrong(
-                f"second token {show(found)}: expected the query as 'qid:ID'. If it stands in the comment set "
-                "qid=comment (data.qid=comment), if in a .query or .group file set qid=file (data.qid=file)"
+                f"second token {show(found)}: expected the query as 'qid:ID'. If it is in the comment, set qid=comment "
+                "(data.qid=comment); if in a .query or .group file, set qid=file (data.qid=file)"
             )
         return found[4:]
     if form.qid == "comment" and not comment.strip():
@@ -83,21 +84,21 @@ def _exact_index(token: bytes, form: Form, row: dict[int, float], wrong: Complai
     """The column, counted from 0, and the text of the value."""
     index, colon, text = token.partition(b":")
     if index == b"qid":
-        wrong(f"token {show(token)}: expected index:value; with qid={form.qid} a row has no other qid: token")
+        wrong(f"token {show(token)}: expected index:value; with qid={form.qid} a row cannot have another qid: token")
     if not colon or not index.isdigit():
-        wrong(f"token {show(token)}: expected index:value with a whole number from 1 as index")
+        wrong(f"token {show(token)}: expected index:value with an integer index from 1")
     number = int(index) if len(index.lstrip(b"0")) < 11 else LARGEST_INDEX + 1
     if number == 0:
-        wrong(f"token {show(token)}: expected an index from 1: indices count from 1, a zero-based file must be shifted")
+        wrong(f"token {show(token)}: expected an index from 1; a zero-based file must be shifted by 1")
     if number > LARGEST_INDEX:
         wrong(f"token {show(token)}: expected an index of at most {LARGEST_INDEX}")
     if number > form.last_index:
         wrong(
-            f"token {show(token)}: index {number} is larger than the number of features {form.last_index}, which is "
-            f"that of the training file unless data.num_features is set; set data.num_features={number} or more"
+            f"token {show(token)}: index {number} is larger than the number of features {form.last_index}, that of the "
+            f"training file unless data.num_features is set: set data.num_features={number} or more"
         )
     if number - 1 in row:
-        wrong(f"token {show(token)}: index {number} stands twice in this row, expected each index once")
+        wrong(f"token {show(token)}: index {number} occurs twice in this row, expected each index once")
     return number - 1, text
 
 
@@ -107,7 +108,7 @@ def _exact_value(text: bytes, token: bytes, form: Form, wrong: Complain) -> tupl
         if form.missing == "error":
             wrong(
                 f"token {show(token)}: expected a number. Set missing=0 (data.missing=0), or another number, "
-                "to fill the NULLs of this file"
+                "to replace the NULLs of this file"
             )
         return float(form.missing), True, False
     if not NUMBER.fullmatch(text):
@@ -118,7 +119,7 @@ def _exact_value(text: bytes, token: bytes, form: Form, wrong: Complain) -> tupl
     if form.sentinel == "error":
         wrong(
             f"token {show(token)}: the value does not fit float32 (largest {LARGEST:.7g}); Istella writes 1.797e308 "
-            "for a missing feature. Set sentinel=0 (data.sentinel=0), or another number, to put it in their place, or "
-            "sentinel=clip to clip such values to the largest"
+            "for a missing feature. Set sentinel=0 (data.sentinel=0), or another number, to replace such values, or "
+            "sentinel=clip to clip them to the largest"
         )
     return float(np.copysign(LARGEST, value) if form.sentinel == "clip" else form.sentinel), False, True

@@ -1,8 +1,8 @@
-"""From lines of LETOR / svmlight text to arrays, fast: it refuses what it is not sure of.
+"""From lines of LETOR / svmlight text to arrays, fast: it refuses everything unusual.
 
 All `index:value` tokens of a block go through a CSV engine as lines `index,value`. Engines are lenient, so every byte
-that has no place in a number is first made unreadable, and the number of colons must equal the number of rows that come
-back. A block that is refused is read again by `letor_exact`, which finds the error and its line.
+that cannot be part of a number is first made unreadable, and the number of colons must equal the number of rows that
+come back. A block that is refused is read again by `letor/exact.py`, which finds the error and its line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import polars as pl
 from torchrank.data.letor.exact import parse_exact
 from torchrank.data.letor.form import LARGEST, NUMBER, Form, Rows, document_id, single
 
-SPACE, NUMERIC = b" \t\r\v\f\n", b"0123456789+-.eENUL"  # the letters are those of NULL
+SPACE, NUMERIC = b" \t\r\v\f\n", b"0123456789+-.eENUL"  # the letters also spell NULL
 CSV = bytes(10 if c in SPACE else 44 if c == ord(":") else c if c in NUMERIC else ord("!") for c in range(256))
 
 
@@ -27,7 +27,7 @@ def parse(block: bytes, form: Form, where: str, first_line: int) -> Rows:
 
 
 def parse_fast(block: bytes, form: Form) -> Rows | None:
-    """The rows, or None when anything is unusual: then `parse_exact` decides."""
+    """The rows; None if anything is unusual, for `parse_exact` to decide."""
     lines = _cut(block, form.heads)
     if lines is None:
         return None
@@ -42,13 +42,13 @@ class _Lines(NamedTuple):
     """The parts of the lines that are not blank."""
 
     labels: list[bytes]
-    seconds: list[bytes]  # the second token, where the query stands, if there are two before the features
+    seconds: list[bytes]  # the second token, which holds the query, if two tokens come before the features
     features: list[bytes]
     comments: list[bytes]
 
 
 def _cut(block: bytes, heads: int) -> _Lines | None:
-    """Keeps texts only: thousands of small lists would keep the garbage collector busy, a fifth of the whole time."""
+    """The parts as texts only: thousands of small lists would cost a fifth of the time in the garbage collector."""
     lines = _Lines([], [], [], [])
     comment, commented = b"", b"#" in block
     for line in block.split(b"\n"):
@@ -71,7 +71,7 @@ def _cut(block: bytes, heads: int) -> _Lines | None:
 
 
 class _Labels(dict):
-    """Each label that was seen and its number; a file has few, so nearly all are looked up."""
+    """The number of each label seen so far; a file has few labels, so nearly all are looked up."""
 
     def __missing__(self, token: bytes) -> float:
         self[token] = float(token) if NUMBER.fullmatch(token) else np.nan
@@ -86,7 +86,7 @@ def _labels(tokens: list[bytes], form: Form) -> np.ndarray | None:
 
 
 def _queries(lines: _Lines, form: Form) -> list[bytes] | None:
-    """The query id of each row, nothing for a side file; None where one is missing."""
+    """The query id of each row, [] with a side file; None if one is missing."""
     if form.qid == "comment":
         queries = [comment.strip() for comment in lines.comments]
         return queries if all(queries) else None
@@ -96,7 +96,7 @@ def _queries(lines: _Lines, form: Form) -> list[bytes] | None:
 
 
 def _tokens(features: list[bytes], form: Form) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, int] | None:
-    """Counts (R,), columns (T,), values (T,) and how many were filled and clipped."""
+    """Counts (R,), columns (T,), values (T,), and how many values were filled and clipped."""
     text = b"\n".join([*features, b""]).translate(CSV)
     commas = np.frombuffer(text, dtype=np.uint8) == ord(",")
     filled = text.count(b",NULL\n") if form.missing != "error" and b"N" in text else 0
@@ -107,7 +107,7 @@ def _tokens(features: list[bytes], form: Form) -> tuple[np.ndarray, np.ndarray, 
         return None
     columns, values = found[0], single(found[1])
     clipped = 0
-    if not np.isfinite(values).all():  # the engine knows no nan here: its letters are unreadable
+    if not np.isfinite(values).all():  # infinite, never nan: the letters of "nan" were made unreadable
         if form.sentinel == "error":
             return None
         beyond = np.isinf(values)
@@ -124,10 +124,10 @@ def _tokens(features: list[bytes], form: Form) -> tuple[np.ndarray, np.ndarray, 
 
 
 def _full_width(features: list[bytes], columns: np.ndarray) -> int:
-    """D when every row has the indices 1..D in order, otherwise 0.
+    """D if every row has the indices 1..D in order, otherwise 0.
 
-    The indices of all R rows are 1..D, R times over, and every row begins with a 1: as there are R of them, each row
-    has one and so ends with D. This saves counting the tokens of each row.
+    The indices of all R rows are 1..D, R times over, and every row begins with a 1. There are R ones, so each row has
+    exactly one and ends with D. This saves counting the tokens of each row.
     """
     width, rest = divmod(len(columns), max(len(features), 1))
     if rest or not width or not all(feature.startswith(b"1:") for feature in features):
@@ -136,10 +136,10 @@ def _full_width(features: list[bytes], columns: np.ndarray) -> int:
 
 
 def _engine(text: bytes, count: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Indices (T,) and values (T,) of lines `index,value` with `count` commas in all; None when any is in doubt.
+    """Indices (T,) and values (T,) of lines `index,value` with `count` commas in total; None if any is in doubt.
 
-    Every row that is kept has an index and a value, so it has a comma; as there are no more commas than rows, it has
-    just one, and a row that was left out has none: it was blank, from a run of spaces.
+    Every row that is kept has an index and a value, so it has a comma. There are as many commas as rows, so it has
+    exactly one, and a row that was left out has none: it was blank, from a run of spaces.
     """
     if not count:
         return None if text else (np.empty(0, np.int32), np.empty(0))
@@ -157,7 +157,7 @@ def _engine(text: bytes, count: int) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def _ascending(counts: np.ndarray, columns: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Columns and values with the columns of each row ascending; None when a column stands twice in a row."""
+    """Columns and values with the columns of each row ascending; None if a column occurs twice in a row."""
     starts = np.cumsum(counts)[:-1]
     rising = columns[1:] > columns[:-1]
     rising[starts[(starts > 0) & (starts < len(columns))] - 1] = True

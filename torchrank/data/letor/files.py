@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from torchrank.data.letor.form import show
+from torchrank.errors import DataError
 
 BLOCK = 4 << 20
 GZIP, ZSTD, BOM = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xef\xbb\xbf"
@@ -24,9 +25,9 @@ class Block(NamedTuple):
 
 
 def read_blocks(path: Path, size: int = BLOCK) -> Iterator[Block]:
-    """The file in blocks that end at a line's end; gzip and zstd are known by their first bytes, a BOM is left out."""
+    """The file in blocks of whole lines, without a BOM; gzip and zstd are recognised by their first bytes."""
     with path.open("rb") as raw:
-        pieces: list[bytes] = []  # a line that is longer than a block
+        pieces: list[bytes] = []  # of a line that is longer than a block
         line = 1
         for chunk in _chunks(raw, size, path):
             cut = chunk.rfind(b"\n") + 1
@@ -48,7 +49,7 @@ def _chunks(raw: BinaryIO, size: int, path: Path) -> Iterator[bytes]:
     except (OSError, EOFError, zlib.error) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk, not the data
-        raise ValueError(f"{path}: the compressed data is damaged or cut off: {error}. Fetch the file again") from error
+        raise DataError(f"{path}: the compressed data is damaged or truncated: {error}. Get the file again") from error
 
 
 def _plain(raw: BinaryIO | gzip.GzipFile, size: int) -> Iterator[bytes]:
@@ -62,11 +63,11 @@ def _gzip(raw: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def _zstd(raw: BinaryIO, size: int) -> Iterator[bytes]:
-    """Frame by frame: the stream reader of zstandard takes a file that was cut off for a whole one."""
+    """The text frame by frame: the stream reader of zstandard accepts a truncated file."""
     try:
         import zstandard
     except ImportError as error:
-        raise ValueError("a .zst file needs the package zstandard: pip install 'torchrank[zstd]'") from error
+        raise ImportError("reading .zst files needs zstandard: pip install 'torchrank[zstd]'") from error
     frame = None
     rest = b""
     while chunk := rest or raw.read(size >> 2):
@@ -84,9 +85,9 @@ def _zstd(raw: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def side_file(path: Path, query_file: str | Path | None) -> Path:
-    """The file with the list lengths: the one named, or `path` with .query (LightGBM) or .group (XGBoost) added.
+    """The file with the list lengths: the given one, or `path` with .query (LightGBM) or .group (XGBoost) added.
 
-    Of a compressed file `rank.train.gz` also `rank.train.query` and `rank.train.group`.
+    For a compressed file `rank.train.gz` it may also be `rank.train.query` or `rank.train.group`.
     """
     if query_file is not None:
         return Path(query_file)
@@ -95,14 +96,14 @@ def side_file(path: Path, query_file: str | Path | None) -> Path:
     for side in sides:
         if side.is_file():
             return side
-    raise ValueError(
-        f"{path}: qid=file needs the list lengths beside it, one number per line: expected a file named "
-        f"{' or '.join(side.name for side in sides)}, found none"
+    raise FileNotFoundError(
+        f"{path}: qid=file needs the list lengths in a file beside it, one number per line. Not found: "
+        f"{' or '.join(side.name for side in sides)}"
     )
 
 
 def line_with(path: Path, index: int) -> int:
-    """The first line, from 1, of a row with this index; 0 if there is none."""
+    """The line, from 1, of the first row with this index; 0 if there is none."""
     token = re.compile(rb"\s0*%d:" % index)
     for block in read_blocks(path):
         for line, text in enumerate(block.text.split(b"\n"), block.first_line):
@@ -112,13 +113,13 @@ def line_with(path: Path, index: int) -> int:
 
 
 def read_lengths(path: Path) -> list[int]:
-    """The list lengths of a .query or .group file, one whole number per line."""
+    """The list lengths of a .query or .group file, one integer per line."""
     lengths = []
     for block in read_blocks(path):
         for line, text in enumerate(block.text.split(b"\n"), block.first_line):
             token = text.strip()
             if token and not (token.isdigit() and 0 < len(token) < 19 and int(token) > 0):
-                raise ValueError(f"{path}, line {line}: list length {show(token)}: expected one whole number from 1")
+                raise DataError(f"{path}, line {line}: list length {show(token)}: expected one integer >= 1")
             if token:
                 lengths.append(int(token))
     return lengths

@@ -1,4 +1,4 @@
-"""What the two ways of parsing LETOR text share: the options, the rows they return, and the grammar of the pieces."""
+"""What the two parsers of LETOR text share: the options, the rows they return, and the grammar of the tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DOCUMENT = re.compile(rb"docid\s*=\s*(\S+)")
 
 @dataclass(frozen=True)
 class Form:
-    """What `read_letor` was told about the file."""
+    """The options of `read_letor` that describe the file."""
 
     qid: str = "token"
     num_features: int | None = None
@@ -26,44 +26,46 @@ class Form:
 
     @property
     def heads(self) -> int:
-        """Tokens before the features."""
+        """The number of tokens before the features."""
         return 2 if self.qid == "token" else 1
 
     @property
     def last_index(self) -> int:
+        """The largest index that is allowed."""
         return LARGEST_INDEX if self.num_features is None else self.num_features
 
 
 class Rows(NamedTuple):
-    """Rows of a block; the features of row r are the next `counts[r]` of `columns` and `values`."""
+    """The rows of a block; the features of row r are the next `counts[r]` of `columns` and `values`."""
 
     labels: np.ndarray  # (R,) float32
-    queries: list[bytes] | None  # None: they stand in a side file
+    queries: list[bytes] | None  # None: they are in a side file
     documents: list[bytes] | None  # None: no comments
     counts: np.ndarray  # (R,) int64
     columns: np.ndarray  # (T,) int32, from 0, ascending in each row
     values: np.ndarray  # (T,) float32
-    filled: int  # NULLs that were replaced
-    clipped: int  # values beyond float32 that were clipped or replaced
+    filled: int  # number of NULLs that were replaced
+    clipped: int  # number of values beyond float32 that were clipped or replaced
 
 
 def document_id(comment: bytes) -> bytes:
-    """LETOR's `docid = X inc = ...` gives X, any other comment is the id itself.
+    """The document id in a comment: X in LETOR's `docid = X inc = ...`, otherwise the whole comment.
 
-    >>> document_id(b"docid = GX000-00-0000000 inc = 1 prob = 0.0246906"), document_id(b" page 7 ")
-    (b'GX000-00-0000000', b'page 7')
+    Example:
+        >>> document_id(b"docid = GX000-00-0000000 inc = 1 prob = 0.0246906"), document_id(b" page 7 ")
+        (b'GX000-00-0000000', b'page 7')
     """
     found = DOCUMENT.match(comment.strip())
     return found[1] if found else comment.strip()
 
 
 def show(token: bytes) -> str:
-    """A token as it is quoted in a message: readable, on one line, not longer than 60 characters."""
+    """A token as messages quote it: readable, on one line, at most 60 characters long."""
     text = ascii(token.decode(errors="backslashreplace"))
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def single(numbers: np.ndarray | list[float]) -> np.ndarray:
-    """float32 as numpy rounds it, infinite where it does not fit."""
+    """The numbers in float32, rounded by numpy; infinite if they do not fit."""
     with np.errstate(over="ignore", under="ignore"):
         return np.asarray(numbers, dtype=np.float64).astype(np.float32)

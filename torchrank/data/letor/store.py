@@ -1,4 +1,4 @@
-"""Where rows of unknown number and width are gathered, in little more memory than the result needs."""
+"""Gathers rows of unknown number and width in little more memory than the result needs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,25 @@ from torchrank.data.sparse import SparseRows
 
 SPARSE_BELOW = 0.25  # share of present features, for the result
 HELD_DENSE_ABOVE, HELD_SPARSE_BELOW = 0.5, 0.4  # while reading; at 0.5 both forms take the same memory
-CHUNK = 1 << 22  # places converted at a time
-MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else sys.maxsize  # bytes
+CHUNK = 1 << 22  # cells converted at a time
+
+
+def _physical_memory() -> int:
+    """Bytes of memory of this machine; no limit where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows, or a system without these names
+        return sys.maxsize
+
+
+MACHINE = _physical_memory()
 
 
 class Growing:
-    """An array that grows at its end. Room is made for the whole file at once: memory nobody wrote to costs nothing.
+    """An array that grows at its end. It allocates room for the whole file at once: untouched memory costs nothing.
 
-    Where that was not enough, and to widen or shrink it, the room is resized, which moves no large array: so do not
-    keep what `extend` or `filled` gave over such a call.
+    If that was not enough, and to widen or shrink it, the room is resized, which moves no large array. So do not keep
+    what `extend` or `filled` returned across such a call.
     """
 
     def __init__(self, dtype: type, *width: int):
@@ -31,24 +41,26 @@ class Growing:
         self.size = 0
 
     def extend(self, count: int, share: float) -> np.ndarray:
-        """The next `count` places, to be filled; `share` of the file is read after them."""
+        """The next `count` cells, for the caller to fill; `share` is the part of the file that is read then."""
         start, self.size = self.size, self.size + count
         expected = max(self.size, int(self.size / max(share, 1e-3) * (1.2 if share < 1 else 1)))
         if not start:
             self.room = np.empty((expected, *self.room.shape[1:]), self.room.dtype)
         elif self.size > len(self.room):
-            self._resize(min(expected, self.size + self.size // 4), *self.room.shape[1:])  # this room is written to
+            self._resize(min(expected, self.size + self.size // 4), *self.room.shape[1:])  # resizing touches memory
         return self.room[start : self.size]
 
     def append(self, block: np.ndarray, share: float) -> None:
+        """Add a block at the end."""
         self.extend(len(block), share)[:] = block
 
     def shrink(self, size: int) -> None:
+        """Keep the first `size` cells and free the others."""
         self.size = size
         self._resize(size, *self.room.shape[1:])
 
     def widen(self, width: int) -> None:
-        """More columns, which are 0. The last rows move first, so that none is written over before it has moved."""
+        """Add columns of zeros. The last rows move first, so that none is overwritten before it has moved."""
         narrow = self.room.shape[1]
         self._resize(self.size, width)
         for start, stop in reversed([*_chunks(self.size, width)]):
@@ -61,15 +73,16 @@ class Growing:
 
     @property
     def filled(self) -> np.ndarray:
+        """The array without the spare room."""
         return self.room[: self.size]
 
 
 class FeatureStore:
-    """Features of all rows: dense, or sparse where less than 25% are present.
+    """The features of all rows: dense, or sparse if less than 25% are present.
 
-    On the way they are held in the form that takes less memory, whatever the result will be. Between two changes of
-    the form the file must have grown by a good part, so that no file makes it go to and fro; what is changed is given
-    back chunk by chunk, the last rows first, so that the two forms are never there at once.
+    While reading, they are held in the form that takes less memory, whatever the result will be. Two thresholds keep
+    the form from changing back and forth. A conversion frees its source chunk by chunk, the last rows first, so that
+    both forms are never in memory as a whole.
     """
 
     def __init__(self, num_features: int | None, sparse: bool | None):
@@ -85,7 +98,7 @@ class FeatureStore:
         return 4 * self.num_rows * self.num_features
 
     def add(self, rows: Rows, share: float) -> None:
-        """MemoryError when the caller wants a dense array that this machine cannot hold."""
+        """Add a block; MemoryError if the caller wants a dense array that does not fit into this machine."""
         if not self.fixed:
             self.num_features = max(self.num_features, int(rows.columns.max(initial=-1)) + 1)
         self.num_rows += len(rows.counts)
@@ -101,7 +114,7 @@ class FeatureStore:
         scatter(self.dense.extend(len(rows.counts), share), rows.counts, rows.columns, rows.values)
 
     def finish(self) -> Tensor | SparseRows:
-        """All rows; without a choice of the caller the share of present features decides."""
+        """All rows, dense or sparse as the caller chose, otherwise by the share of present features."""
         sparse = self.present < SPARSE_BELOW * self.num_rows * self.num_features if self.sparse is None else self.sparse
         if sparse and self.dense is not None:
             self._to_sparse(self.dense, 1.0)
@@ -114,7 +127,7 @@ class FeatureStore:
         return SparseRows(values, columns, bounds, self.num_features)
 
     def _choose(self, share: float) -> None:
-        """The form for what is held, before room is made for rows that may be wider."""
+        """Choose the form that is held, before there is room for new rows, which may be wider."""
         places = self.num_rows * self.num_features
         if self.dense is None and not self.sparse and self.present > HELD_DENSE_ABOVE * places:
             self._to_dense(share)
@@ -125,7 +138,7 @@ class FeatureStore:
         self.values, self.columns, self.counts = Growing(np.float32), Growing(np.int32), Growing(np.int64)
 
     def _add_sparse(self, counts: np.ndarray, columns: np.ndarray, values: np.ndarray, share: float) -> None:
-        """A zero that is written out is the same as none, so none is kept."""
+        """Add rows to the sparse form, without explicit zeros."""
         if not values.all():
             kept = values != 0
             counts = np.bincount(np.repeat(np.arange(len(counts)), counts)[kept], minlength=len(counts))
@@ -162,15 +175,15 @@ class FeatureStore:
 
 
 def _chunks(num_rows: int, width: int) -> Iterator[tuple[int, int]]:
-    """First and last row, exclusively, of parts of about `CHUNK` places."""
+    """The first row, and the row after the last one, of parts of about `CHUNK` cells."""
     step = max(1, CHUNK // max(width, 1))
     for start in range(0, num_rows, step):
         yield start, min(start + step, num_rows)
 
 
 def scatter(room: np.ndarray, counts: np.ndarray, columns: np.ndarray, values: np.ndarray) -> None:
-    """Write rows of (column, value) into `room` (R, D), zero elsewhere; columns ascend in each row."""
-    if values.size == room.size:  # as many as there are places, each once: all places in order
+    """Write rows of (column, value) into `room` (R, D), zeros elsewhere; columns ascend in each row."""
+    if values.size == room.size:  # every cell has a value, in order
         room[:] = values.reshape(room.shape)
         return
     room[:] = 0
@@ -179,7 +192,7 @@ def scatter(room: np.ndarray, counts: np.ndarray, columns: np.ndarray, values: n
 
 
 def reorder(x: Tensor | SparseRows, order: np.ndarray) -> Tensor | SparseRows:
-    """The rows in another order; dense ones in place, a few columns at a time."""
+    """The rows in another order; dense rows are reordered in place, a few columns at a time."""
     if isinstance(x, SparseRows):
         return x[torch.from_numpy(order)]
     rows = x.numpy()

@@ -12,13 +12,15 @@ import torch
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
 
-from torchrank.data.corpus import CorpusSet, SameClass
+from torchrank.data.relevance import SameClass
+from torchrank.data.sets import RankingSet
 from torchrank.data.sources.download import Link, fetch
 from torchrank.data.sources.tables import SCIKIT_LEARN, Points, read_scikit_learn, read_table
+from torchrank.errors import DataError, DataWarning
 
 
 class Source(NamedTuple):
-    """A known set of points: its files, where they may lie below `data.root`, where they come from."""
+    """A known set of points: its files, where they may be below `data.root`, and where they come from."""
 
     page: str
     folders: tuple[str, ...]
@@ -80,28 +82,38 @@ def load_points(
     val_fraction: float = 0.2,
     validate: str = "held_out",
     download: bool = False,
-) -> dict[str, CorpusSet]:
+) -> dict[str, RankingSet]:
     """Training points rank each other; validation and test points rank the training points. Label 1: same class.
 
-    `source` is a name of `SOURCES` or of `SCIKIT_LEARN`, or one or more csv, npz (x, y) or mat (fea, gnd) files below
-    `root`; `test` are the files of a fixed test part. `label` is the class column of a csv file: "last" (the default),
-    "first" or its name; `header` says whether its line 1 names the columns, where that cannot be seen.
-    `test_fraction` is a share of all points (not used with test files), `val_fraction` of those that remain; both are
-    stratified by class. A share of 0 leaves that set out. Each `fold` 1, 2, ... is a new split.
-    `validate="leave_one_out"` holds no points out (`val_fraction` is not used): val is train, whose points rank each
-    other, so that the kNN error on it is the leave-one-out error.
+    Args:
+        source: a name of `SOURCES` or of `SCIKIT_LEARN`; or one or more csv, npz (x, y) or mat (fea, gnd) files.
+        root: the folder of the files; by default the current one.
+        test: the files of a fixed test part.
+        label: the class column of csv files: "last" (the default), "first" or its name.
+        header: whether line 1 of csv files names the columns; by default its cells decide.
+        fold: the number of the random split, 1, 2, ...
+        seed: draws the splits.
+        test_fraction: the share of all points for testing, stratified by class; 0 for none. Not used with test files.
+        val_fraction: the share of the other points for validation, stratified by class; 0 for none.
+        validate: "held_out" holds out points for validation. "leave_one_out" holds out none (`val_fraction` is not
+            used): val is train, whose points rank each other, so that its kNN error is the leave-one-out error.
+        download: fetch the files that are missing.
 
-    >>> sets = load_points("iris", fold=2)
-    >>> {name: len(part) for name, part in sets.items()}, sets["test"].lengths[:2].tolist()
-    ({'train': 96, 'val': 24, 'test': 30}, [96, 96])
+    Returns:
+        The sets "train", "val" and "test", those that have points.
+
+    Example:
+        >>> sets = load_points("iris", fold=2)
+        >>> {name: len(part) for name, part in sets.items()}, sets["test"].lengths[:2].tolist()
+        ({'train': 96, 'val': 24, 'test': 30}, [96, 96])
     """
     for option, share in (("data.test_fraction", test_fraction), ("data.val_fraction", val_fraction)):
         if not 0 <= share < 1:
-            raise ValueError(f"{option}={share} must be at least 0 and below 1")
+            raise ValueError(f"{option} must be >= 0 and < 1, got {share}")
     if validate not in ("held_out", "leave_one_out"):
-        raise ValueError(f"unknown data.validate={validate!r}: choose held_out or leave_one_out")
+        raise ValueError(f"unknown data.validate={validate!r}: choose one of held_out, leave_one_out")
     if not isinstance(fold, Integral) or fold < 1:
-        raise ValueError(f"data.fold={fold}: the random splits are numbered 1, 2, ...")
+        raise ValueError(f"data.fold must be an integer >= 1, got {fold}")
     training, testing = _read_source(source, root, test, download, label=label, header=header)
     x, classes = (np.concatenate(parts) for parts in zip(*training, *testing, strict=True))
     class_names, codes = np.unique(classes, return_inverse=True)
@@ -112,40 +124,42 @@ def load_points(
     parts["val"] = rest[stratified(codes[rest], val_fraction if validate == "held_out" else 0, rng)]
     train = np.setdiff1d(rest, parts["val"])
     if len(train) < 2:
-        raise ValueError(f"{source}: {len(train)} of {len(x)} points are left for training; lower the fractions")
+        raise DataError(f"{source}: only {len(train)} of {len(x)} points are left for training: lower the fractions")
     names = tuple(str(name) for name in class_names)
     for part, rows in parts.items():
         if unknown := np.setdiff1d(codes[rows], codes[train]).tolist():
             found = f"{np.isin(codes[rows], unknown).sum()} of {len(rows)} {part} points"
             told = ", ".join(names[code] for code in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
-            rank_zero_warn(f"{source}: {found} are of classes without a training point, so no vote is right: {told}")
+            text = f"{found} belong to classes without training points ({told}): they will always be misclassified."
+            rank_zero_warn(f"{source}: {text}", category=DataWarning)
     sets = _sets(torch.from_numpy(x), torch.from_numpy(codes), names, train, parts)
     return sets if validate == "held_out" else {"train": sets["train"], "val": sets["train"], **sets}
 
 
 def _sets(
     x: Tensor, codes: Tensor, names: tuple[str, ...], train: np.ndarray, parts: dict[str, np.ndarray]
-) -> dict[str, CorpusSet]:
-    """The training points as the one corpus of all sets; query ids are the points' numbers in their files, from 0."""
+) -> dict[str, RankingSet]:
+    """The sets, with the training points as their corpus. Query ids number the points of all files from 0."""
     corpus, corpus_classes, own = x[train], codes[train], torch.arange(len(train))
-    relevance = SameClass(corpus_classes, corpus_classes, names)
-    sets = {"train": CorpusSet(corpus, corpus, relevance, own=own, query_ids=train.astype(str), name="train")}
+    relevance = SameClass(corpus_classes, corpus_classes, names, own)
+    sets = {"train": RankingSet(corpus, relevance, queries=corpus, query_ids=train.astype(str), name="train")}
     for name in ("val", "test"):
         rows = parts[name]
         if len(rows):
             relevance = SameClass(codes[rows], corpus_classes, names)
-            sets[name] = CorpusSet(corpus, x[rows], relevance, query_ids=rows.astype(str), name=name)
+            sets[name] = RankingSet(corpus, relevance, queries=x[rows], query_ids=rows.astype(str), name=name)
     return sets
 
 
 def stratified(classes: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
-    """Sorted positions of floor(fraction * n) points; each class gives its share, rounded up or down.
+    """Sorted positions of floor(fraction * n) points; each class contributes its share, rounded up or down.
 
-    Every n/k-th point of the points sorted by class, in random order inside a class, from a random start.
+    It takes every n/k-th point, from a random start, of the points sorted by class, in random order inside a class.
 
-    >>> classes = np.repeat([0, 1, 2], [50, 30, 20])
-    >>> np.bincount(classes[stratified(classes, 0.2, np.random.default_rng(0))])
-    array([10,  6,  4])
+    Example:
+        >>> classes = np.repeat([0, 1, 2], [50, 30, 20])
+        >>> np.bincount(classes[stratified(classes, 0.2, np.random.default_rng(0))])
+        array([10,  6,  4])
     """
     size = int(fraction * len(classes) + 1e-9)
     shuffled = rng.permutation(len(classes))
@@ -163,10 +177,10 @@ def _read_source(
     label: str | None,
     header: bool | None,
 ) -> tuple[list[Points], list[Points]]:
-    """Points of the training files and of the test files."""
+    """The points of the training files, and of the test files."""
     names = _listed(source)
     if test is not None and names[0] in (*SOURCES, *SCIKIT_LEARN):
-        raise ValueError(f"data.source={names[0]} has its own test part: data.test is for files of your own")
+        raise ValueError(f"data.test is for your own files, not for data.source={names[0]}")
     if names[0] in SCIKIT_LEARN:
         return [read_scikit_learn(names[0])], []
     known = SOURCES.get(names[0], Source("", ("",), names, _listed(test)))
@@ -176,7 +190,7 @@ def _read_source(
     points = [read_table(path, label=label or known.label, header=header) for path in paths]
     for path, (x, _) in zip(paths, points, strict=True):
         if x.shape[1] != points[0][0].shape[1]:
-            raise ValueError(f"{path} has {x.shape[1]} features, {paths[0]} has {points[0][0].shape[1]}")
+            raise DataError(f"{path} has {x.shape[1]} features, but {paths[0]} has {points[0][0].shape[1]}")
     return points[: len(known.files)], points[len(known.files) :]
 
 
@@ -185,7 +199,7 @@ def _listed(names: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _download(names: tuple[str, ...], known: Source, base: Path) -> None:
-    """Fetch the files that are not there yet."""
+    """Fetch the files that are missing."""
     folders = [base / folder for folder in known.folders]
     files = (*known.files, *known.test_files)
     if not known.links and not all(any((folder / name).is_file() for folder in folders) for name in files):
@@ -201,7 +215,7 @@ def _find(name: str, root: str | Path | None, known: Source, names: tuple[str, .
             return base / folder / name
     if known.page:
         links = " (data.download=true fetches it)" if known.links else ""
-        advice = f"Get it from {known.page}{links} and say data.root=FOLDER, where FOLDER/{name} is the file."
+        advice = f"Get it from {known.page}{links} and set data.root=FOLDER, where FOLDER/{name} is the file."
     else:
-        advice = f"data.source is a file below data.root, or one of {', '.join((*SOURCES, *SCIKIT_LEARN))}."
-    raise FileNotFoundError(f"points {', '.join(names)}: no file {base / name} (data.root={root}). {advice}")
+        advice = f"data.source must be a file below data.root, or one of {', '.join((*SOURCES, *SCIKIT_LEARN))}."
+    raise FileNotFoundError(f"points {', '.join(names)}: not found: {base / name} (data.root={root}). {advice}")

@@ -1,7 +1,7 @@
-"""Gaussian classes with covariances of their own: made-up points on which one metric is not enough.
+"""Gaussian classes with covariances of their own: synthetic points for which one metric is not enough.
 
-Each class has a centre and a random ellipsoid around it; which directions tell it from its neighbours differs from
-class to class, so a metric for each class beats one for all. Further features are noise, the same for every class.
+Each class has a centre and a random ellipsoid around it. The directions that tell a class from its neighbours differ
+from class to class, so a metric for each class beats one for all. Further features are noise, the same for every class.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from torchrank.data.corpus import CorpusSet, SameClass
-from torchrank.data.options import check_least
+from torchrank.data.relevance import SameClass
+from torchrank.data.sets import RankingSet
+from torchrank.data.synthetic import check_least
 
 CENTRE_SCALE, NOISE_SCALE = 2.2, 2.0  # standard deviations of the centres and of the noise features
 SHORTEST, LONGEST = 0.3, 4.0  # range of the standard deviations along the axes of a class, log-uniform
@@ -27,15 +28,22 @@ def load_gaussian(
     queries_per_class: int = 8,
     fold: int = 1,
     seed: int = 0,
-) -> dict[str, CorpusSet]:
-    """Points of `centres` classes in `informative + noise` features; every query ranks the training points.
+) -> dict[str, RankingSet]:
+    """Points of Gaussian classes; every query point ranks the training points. Label 1: same class.
 
-    Label 1: same class. Training points rank each other; val and test have `queries_per_class` points of their own.
-    Each `fold` 1, 2, ... is a new world, drawn anew from `seed`: folds are independent repetitions.
+    Args:
+        centres: the number of classes.
+        informative: features that tell the classes apart.
+        noise: features that do not.
+        train_per_class: training points of each class; they rank each other.
+        queries_per_class: points of each class in val and in test.
+        fold: the number of the world, 1, 2, ...: folds are independent repetitions.
+        seed: draws the worlds.
 
-    >>> sets = load_gaussian(centres=4)
-    >>> {name: len(part) for name, part in sets.items()}, sets["train"].num_features, sets["test"].lengths[:2].tolist()
-    ({'train': 120, 'val': 32, 'test': 32}, 20, [120, 120])
+    Example:
+        >>> sets = load_gaussian(centres=4)
+        >>> {name: len(part) for name, part in sets.items()}, sets["test"].num_features, sets["test"].lengths[0]
+        ({'train': 120, 'val': 32, 'test': 32}, 20, np.int64(120))
     """
     check_least(
         centres=(centres, 2),
@@ -63,7 +71,7 @@ class GaussianClasses:
     noise: int  # further features
 
     def draw(self, per_class: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """As many float32 points of each class, in random order, and their classes."""
+        """`per_class` float32 points of each class, in random order, and their classes."""
         count, informative = self.centres.shape
         classes = random.permutation(np.repeat(np.arange(count), per_class))
         x = random.standard_normal((len(classes), informative + self.noise))
@@ -77,9 +85,10 @@ class GaussianClasses:
 def make_classes(count: int, informative: int, noise: int, random: np.random.Generator) -> GaussianClasses:
     """Draw centres from N(0, 2.2^2 I) and covariances Q diag(s^2) Q': Q uniform on the rotations, log s uniform.
 
-    >>> world = make_classes(3, 5, 2, np.random.default_rng(0))
-    >>> world.centres.shape, world.factors.shape
-    ((3, 5), (3, 5, 5))
+    Example:
+        >>> world = make_classes(3, 5, 2, np.random.default_rng(0))
+        >>> world.centres.shape, world.factors.shape
+        ((3, 5), (3, 5, 5))
     """
     centres = CENTRE_SCALE * random.standard_normal((count, informative))
     q, r = np.linalg.qr(random.standard_normal((count, informative, informative)))
@@ -90,16 +99,16 @@ def make_classes(count: int, informative: int, noise: int, random: np.random.Gen
 
 def _sets(
     drawn: dict[str, tuple[np.ndarray, np.ndarray]], class_names: tuple[str, ...], fold: int
-) -> dict[str, CorpusSet]:
-    """The training points as the one corpus of all sets; query ids number the points of all sets of a fold from 0."""
+) -> dict[str, RankingSet]:
+    """The sets, with the training points as their corpus. Query ids number the points of all sets of a fold from 0."""
     corpus, corpus_classes = map(torch.from_numpy, drawn["train"])
     sets, first = {}, 0
     for name, (x, classes) in drawn.items():
-        sets[name] = CorpusSet(
+        own = torch.arange(len(corpus)) if name == "train" else None
+        sets[name] = RankingSet(
             corpus,
-            corpus if name == "train" else torch.from_numpy(x),
-            SameClass(torch.from_numpy(classes), corpus_classes, class_names),
-            own=torch.arange(len(corpus)) if name == "train" else None,
+            SameClass(torch.from_numpy(classes), corpus_classes, class_names, own),
+            queries=corpus if name == "train" else torch.from_numpy(x),
             query_ids=[f"{fold}-{number}" for number in range(first, first + len(x))],
             name=name,
         )

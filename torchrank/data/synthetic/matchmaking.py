@@ -1,8 +1,8 @@
-"""Made-up people who rank the candidates proposed to them: query vectors and candidates are different people.
+"""Synthetic people who rank the candidates proposed to them: query vectors and candidates are different people.
 
 A stand-in for the matchmaking data of McFee & Lanckriet (ICML 2010): a person is a vector of traits, every query has a
-short list of candidates of its own, and few of them are a match. Who matches is decided by a hidden metric: the
-distance of query and candidate in a few mixtures of the informative traits, blurred. All other traits are noise.
+short list of candidates of its own, and few of them match. A hidden metric decides who matches: the distance of query
+and candidate in a few mixtures of the informative traits, plus noise. All other traits are noise.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from torchrank.data.options import check_least
 from torchrank.data.sets import RankingSet
+from torchrank.data.synthetic import check_least
 from torchrank.data.synthetic.music import correlated_noise
 
 MATCHED = 0.3  # share of the candidates of a list that match
-BLUR = 0.5  # of the squared distances, in their own standard deviations
+BLUR = 0.5  # noise of the squared distances, in their own standard deviations
 RANK = 4  # mixtures of traits that matter
 
 
@@ -28,14 +28,22 @@ def load_matchmaking(
     fold: int = 1,
     seed: int = 0,
 ) -> dict[str, RankingSet]:
-    """Lists of about `candidates` people (half to one and a half times) for `queries` in train and test, half in val.
+    """People as queries, each with a list of candidates, of whom 3 of 10 match (label 1).
 
-    Label 1: a match, 3 of 10 candidates in each list. Nobody is in two sets, and no candidate is a query. Each `fold`
-    1, 2, ... has new people, `seed` draws the hidden metric too.
+    Nobody is in two sets, and no candidate is a query.
 
-    >>> sets = load_matchmaking(queries=10)
-    >>> {name: len(part) for name, part in sets.items()}, sets["val"].num_features, sets["val"].has_queries
-    ({'train': 10, 'val': 5, 'test': 10}, 36, True)
+    Args:
+        queries: queries in train and in test; val has half as many.
+        candidates: the mean length of a list; lists are between half and one and a half times as long.
+        informative: traits that matter.
+        noise: traits that do not.
+        fold: the number of the sample of people, 1, 2, ...
+        seed: draws the people and the hidden metric.
+
+    Example:
+        >>> sets = load_matchmaking(queries=10)
+        >>> {name: len(part) for name, part in sets.items()}, sets["val"].num_features, sets["val"].has_queries
+        ({'train': 10, 'val': 5, 'test': 10}, 36, True)
     """
     check_least(
         queries=(queries, 1), candidates=(candidates, 2), informative=(informative, 1), noise=(noise, 0), fold=(fold, 1)
@@ -49,10 +57,11 @@ def load_matchmaking(
 
 
 def hidden_mixtures(informative: int, random: np.random.Generator) -> np.ndarray:
-    """L (4, informative) of the metric L'L, rows of falling weight.
+    """L (4, informative) of the metric L'L, with rows of decreasing weight.
 
-    >>> hidden_mixtures(6, np.random.default_rng(0)).shape
-    (4, 6)
+    Example:
+        >>> hidden_mixtures(6, np.random.default_rng(0)).shape
+        (4, 6)
     """
     weights = 0.7 ** np.arange(min(RANK, informative))
     return weights[:, None] * random.standard_normal((len(weights), informative)) / np.sqrt(informative)

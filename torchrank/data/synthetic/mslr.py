@@ -1,10 +1,10 @@
-"""Made-up data in the shape of MSLR-WEB30K: the embedded default, so that everything runs without a download.
+"""Synthetic data in the shape of MSLR-WEB30K: the default data set, so that everything runs without a download.
 
-Behind every document stand independent normal numbers, one per feature. Its relevance is a sum of a part that is the
-same for all queries (a global linear ranker finds it), a part that depends on the type of the query (only a local
-method finds it), an ease of the query and noise; four thresholds turn it into a grade with MSLR's frequencies. What is
-observed are monotone images of these numbers: heavy tails, counts, many zeros, all in different units. Some features
-are noisy copies of others, some belong to the query alone and hint at its type, the rest mean nothing.
+A document has hidden independent normal numbers, one per feature. Its relevance is the sum of a part that is the same
+for all queries (a global linear ranker finds it), a part that depends on the type of the query (only a local method
+finds it), the ease of the query, and noise; four thresholds turn it into a grade with MSLR's frequencies. The observed
+features are monotone functions of the hidden numbers: heavy tails, counts, many zeros, all in different units. Some
+features are noisy copies of others, some belong to the query alone and hint at its type, the rest mean nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from torchrank.data.options import check_least
+from torchrank.data.relevance import Explicit
 from torchrank.data.sampler import ranges
 from torchrank.data.sets import RankingSet
+from torchrank.data.synthetic import check_least
 
 GRADES = (0.514, 0.325, 0.134, 0.019, 0.008)  # shares of the grades 0..4 in MSLR-WEB30K
 SHARED, LOCAL, EASE, NOISE = 0.40, 0.25, 0.05, 0.30  # shares of the variance of relevance
@@ -35,16 +36,27 @@ def synthetic_splits(
     fold: int = 1,
     seed: int = 0,
 ) -> dict[str, RankingSet]:
-    """Train, val and test (60, 20 and 20%) of one world: 31,531 queries have the shape of MSLR-WEB30K.
+    """Synthetic train, val and test sets (60, 20 and 20% of the queries), with lists of 1 to 1251 documents.
 
-    Lists have 1 to 1251 documents. Same seed, same bytes, whatever the number of threads. Each `fold` 1, 2, ... is a
-    new world.
+    The same seed gives the same bytes, whatever the number of threads.
 
-    >>> {part: len(lists) for part, lists in synthetic_splits(20, mean_length=10.0).items()}
-    {'train': 12, 'val': 4, 'test': 4}
+    Args:
+        num_queries: queries of all three sets; 31,531 have the shape of MSLR-WEB30K.
+        num_features: features of a document, at least 8.
+        mean_length: the mean number of documents of a list.
+        num_types: types of queries, on which relevance depends.
+        fold: the number of the world, 1, 2, ...: folds are independent repetitions.
+        seed: draws the worlds.
+
+    Returns:
+        The sets "train", "val" and "test".
+
+    Example:
+        >>> {part: len(lists) for part, lists in synthetic_splits(20, mean_length=10.0).items()}
+        {'train': 12, 'val': 4, 'test': 4}
     """
     if num_queries < 3:
-        raise ValueError(f"{num_queries} queries cannot be split into train, val and test: give at least 3")
+        raise ValueError(f"data.num_queries must be >= 3, for train, val and test, got {num_queries}")
     check_least(num_types=(num_types, 1), fold=(fold, 1))
     world = make_world(num_features, num_types, np.random.default_rng((seed, 0, fold - 1)))
     val = max(1, round(0.2 * num_queries))
@@ -59,14 +71,14 @@ def synthetic_splits(
 
 @dataclass(frozen=True)
 class World:
-    """What the splits have in common. Columns are given by number; every feature has exactly one role."""
+    """What the splits have in common. Columns are numbers of features; every feature has exactly one role."""
 
     num_features: int
     shared: np.ndarray  # columns that matter to every query
     shared_weights: np.ndarray  # (shared,)
     local: np.ndarray  # columns that matter in a way that depends on the type
     local_weights: np.ndarray  # (types, local)
-    spread: np.ndarray  # (types, local) standard deviation: a type's own columns vary more, so its cloud shows it
+    spread: np.ndarray  # (types, local) standard deviations: a type's own columns vary more, so its cloud shows it
     query_level: np.ndarray  # columns with one value per query
     centres: np.ndarray  # (types, query_level)
     copies: np.ndarray  # columns that repeat `sources` with noise
@@ -79,11 +91,12 @@ class World:
 def make_world(num_features: int, num_types: int, random: np.random.Generator) -> World:
     """Draw the directions, the types and the observed scales of a world."""
     if num_features < 8 or num_types < 1:
-        raise ValueError(f"a world needs 8 features and 1 type, got {num_features} and {num_types}")
+        found = f"{num_features} and {num_types}"
+        raise ValueError(f"data.num_features must be >= 8 and data.num_types >= 1, got {found}")
     sizes = np.cumsum([num_features // 5, num_features // 3, num_features // 12 + 1, num_features // 5])
     shared, local, query_level, copies, _ = np.split(random.permutation(num_features), sizes)
     own = random.random((num_types, len(local))) < 0.5
-    own[:, 0] = True  # no type without a direction
+    own[:, 0] = True  # every type has a direction
     kinds = random.choice(4, num_features, p=(0.35, 0.25, 0.25, 0.15))
     return World(
         num_features,
@@ -103,7 +116,7 @@ def make_world(num_features: int, num_types: int, random: np.random.Generator) -
 
 
 def draw(world: World, ids: list[str], mean_length: float, random: np.random.Generator, *, name: str) -> RankingSet:
-    """A list for each id; only the array of all rows and one chunk are in memory."""
+    """A set with a list for each id; only the array of all rows and one chunk are in memory."""
     num_queries = len(ids)
     lengths = draw_lengths(num_queries, mean_length, random)
     offsets = np.concatenate(([0], np.cumsum(lengths)))
@@ -122,11 +135,12 @@ def draw(world: World, ids: list[str], mean_length: float, random: np.random.Gen
         relevance = hidden_relevance(world, x[chunk], types[lists]) + ease[lists] + noise
         labels[chunk] = np.searchsorted(thresholds, relevance)
         observe(world, x[chunk], types[lists], values[lists])
-    return RankingSet(*map(torch.from_numpy, (x, labels, offsets)), query_ids=ids, name=name, num_grades=len(GRADES))
+    rows, grades, bounds = map(torch.from_numpy, (x, labels, offsets))
+    return RankingSet(rows, Explicit(grades, bounds, num_grades=len(GRADES)), query_ids=ids, name=name)
 
 
 def draw_lengths(num_queries: int, mean_length: float, random: np.random.Generator) -> np.ndarray:
-    """Log-normal lengths, and every fiftieth list short, cut to 1..1251."""
+    """Log-normal lengths, with about every fiftieth list short, clipped to 1..1251."""
     spread = 0.7
     lengths = np.exp(np.log(mean_length) - spread**2 / 2 + spread * random.standard_normal(num_queries))
     short = random.random(num_queries) < 0.02
@@ -135,7 +149,7 @@ def draw_lengths(num_queries: int, mean_length: float, random: np.random.Generat
 
 
 def hidden_relevance(world: World, rows: np.ndarray, types: np.ndarray) -> np.ndarray:
-    """The part of relevance that the features explain. By einsum: BLAS would sum in an order that threads decide."""
+    """The part of relevance that the features explain. By einsum, since the sums of BLAS depend on its threads."""
     shared = np.einsum("nd,d->n", rows[:, world.shared], world.shared_weights)
     return shared + np.einsum("nd,nd->n", rows[:, world.local], world.local_weights[types])
 

@@ -1,10 +1,10 @@
-"""Made-up songs of artists: a stand-in for music similarity by collaborative filtering, with its relevance and noise.
+"""Synthetic songs of artists: a stand-in for music similarity by collaborative filtering, with its relevance and noise.
 
 The protocol of McFee, Barrington & Lanckriet (ISMIR 2010) and Lim, McFee & Lanckriet (ICML 2013): two artists are
-similar as far as the same users listen to them, and the relevant songs of a song are those of the ten artists most
-similar to its own. That is neither mutual nor transitive. Songs are known by features alone. Here a song is its
-artist's style with a deviation, seen through mixed features of different scales; further features are noise, correlated
-among themselves. Artists are split, not songs, so that no artist of a test song was ever seen.
+similar if the same users listen to them, and the relevant songs of a song are those of the ten artists most similar to
+its own. This is neither mutual nor transitive. A ranker sees the features of songs only. Here a song is the style of
+its artist with a deviation, seen through mixed features of different scales; further features are correlated noise.
+Artists are split, not songs, so that no artist of a test song was seen before.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from torchrank.data.corpus import CorpusSet, Judged
-from torchrank.data.options import check_least
+from torchrank.data.relevance import Judged
+from torchrank.data.sets import RankingSet
+from torchrank.data.synthetic import check_least
 
 STYLES, GENRES = 8, 12  # dimensions of style, and groups of artists in it
 SONG, BLUR = 0.5, 0.5  # deviation of a song from its artist's style, and of its features from what they show
-ACTIVE = -3.0  # a user listens to an artist that means nothing to him with probability 1 / (1 + e^3)
+ACTIVE = -3.0  # a user listens to an artist of no interest with probability 1 / (1 + e^3)
 SHARES = {"train": 0.4, "val": 0.3, "test": 0.3}  # of the artists
 
 
@@ -33,16 +34,26 @@ def load_music(
     noise: int = 32,
     fold: int = 1,
     seed: int = 0,
-) -> dict[str, CorpusSet]:
-    """Songs of `artists` in `informative + noise` features; every query ranks the songs of the training artists.
+) -> dict[str, RankingSet]:
+    """Songs as queries, each of which ranks the songs of the training artists.
 
-    Relevant are the songs of the `top` training artists most similar to the artist of the query (cosine of their
-    listeners) and, for training songs, the other songs of the artist itself. Each `fold` 1, 2, ... splits the artists
-    anew, 40% train, 30% val, 30% test; `seed` draws the world.
+    The songs of the `top` training artists most similar to the artist of the query (cosine of their listeners) are
+    relevant; for training songs also the other songs of the artist itself.
 
-    >>> sets = load_music(artists=50)
-    >>> {name: len(part) for name, part in sets.items()}, sets["test"].num_features, sets["train"].num_grades
-    ({'train': 53, 'val': 45, 'test': 47}, 48, 2)
+    Args:
+        artists: the number of artists: 40% train, 30% val, 30% test.
+        songs_per_artist: the mean number of songs of an artist.
+        users: the number of listeners.
+        top: similar artists whose songs are relevant.
+        informative: features that show the style.
+        noise: features that do not.
+        fold: the number of the split of the artists, 1, 2, ...
+        seed: draws the songs and the splits.
+
+    Example:
+        >>> sets = load_music(artists=50)
+        >>> {name: len(part) for name, part in sets.items()}, sets["test"].num_features, sets["train"].num_grades
+        ({'train': 53, 'val': 45, 'test': 47}, 48, 2)
     """
     check_least(
         artists=(artists, 5),
@@ -59,7 +70,7 @@ def load_music(
     parts = {"train": order[:val], "val": order[val:test], "test": order[test:]}
     corpus = np.flatnonzero(np.isin(world.artist, parts["train"]))
     if top >= len(parts["train"]):
-        raise ValueError(f"data.top={top} of {len(parts['train'])} training artists: raise data.artists")
+        raise ValueError(f"data.top must be < {len(parts['train'])}, the number of training artists, got {top}")
     return {name: _songs(world, part, parts["train"], corpus, top, name) for name, part in parts.items()}
 
 
@@ -77,16 +88,17 @@ def make_songs(
 ) -> Songs:
     """Draw styles, listeners and features.
 
-    >>> world = make_songs(20, 3.0, 100, 6, 4, np.random.default_rng(0))
-    >>> world.x.shape[1], world.similarity.shape, bool((np.diag(world.similarity) > 0.999).all())
-    (10, (20, 20), True)
+    Example:
+        >>> world = make_songs(20, 3.0, 100, 6, 4, np.random.default_rng(0))
+        >>> world.x.shape[1], world.similarity.shape, bool((np.diag(world.similarity) > 0.999).all())
+        (10, (20, 20), True)
     """
     genres = random.standard_normal((GENRES, STYLES))
     styles = genres[random.integers(GENRES, size=artists)] + 0.6 * random.standard_normal((artists, STYLES))
     tastes = random.standard_normal((users, STYLES))
-    liking = tastes @ styles.T + ACTIVE + random.standard_normal(artists)  # popular artists have listeners everywhere
+    liking = tastes @ styles.T + ACTIVE + random.standard_normal(artists)  # some artists are popular everywhere
     listens = random.random((users, artists)) < 1 / (1 + np.exp(-liking))
-    listens[random.integers(users, size=artists), np.arange(artists)] = True  # nobody is heard by nobody
+    listens[random.integers(users, size=artists), np.arange(artists)] = True  # every artist has a listener
     norms = np.sqrt(listens.sum(0))
     similarity = (listens.T.astype(np.float64) @ listens) / np.outer(norms, norms)
     artist = np.repeat(np.arange(artists), 1 + random.poisson(songs_per_artist - 1, artists))
@@ -100,18 +112,19 @@ def make_songs(
 
 
 def correlated_noise(rows: int, features: int, random: np.random.Generator) -> np.ndarray:
-    """Normal features of variance about 1 that depend on each other, as half as many hidden ones mix into them.
+    """Correlated normal features of variance about 1: mixtures of half as many hidden ones, plus noise.
 
-    >>> correlated_noise(3, 4, np.random.default_rng(0)).shape
-    (3, 4)
+    Example:
+        >>> correlated_noise(3, 4, np.random.default_rng(0)).shape
+        (3, 4)
     """
     hidden = max(1, features // 2)
     mixing = random.standard_normal((hidden, features)) / np.sqrt(hidden)
     return 0.8 * random.standard_normal((rows, hidden)) @ mixing + 0.6 * random.standard_normal((rows, features))
 
 
-def _songs(world: Songs, part: np.ndarray, training: np.ndarray, corpus: np.ndarray, top: int, name: str) -> CorpusSet:
-    """The songs of the artists `part` as queries over the rows `corpus`."""
+def _songs(world: Songs, part: np.ndarray, training: np.ndarray, corpus: np.ndarray, top: int, name: str) -> RankingSet:
+    """The songs of the artists `part` as queries that rank the rows `corpus`."""
     songs = np.flatnonzero(np.isin(world.artist, part))
     near = most_similar(world.similarity, training, top)  # (artists, artists)
     if name == "train":
@@ -119,23 +132,26 @@ def _songs(world: Songs, part: np.ndarray, training: np.ndarray, corpus: np.ndar
     relevant = near[world.artist[songs]][:, world.artist[corpus]]  # (Q, n)
     own = np.where(np.isin(songs, corpus), np.searchsorted(corpus, songs), len(corpus))
     relevant[np.flatnonzero(own < len(corpus)), own[own < len(corpus)]] = False
-    return CorpusSet(
+    rows, counts = np.nonzero(relevant)[1], relevant.sum(1)
+    return RankingSet(
         torch.from_numpy(world.x[corpus]),
-        torch.from_numpy(world.x[songs]),
-        Judged.make(np.nonzero(relevant)[1], np.ones(relevant.sum()), relevant.sum(1)),
-        own=torch.from_numpy(own),
+        Judged.make(rows, np.ones(len(rows)), counts, len(corpus), torch.from_numpy(own)),
+        queries=torch.from_numpy(world.x[songs]),
         query_ids=songs.astype(str),
-        corpus_ids=corpus.astype(str),
+        document_ids=corpus.astype(str),
         name=name,
     )
 
 
 def most_similar(similarity: np.ndarray, training: np.ndarray, top: int) -> np.ndarray:
-    """(artists, artists) whether the second is one of the `top` training artists most similar to the first, not itself.
+    """Whether the second artist is one of the `top` training artists most similar to the first (artists, artists).
 
-    >>> near = most_similar(np.array([[1, 0.5, 0.2], [0.5, 1, 0.4], [0.2, 0.4, 1]]), np.array([0, 1, 2]), 1)
-    >>> near.astype(int).tolist()
-    [[0, 1, 0], [1, 0, 0], [0, 1, 0]]
+    An artist is not similar to itself.
+
+    Example:
+        >>> near = most_similar(np.array([[1, 0.5, 0.2], [0.5, 1, 0.4], [0.2, 0.4, 1]]), np.array([0, 1, 2]), 1)
+        >>> near.astype(int).tolist()
+        [[0, 1, 0], [1, 0, 0], [0, 1, 0]]
     """
     closeness = np.full(similarity.shape, -1.0)
     closeness[:, training] = similarity[:, training]

@@ -1,8 +1,8 @@
-"""Made-up documents with topics: the stand-in for a large text collection, where few of very many words matter.
+"""Synthetic documents with topics: a stand-in for a large text collection, where few of very many words matter.
 
-A document is a bag of words. Most of its words come from a background that all documents have in common, a part comes
-from its topics, and a few from a topic that it only mentions. Background and topics are Zipf distributions; a topic has
-its own order of its own words, and every word of a topic belongs to about two of them, so that none is proof.
+A document is a bag of words. Most of its words come from a background that all documents share, some from its topics,
+and a few from a topic that it only mentions. Background and topics are Zipf distributions. A topic has its own words in
+its own order, and every topical word belongs to about two topics, so that no word proves a topic.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from torchrank.data.corpus import CorpusSet, Judged
 from torchrank.data.letor.store import Growing
-from torchrank.data.options import check_least
+from torchrank.data.relevance import Judged
+from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
+from torchrank.data.synthetic import check_least
 
 RAREST, COMMONEST = 0.01, 0.10  # shares of the documents that have a topic, spread evenly in between (as logarithms)
 TOPICAL = (2.0, 6.0)  # Beta distribution of the share of its words that a document takes from its topics
-MENTIONED = (1.0, 19.0)  # and of the share from a topic that it does not have
+MENTIONED = (1.0, 19.0)  # Beta distribution of the share from a topic that it does not have
 WORDS_SHARED = 2  # topics to which a topical word belongs on average
 CHUNK = 1024  # documents made at a time
 
@@ -34,15 +35,25 @@ def load_text(
     mean_length: float = 150.0,
     fold: int = 1,
     seed: int = 0,
-) -> dict[str, CorpusSet]:
-    """Counts of `num_features` words in documents, 60% train, 20% val, 20% test; list t of each set is topic t.
+) -> dict[str, RankingSet]:
+    """Counts of words in documents; list t of each set ranks all documents of the set for topic t.
 
-    Every topic ranks all documents of its split; label 1 where the document has it. Word r is the r-th most frequent
-    one of the background. Same seed, same bytes. Each `fold` 1, 2, ... is a new world.
+    The label is 1 if the document has the topic. Word r is the r-th most frequent word of the background. The same seed
+    gives the same bytes.
 
-    >>> sets = load_text(num_documents=100, num_features=2000, num_topics=3, topic_words=50)
-    >>> {name: (len(part), part.x.shape[0]) for name, part in sets.items()}, sets["val"].query_ids
-    ({'train': (3, 60), 'val': (3, 20), 'test': (3, 20)}, ['topic-0', 'topic-1', 'topic-2'])
+    Args:
+        num_documents: documents of all three sets: 60% train, 20% val, 20% test.
+        num_features: the number of words.
+        num_topics: the number of topics.
+        topic_words: words of a topic.
+        mean_length: the mean number of words in a document.
+        fold: the number of the world, 1, 2, ...: folds are independent repetitions.
+        seed: draws the worlds.
+
+    Example:
+        >>> sets = load_text(num_documents=100, num_features=2000, num_topics=3, topic_words=50)
+        >>> {name: (len(part), part.x.shape[0]) for name, part in sets.items()}, sets["val"].query_ids
+        ({'train': (3, 60), 'val': (3, 20), 'test': (3, 20)}, ['topic-0', 'topic-1', 'topic-2'])
     """
     check_least(
         num_documents=(num_documents, 5),
@@ -54,7 +65,7 @@ def load_text(
     )
     if topic_words > num_features:
         raise ValueError(
-            f"data.topic_words={topic_words} are more than the data.num_features={num_features} words there are"
+            f"data.topic_words must be <= data.num_features={num_features}, the number of words, got {topic_words}"
         )
     world = make_topics(num_features, num_topics, topic_words, np.random.default_rng((seed, fold, 0)))
     val = num_documents // 5
@@ -64,12 +75,12 @@ def load_text(
         topics = draw_topics(world.shares, size, random)
         x = draw_documents(world, topics, size, mean_length, random)
         rows, documents = topics[np.lexsort((topics[:, 0], topics[:, 1]))].T, np.arange(first, first + size)
-        sets[name] = CorpusSet(
+        counts = np.bincount(rows[1], minlength=num_topics)
+        sets[name] = RankingSet(
             x,
-            None,
-            Judged.make(rows[0], np.ones(len(topics)), np.bincount(rows[1], minlength=num_topics)),
+            Judged.make(rows[0], np.ones(len(topics)), counts, size),
             query_ids=[f"topic-{number}" for number in range(num_topics)],
-            corpus_ids=documents.astype(str),
+            document_ids=documents.astype(str),
             name=name,
         )
         first += size
@@ -89,15 +100,16 @@ class Topics:
 def zipf(count: int) -> np.ndarray:
     """Cumulative frequencies (count,) of words whose frequency falls with their rank as 1 / (rank + 2.7).
 
-    >>> zipf(3).round(2)
-    array([0.43, 0.75, 1.  ])
+    Example:
+        >>> zipf(3).round(2)
+        array([0.43, 0.75, 1.  ])
     """
     cumulative = np.cumsum(1 / (np.arange(count) + 2.7))
     return cumulative / cumulative[-1]
 
 
 def make_topics(num_features: int, num_topics: int, topic_words: int, random: np.random.Generator) -> Topics:
-    """Draw the words of each topic from a pool that the topics have in common; frequent words are more often in it."""
+    """Draw the words of each topic from a pool that the topics share; frequent words are more often in the pool."""
     size = min(num_features, max(topic_words, num_topics * topic_words // WORDS_SHARED))
     weights = 1 / np.sqrt(np.arange(num_features) + 100)
     pool = random.choice(num_features, size, replace=False, p=weights / weights.sum())
@@ -107,11 +119,12 @@ def make_topics(num_features: int, num_topics: int, topic_words: int, random: np
 
 
 def draw_topics(shares: np.ndarray, size: int, random: np.random.Generator) -> np.ndarray:
-    """Which documents have which topics: pairs (document, topic), sorted. Every topic has its exact share, at least 1.
+    """Sorted pairs (document, topic) of who has which topic. Every topic has its exact share, at least 1 document.
 
-    >>> pairs = draw_topics(np.array([0.5, 0.1]), 40, np.random.default_rng(0))
-    >>> pairs.shape, np.bincount(pairs[:, 1]).tolist()
-    ((24, 2), [20, 4])
+    Example:
+        >>> pairs = draw_topics(np.array([0.5, 0.1]), 40, np.random.default_rng(0))
+        >>> pairs.shape, np.bincount(pairs[:, 1]).tolist()
+        ((24, 2), [20, 4])
     """
     counts = np.maximum(1, np.rint(shares * size)).astype(np.int64)
     documents = np.concatenate([random.choice(size, count, replace=False) for count in counts])
@@ -122,7 +135,7 @@ def draw_topics(shares: np.ndarray, size: int, random: np.random.Generator) -> n
 def draw_documents(
     world: Topics, topics: np.ndarray, size: int, mean_length: float, random: np.random.Generator
 ) -> SparseRows:
-    """Word counts of `size` documents that have these topics; the words of one chunk are in memory at a time."""
+    """Word counts of `size` documents with these topics; the words of one chunk are in memory at a time."""
     spread = 0.5
     lengths = np.exp(np.log(mean_length) - spread**2 / 2 + spread * random.standard_normal(size))
     lengths = np.maximum(1, np.rint(lengths)).astype(np.int64)
@@ -143,7 +156,7 @@ def draw_documents(
 def draw_words(
     world: Topics, topics: np.ndarray, lengths: np.ndarray, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Document and word of every place in the documents, whose topics are the sorted pairs (document, topic)."""
+    """The document and the word of every place in the documents, whose topics are sorted pairs (document, topic)."""
     size, owner = len(lengths), np.repeat(np.arange(len(lengths)), lengths)
     held = np.bincount(topics[:, 0], minlength=size)
     topical = random.beta(*TOPICAL, size) * (held > 0)

@@ -1,4 +1,7 @@
-"""The feature transforms that rankers choose from, one or several in a row."""
+"""The feature transforms that rankers choose from, one or several in a row.
+
+A ranker makes its transform from the option `transform`: see `make_transform`. Every transform computes in float64.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,55 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchrank.data.batch import Batch
 from torchrank.data.rows import Chunks, Rows, column_squares, present, word_counts
 from torchrank.data.sparse import SparseRows
+from torchrank.data.state import store
 from torchrank.data.transforms.base import Transform
+from torchrank.errors import DataError
 from torchrank.functional.ragged import list_ids, per_entry
 
+__all__ = [
+    "PCA",
+    "TRANSFORMS",
+    "Chain",
+    "ColumnNorm",
+    "Identity",
+    "Quadratic",
+    "Quantile",
+    "QueryMinMax",
+    "SignedLog",
+    "Singhal",
+    "Standard",
+    "Transform",
+    "make_transform",
+    "one_list",
+    "transform_batch",
+    "transform_rows",
+]
+
+TransformOption = str | dict[str, Any] | list[Any] | None  # the option `transform` of rankers
+
 SAMPLE = 10_000  # training rows from which quantiles are taken
-MOST_PRODUCTS = 100_000  # outputs of a quadratic transform, that of 445 features: a row of them takes 400 kB
+MOST_PRODUCTS = 100_000  # outputs of a quadratic transform, reached by 445 features: a row of them takes 400 kB
 
 
 class Identity(Transform):
-    """Leaves the rows as they are."""
+    """The rows as they are."""
 
     def change(self, values: Tensor, columns: Tensor | slice) -> Tensor:
         return values
 
 
 class Standard(Transform):
-    """Subtract the training mean, divide by the training deviation (1 for a constant column), clip to [-8, 8]."""
+    """Subtract the training mean of each column, divide by its standard deviation (1 if it is 0), clip to [-8, 8].
+
+    Example:
+        >>> x = torch.tensor([[1., 5.], [3., 5.]])
+        >>> Standard(2).fit(x)(x, torch.tensor([0, 2]))
+        tensor([[-1.,  0.],
+                [ 1.,  0.]])
+    """
 
     learns = True
     sparse_refusal = "subtracting means would fill every zero. Use transform=l2, or data.sparse=false"
@@ -38,17 +72,22 @@ class Standard(Transform):
         self.register_buffer("mean", torch.zeros(num_features, dtype=torch.float64))
         self.register_buffer("deviation", torch.ones(num_features, dtype=torch.float64))
 
-    def learn(self, chunks: Chunks, seed: int) -> None:
+    def learn(self, chunks: Chunks) -> None:
         mean = chunks.mean()
         variance = chunks.total(lambda rows: ((rows - mean) ** 2).sum(0)) / chunks.num_rows
-        self.store(mean=mean, deviation=torch.where(variance > 0, variance.sqrt(), 1.0))
+        store(self, mean=mean, deviation=torch.where(variance > 0, variance.sqrt(), 1.0))
 
     def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
         return ((x - self.mean) / self.deviation).clamp(-self.clip, self.clip)
 
 
 class QueryMinMax(Transform):
-    """(x - min) / (max - min) within each list and column, 0 where they are equal (LETOR's QueryLevelNorm)."""
+    """(x - min) / (max - min) within each list and column, 0 where min = max (LETOR's QueryLevelNorm).
+
+    Example:
+        >>> QueryMinMax(1)(torch.tensor([[1.], [3.], [2.], [7.]]), torch.tensor([0, 3, 4])).flatten()
+        tensor([0.0000, 1.0000, 0.5000, 0.0000])
+    """
 
     per_query = True
     sparse_refusal = "subtracting minima would fill the zeros of columns with negative values. Use data.sparse=false"
@@ -63,7 +102,14 @@ class QueryMinMax(Transform):
 
 
 class ColumnNorm(Transform):
-    """Divide each column by its 2-norm over the training rows (by 1 if that is 0)."""
+    """Divide each column by its 2-norm over the training rows (by 1 if that is 0).
+
+    Example:
+        >>> x = torch.tensor([[3., 0.], [4., 0.]])
+        >>> ColumnNorm(2).fit(x)(x, torch.tensor([0, 2]))
+        tensor([[0.6000, 0.0000],
+                [0.8000, 0.0000]])
+    """
 
     learns = True
     norm: Tensor  # (D,)
@@ -72,27 +118,37 @@ class ColumnNorm(Transform):
         super().__init__(num_features)
         self.register_buffer("norm", torch.ones(num_features, dtype=torch.float64))
 
-    def learn(self, chunks: Chunks, seed: int) -> None:
+    def learn(self, chunks: Chunks) -> None:
         squares = chunks.total(column_squares)
-        self.store(norm=torch.where(squares > 0, squares.sqrt(), 1.0))
+        store(self, norm=torch.where(squares > 0, squares.sqrt(), 1.0))
 
     def change(self, values: Tensor, columns: Tensor | slice) -> Tensor:
         return values / self.norm[columns]
 
 
 class SignedLog(Transform):
-    """sign(x) log(1 + |x|)."""
+    """sign(x) log(1 + |x|).
+
+    Example:
+        >>> SignedLog(2)(torch.tensor([[0., -1.]]), torch.tensor([0, 1]))
+        tensor([[ 0.0000, -0.6931]])
+    """
 
     def change(self, values: Tensor, columns: Tensor | slice) -> Tensor:
         below, above = values.double().clamp(max=0), values.double().clamp(min=0)
-        return torch.where(values < 0, -(-below).log1p(), above.log1p())  # the slope at 0 is 1, that of |x| would be 0
+        return torch.where(values < 0, -(-below).log1p(), above.log1p())  # its gradient at 0 is 1, by |x| it would be 0
 
 
 class Quantile(Transform):
-    """The normal score of a value's place among the training values, linear between 1001 order statistics.
+    """The normal score of a value's rank among the training values, linear between 1001 order statistics.
 
-    Values that occur often (an atom at zero) get the middle of their range of ranks. Outside the training range the
-    score of the end is taken, so every output is finite. From a seeded subsample of at most 10,000 rows.
+    Values that occur often (an atom at zero) get the middle of their range of ranks. Values outside the training range
+    get the score of its end, so every output is finite. Learned from a seeded subsample of at most 10,000 rows.
+
+    Example:
+        >>> x = torch.tensor([[1.], [2.], [1000.]])
+        >>> Quantile(1).fit(x)(x, torch.tensor([0, 3])).flatten()
+        tensor([-0.9674,  0.0000,  0.9674])
     """
 
     learns = True
@@ -106,28 +162,39 @@ class Quantile(Transform):
         self.register_buffer("nodes", torch.zeros(num_features, self.points, dtype=torch.float64))
         self.register_buffer("scores", torch.zeros(num_features, self.points, dtype=torch.float64))
 
-    def learn(self, chunks: Chunks, seed: int) -> None:
-        values = chunks.sample(SAMPLE, seed).T.contiguous().sort(1).values  # (D, sample)
+    def learn(self, chunks: Chunks) -> None:
+        values = chunks.sample(SAMPLE, seed=0).T.contiguous().sort(1).values  # (D, sample)
         count = values.shape[1]
         places = torch.linspace(0, count - 1, self.points, dtype=torch.float64, device=values.device)
         nodes = values[:, places.round().long()].contiguous()
         ranks = torch.searchsorted(values, nodes) + torch.searchsorted(values, nodes, right=True)
-        self.store(nodes=nodes, scores=torch.special.ndtri(ranks.double() / (2 * count)))
+        store(self, nodes=nodes, scores=torch.special.ndtri(ranks.double() / (2 * count)))
 
     def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
         values = x.double().T.contiguous()  # (D, N)
         above = torch.searchsorted(self.nodes, values, right=True)
         low, high = (above - 1).clamp(min=0), above.clamp(max=self.points - 1)
         start, gap = self.nodes.gather(1, low), self.nodes.gather(1, high) - self.nodes.gather(1, low)
-        share = torch.where(gap > 0, (values - start) / torch.where(gap > 0, gap, 1.0), 0.0)  # no slope is 0/0
+        share = torch.where(gap > 0, (values - start) / torch.where(gap > 0, gap, 1.0), 0.0)  # no gradient is 0/0
         return torch.lerp(self.scores.gather(1, low), self.scores.gather(1, high), share).T
 
 
 class PCA(Transform):
-    """The fewest principal components that hold the share `variance` of the training variance, not rescaled.
+    """The fewest principal components that hold a share of the training variance, not rescaled.
 
-    Signs: the entry of largest magnitude of each component is positive. Chain with "standard" if the columns have
-    different units.
+    The entry of largest magnitude of each component is positive. Put "standard" before it if the columns have different
+    units.
+
+    Args:
+        num_features: columns of the rows.
+        variance: the share of the variance to keep, above 0 and at most 1.
+
+    Example:
+        >>> x = torch.tensor([[0., 0.], [1., 1.], [2., 2.]])
+        >>> PCA(2).fit(x)(x, torch.tensor([0, 3]))
+        tensor([[-1.4142],
+                [ 0.0000],
+                [ 1.4142]])
     """
 
     learns = True
@@ -138,57 +205,59 @@ class PCA(Transform):
     def __init__(self, num_features: int, variance: float = 0.95):
         super().__init__(num_features)
         if not 0 < variance <= 1:
-            raise ValueError(f"pca keeps a share of the variance, above 0 and at most 1, got variance={variance}")
-        self.variance, self.num_outputs = variance, 0
+            raise ValueError(f"variance of pca must be > 0 and <= 1, got {variance}")
+        self.variance = variance
         self.register_buffer("mean", torch.zeros(num_features, dtype=torch.float64))
         self.register_buffer("components", torch.zeros(num_features, 0, dtype=torch.float64))
 
-    def learn(self, chunks: Chunks, seed: int) -> None:
+    @property
+    def num_outputs(self) -> int:
+        return self.components.shape[1]
+
+    def learn(self, chunks: Chunks) -> None:
         mean = chunks.mean()
         scatter = chunks.total(lambda rows: (rows - mean).T @ (rows - mean))
         eigenvalues, vectors = torch.linalg.eigh(scatter)
         eigenvalues, vectors = eigenvalues.flip(0).clamp(min=0), vectors.flip(1)
         missing = eigenvalues.sum() - eigenvalues.cumsum(0)  # variance left out by the first 1, 2, ... components
         allowed = (1 - self.variance + 1e-12) * eigenvalues.sum()
-        self.num_outputs = int((missing > allowed).sum()) + 1
-        vectors = vectors[:, : self.num_outputs]
+        vectors = vectors[:, : int((missing > allowed).sum()) + 1]
         largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
-        self.store(mean=mean, components=vectors * largest.sign())
+        store(self, mean=mean, components=vectors * largest.sign())
 
     def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
         return (x - self.mean) @ self.components
 
-    def resized(self) -> dict[str, list[int]]:
-        return {"components": list(self.components.shape)}
-
-    def allocate(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        self.store(components=self.components.new_zeros(*shapes["components"]))
-        self.num_outputs = self.components.shape[1]
-
 
 class Quadratic(Transform):
-    """All x_i, then x_i x_j for i < j, then x_i^2: C(D, 2) + 2 D outputs (Banerjee et al. 2009, section 4.3)."""
+    """All x_i, then x_i x_j for i < j, then x_i^2: C(D, 2) + 2 D outputs (Banerjee et al. 2009, section 4.3).
 
-    sparse_refusal = "the products are made for all pairs of columns. Use data.sparse=false"
+    Example:
+        >>> Quadratic(2)(torch.tensor([[2., 5.]]), torch.tensor([0, 1]))
+        tensor([[ 2.,  5., 10.,  4., 25.]])
+    """
+
+    sparse_refusal = "it multiplies all pairs of columns. Use data.sparse=false"
     pairs: Tensor  # (2, D (D - 1) / 2)
 
     def __init__(self, num_features: int):
         super().__init__(num_features)
-        self.num_outputs = num_features * (num_features - 1) // 2 + 2 * num_features
         if self.num_outputs > MOST_PRODUCTS:
             raise ValueError(
-                f"quadratic makes {self.num_outputs:,} features of {num_features}, at most {MOST_PRODUCTS:,}: choose "
-                "some of the features first"
+                f"quadratic would make {self.num_outputs:,} features of {num_features}, more than {MOST_PRODUCTS:,}: "
+                "select features first"
             )
         pairs = torch.triu_indices(num_features, num_features, offset=1)
         self.register_buffer("pairs", pairs, persistent=False)
 
-    def learn(self, chunks: Chunks, seed: int) -> None:
+    @property
+    def num_outputs(self) -> int:
+        return self.num_features * (self.num_features - 1) // 2 + 2 * self.num_features
+
+    def learn(self, chunks: Chunks) -> None:
         largest = max(float(rows.abs().max()) for rows, _ in chunks)
         if largest**2 > torch.finfo(torch.float32).max:
-            raise ValueError(
-                f"the square of {largest:.3g} overflows float32: put 'standard' or 'l2' before 'quadratic'"
-            )
+            raise DataError(f"the square of {largest:.3g} overflows float32: put 'standard' or 'l2' before 'quadratic'")
 
     def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
         return torch.cat((x, x[:, self.pairs[0]] * x[:, self.pairs[1]], x * x), 1)
@@ -199,8 +268,13 @@ class Singhal(Transform):
 
     Singhal, Buckley & Mitra, "Pivoted document length normalization", SIGIR 1996. u is the number of different words of
     a document and mean c the mean of their counts; idf = ln(documents / documents with the word) and the mean of u are
-    those of the training documents. A word that occurs there less than `min_count` times is not in the vocabulary: it
+    those of the training documents. A word that occurs there fewer than `min_count` times is not in the vocabulary: it
     becomes 0 and does not count in u and mean c.
+
+    Args:
+        num_features: words.
+        slope: how much long documents are scaled down, from 0 (not at all) to 1.
+        min_count: occurrences that a word needs in the training documents.
     """
 
     learns = True
@@ -211,24 +285,25 @@ class Singhal(Transform):
     def __init__(self, num_features: int, slope: float = 0.3, min_count: int = 2):
         super().__init__(num_features)
         if not 0 <= slope <= 1 or min_count < 1:
-            raise ValueError(f"singhal takes a slope of 0 to 1 and a min_count from 1, got {slope} and {min_count}")
+            found = f"slope={slope} and min_count={min_count}"
+            raise ValueError(f"singhal needs a slope >= 0 and <= 1 and a min_count >= 1, got {found}")
         self.slope, self.min_count = slope, min_count
         for name in ("known", "idf"):
             self.register_buffer(name, torch.zeros(num_features, dtype=torch.float64))
         self.register_buffer("pivot", torch.ones((), dtype=torch.float64))
 
-    def learn(self, chunks: Chunks, seed: int) -> None:
+    def learn(self, chunks: Chunks) -> None:
         counts, documents = chunks.total(word_counts)
         known = ((counts >= self.min_count) & (documents > 0)).double()
         idf = torch.where(known > 0, (chunks.num_rows / documents).log(), 0.0)
         words = chunks.total(lambda rows: (present(rows) @ known).sum())
         if words == 0:
-            raise ValueError(f"no word occurs {self.min_count} times in {chunks.num_rows} documents: lower min_count")
-        self.store(known=known, idf=idf, pivot=words / chunks.num_rows)
+            raise DataError(f"no word occurs {self.min_count} times in {chunks.num_rows} documents: lower min_count")
+        store(self, known=known, idf=idf, pivot=words / chunks.num_rows)
 
     def scale(self, rows: Rows) -> Tensor:
-        """What the numbers of a document are multiplied by (N,)."""
-        words = (present(rows) @ self.known).clamp(min=1)  # an empty document has no number to scale
+        """The factor of each document (N,)."""
+        words = (present(rows) @ self.known).clamp(min=1)  # an empty document has nothing to scale
         mean = (rows.to(dtype=torch.float64) @ self.known) / words
         return 1 / ((1 + mean.clamp(min=1).log()) * (1 - self.slope + self.slope * words / self.pivot))
 
@@ -240,12 +315,16 @@ class Singhal(Transform):
         return scale * self.change(x.values, x.columns)
 
     def change(self, values: Tensor, columns: Tensor | slice) -> Tensor:
-        counts = torch.where(values > 0, values.double(), 1.0)  # the logarithm of 0 would have no slope
+        counts = torch.where(values > 0, values.double(), 1.0)  # the logarithm of 0 would have no gradient
         return self.idf[columns] * torch.where(values > 0, 1 + counts.log(), 0.0)
 
 
 class Chain(Transform):
-    """Transforms one after another, each fitted on the output of those before it."""
+    """Transforms one after another, each fitted on the output of the one before it.
+
+    Args:
+        steps: the transforms, at least one; each takes as many columns as the one before it returns.
+    """
 
     steps: Any  # nn.ModuleList of Transform
 
@@ -254,31 +333,24 @@ class Chain(Transform):
         self.steps = nn.ModuleList(steps)
         self.per_query = any(step.per_query for step in steps)
         self.sparse_refusal = next((step.sparse_refusal for step in steps if step.sparse_refusal), "")
-        self.num_outputs, self.fitted = steps[-1].num_outputs, all(step.fitted for step in steps)
+        self.fitted = all(step.fitted for step in steps)
 
-    def learn(self, chunks: Chunks, seed: int) -> None:
+    @property
+    def num_outputs(self) -> int:
+        return self.steps[-1].num_outputs
+
+    def learn(self, chunks: Chunks) -> None:
         for step in self.steps:
-            step.learn(chunks, seed)
+            step.learn(chunks)
             step.fitted = True
             chunks = chunks.through(step, step.num_outputs)
-        self.num_outputs = self.steps[-1].num_outputs
 
     def forward(self, x: Rows, offsets: Tensor) -> Rows:
-        """Float64 from step to step, rounded once: as in `RankingSet.to`, bit for bit."""
+        """The rows stay in float64 from step to step and are rounded once: as in `RankingSet.to`, bit for bit."""
         wide = x.to(dtype=torch.float64)
         for step in self.steps:
             wide = step(wide, offsets)
         return wide.to(dtype=x.dtype)
-
-    def resized(self) -> dict[str, list[int]]:
-        return {f"{i}.{name}": shape for i, step in enumerate(self.steps) for name, shape in step.resized().items()}
-
-    def allocate(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        for i, step in enumerate(self.steps):
-            step.allocate(
-                {name.removeprefix(f"{i}."): shape for name, shape in shapes.items() if name.startswith(f"{i}.")}
-            )
-        self.num_outputs = self.steps[-1].num_outputs
 
 
 TRANSFORMS = {
@@ -294,11 +366,20 @@ TRANSFORMS = {
 }
 
 
-def make_transform(option: str | Mapping | Sequence | None, num_features: int) -> Transform:
-    """A transform from a plain option: a name, a name with options, or a list of these (a chain); None is "none".
+def make_transform(option: str | Mapping[str, Any] | Sequence[Any] | None, num_features: int) -> Transform:
+    """The transform that the option `transform` of a ranker describes.
 
-    >>> make_transform(["standard", {"name": "pca", "variance": 0.9}], 3).fit(torch.eye(3)).num_outputs
-    2
+    Args:
+        option: a name of `TRANSFORMS`; or a mapping with the `name` and options of the transform; or a list of these,
+            which makes a chain. None is "none".
+        num_features: columns of the rows.
+
+    Returns:
+        A transform, to be fitted on training rows.
+
+    Example:
+        >>> make_transform(["standard", {"name": "pca", "variance": 0.9}], 3).fit(torch.eye(3)).num_outputs
+        2
     """
     if option is None or isinstance(option, str):
         option = {"name": option or "none"}
@@ -306,7 +387,7 @@ def make_transform(option: str | Mapping | Sequence | None, num_features: int) -
         options = dict(option)
         name = options.pop("name", None)
         if name not in TRANSFORMS:
-            raise ValueError(f"unknown transform {name!r}: choose one of {', '.join(TRANSFORMS)}")
+            raise ValueError(f"unknown transform={name!r}: choose one of {', '.join(TRANSFORMS)}")
         return TRANSFORMS[name](num_features, **options)
     steps: list[Transform] = []
     for part in option:
@@ -314,3 +395,46 @@ def make_transform(option: str | Mapping | Sequence | None, num_features: int) -
             raise ValueError("pca must be the last transform of a chain: its number of outputs depends on the data")
         steps.append(make_transform(part, steps[-1].num_outputs if steps else num_features))
     return Chain(steps) if steps else Identity(num_features)
+
+
+@torch.no_grad()
+def transform_rows(x: Rows, offsets: Tensor | None, device: torch.device | str, transform: Transform | None) -> Any:
+    """The rows in float32 on a device, after a fitted transform that is applied to a chunk of lists at a time.
+
+    Args:
+        x: (n, D) rows. Sparse rows stay sparse: a transform changes their stored values only.
+        offsets: (Q + 1,) the lists of the rows; None if they belong to no list (a shared corpus, query vectors).
+        device: of the result.
+        transform: None leaves the rows as they are.
+    """
+    if transform is None or isinstance(transform, Identity):
+        return x.to(device=device, dtype=torch.float32)
+    if isinstance(x, SparseRows):
+        return _change_values(x.to(device), transform)
+    rows, start = torch.empty(len(x), transform.num_outputs, dtype=torch.float32, device=device), 0
+    for part, _ in Chunks(x, offsets, device, x.shape[1]).through(transform, transform.num_outputs):
+        rows[start : start + len(part)] = part
+        start += len(part)
+    return rows
+
+
+def _change_values(x: SparseRows, transform: Transform) -> SparseRows:
+    values, start = torch.empty(len(x.values), dtype=torch.float32, device=x.device), 0
+    for _, block in x.blocks():
+        changed = transform(block.to(dtype=torch.float64), one_list(block))
+        values[start : start + len(block.values)] = changed.values
+        start += len(block.values)
+    return x.with_values(values)
+
+
+def transform_batch(transform: Transform, batch: Batch) -> Batch:
+    """The batch with its rows, and its query vectors if it has them, after the transform."""
+    transform.check_lists(shared=batch.index is not None, vectors=batch.queries is not None)
+    x = transform(batch.x, batch.offsets if batch.index is None else one_list(batch.x))
+    queries = None if batch.queries is None else transform(batch.queries, one_list(batch.queries))
+    return batch._replace(x=x, queries=queries)
+
+
+def one_list(rows: Rows) -> Tensor:
+    """Offsets of rows that belong to no list, as if they were one list."""
+    return torch.tensor([0, len(rows)], device=rows.device)

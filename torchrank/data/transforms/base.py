@@ -1,68 +1,91 @@
-"""A feature transform: fitted on training rows in float64, applied to whole lists, kept in the ranker's checkpoint."""
+"""The base class of feature transforms: fitted on training rows, applied to whole lists, saved with the ranker."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from torchrank.data.rows import Chunks, Rows
 from torchrank.data.sparse import SparseRows
+from torchrank.data.state import take_sizes
+from torchrank.errors import DataError, NotFittedError
 
 
 class Transform(nn.Module):
-    """`transform.fit(x, offsets)` on training rows, then `transform(x, offsets)` anywhere; computes in float64.
+    """A function of features that is fitted on training rows.
 
-    `offsets` only matters to a transform that is `per_query`. Sparse rows stay sparse, or are refused with
-    `sparse_refusal`. The number of outputs of a transform that decides it by the data is 0 until it is fitted.
+    `transform.fit(x, offsets)` learns, `transform(x, offsets)` applies. It computes in float64 and returns the dtype of
+    its input; sparse rows stay sparse. A subclass sets its buffers in `learn` and defines `dense` and `sparse`, or
+    `change` alone if it works number by number.
 
-    >>> from torchrank.data.transforms import make_transform
-    >>> x = torch.tensor([[1., 5.], [3., 5.]])
-    >>> make_transform("standard", 2).fit(x)(x, torch.tensor([0, 2]))
-    tensor([[-1.,  0.],
-            [ 1.,  0.]])
+    Args:
+        num_features: columns of the rows.
+
+    Attributes:
+        learns: whether it must be fitted before use.
+        per_query: whether it looks at whole lists; to all others `offsets` do not matter.
+        sparse_refusal: why it cannot take sparse rows, and what to do; empty if it can.
+        num_outputs: columns of the result; 0 until it is fitted where the data decides.
+
+    Example:
+        >>> from torchrank.data import make_transform
+        >>> x = torch.tensor([[1., 5.], [3., 5.]])
+        >>> make_transform("standard", 2).fit(x)(x, torch.tensor([0, 2]))
+        tensor([[-1.,  0.],
+                [ 1.,  0.]])
     """
 
-    learns = False  # one that learns nothing is ready from the start
+    learns = False
     per_query = False
     sparse_refusal = ""
 
     def __init__(self, num_features: int):
         super().__init__()
-        self.num_features, self.num_outputs = num_features, num_features
-        self.fitted = not self.learns
+        self.num_features, self.fitted = num_features, not self.learns
+        self.register_load_state_dict_pre_hook(take_sizes)
 
-    def fit(
-        self, x: Rows, offsets: Tensor | None = None, *, device: torch.device | str = "cpu", seed: int = 0
-    ) -> Transform:
-        """Learn from all rows, in chunks on `device`; the same on every process. `offsets=None`: a shared corpus."""
+    @property
+    def num_outputs(self) -> int:
+        """Columns of the transformed rows."""
+        return self.num_features
+
+    def fit(self, x: Rows, offsets: Tensor | None = None, *, device: torch.device | str = "cpu") -> Transform:
+        """Learn from all rows, a chunk at a time; the result is the same on every process.
+
+        Args:
+            x: (n, D) training rows.
+            offsets: (Q + 1,) where each list begins and ends; None: the rows are a shared corpus.
+            device: where to compute.
+
+        Returns:
+            The transform itself.
+        """
         self._check(x)
         if len(x) == 0:
-            raise ValueError("a transform cannot be fitted on 0 rows")
+            raise DataError("a transform needs training rows, got 0 rows")
         home = next((buffer.device for buffer in self.buffers()), device)
-        self.to(device).learn(Chunks(x, offsets, device, self.num_features), seed)
+        self.to(device, torch.float64).learn(Chunks(x, offsets, device, self.num_features))
         self.fitted = True
         return self.to(home)
 
     def check_lists(self, *, shared: bool, vectors: bool) -> None:
-        """Rows of a shared corpus and query vectors belong to no list: a transform `per_query` cannot change them."""
+        """Refuse what belongs to no list, rows of a shared corpus and query vectors, if the transform is per query."""
         if self.per_query and (shared or vectors):
-            raise ValueError(
-                f"{type(self).__name__} works inside each list, but these lists share rows or have a vector of their "
-                "query: use another one, such as transform=standard"
+            raise DataError(
+                f"{type(self).__name__} works inside each list, but these lists share rows or have query vectors: use "
+                "another transform, such as standard"
             )
 
     def forward(self, x: Rows, offsets: Tensor) -> Rows:
         self._check(x)
         if not self.fitted:
-            raise ValueError(f"{type(self).__name__} is used before it was fitted: call fit on the training rows first")
+            raise NotFittedError(f"{type(self).__name__} is not fitted: call fit(x, offsets) on training rows first")
         if isinstance(x, SparseRows):
             return x.with_values(self.sparse(x).to(x.dtype))
         return self.dense(x, offsets).to(x.dtype)
 
-    def learn(self, chunks: Chunks, seed: int) -> None:
-        """Set the buffers; one that has none still reads all rows once, because the chunks refuse NaN."""
+    def learn(self, chunks: Chunks) -> None:
+        """Set the buffers. A transform without buffers still reads all rows once, because the chunks refuse NaN."""
         for _ in chunks:
             pass
 
@@ -75,15 +98,8 @@ class Transform(nn.Module):
         return self.change(x.values, x.columns)
 
     def change(self, values: Tensor, columns: Tensor | slice) -> Tensor:
-        """The transform of single values, for one that works number by number and keeps 0."""
+        """The transform of single values of these columns, if it works number by number and keeps 0."""
         raise NotImplementedError
-
-    def resized(self) -> dict[str, list[int]]:
-        """Shapes of the buffers that depend on the data, for `allocate` before `load_state_dict`."""
-        return {}
-
-    def allocate(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Give these buffers their shapes."""
 
     def get_extra_state(self) -> Tensor:
         return torch.tensor(self.fitted)
@@ -91,13 +107,8 @@ class Transform(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         self.fitted = bool(state)
 
-    def store(self, **buffers: Tensor) -> None:
-        """Replace buffers, also by others of another shape."""
-        for name, value in buffers.items():
-            self.register_buffer(name, value)
-
     def _check(self, x: Rows) -> None:
         if len(x.shape) != 2 or x.shape[1] != self.num_features:
-            raise ValueError(f"{type(self).__name__} takes rows of {self.num_features} features, got {tuple(x.shape)}")
+            raise DataError(f"{type(self).__name__} takes rows of {self.num_features} features, got {tuple(x.shape)}")
         if isinstance(x, SparseRows) and self.sparse_refusal:
-            raise ValueError(f"{type(self).__name__} cannot take sparse rows: {self.sparse_refusal}")
+            raise DataError(f"{type(self).__name__} cannot take sparse rows: {self.sparse_refusal}")

@@ -1,8 +1,8 @@
-"""The most violated ranking of each list under five measures (McFee & Lanckriet, ICML 2010), and the hinge it gives.
+"""The most violated ranking of each list under five measures (McFee & Lanckriet, ICML 2010), and its hinge loss.
 
-Nothing is lost by keeping each class in the order of its scores, so a ranking is written by b_i, how many irrelevant
-entries stand before the i-th best relevant one: see merged.py. Measures that look at the first k places are in
-cut_oracles.py, those that add up over irrelevant entries in placement.py.
+Some most violated ranking keeps each class in the order of its scores. Such a ranking is described by b_i, the number
+of irrelevant entries before the i-th best relevant one: see merged.py. The measures of the first k ranks are in
+top_k.py; average precision and NDCG of the whole list, which are sums over irrelevant entries, are in whole_list.py.
 """
 
 import math
@@ -13,9 +13,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from torchrank.functional.chunks import keep_freed_memory, side_by_side
+from torchrank.errors import check_choice
 from torchrank.functional.gains import DISCOUNTS, discount_of
-from torchrank.functional.known_gradient import KnownGradient
+from torchrank.functional.known_gradient import with_slopes
 from torchrank.functional.oracles.merged import Merged, merge, running_sums
 from torchrank.functional.oracles.top_k import cut_ndcg, cut_precision
 from torchrank.functional.oracles.whole_list import average_precision_places, ndcg_places
@@ -29,8 +29,11 @@ from torchrank.functional.ragged import (
     wide,
 )
 from torchrank.functional.ranking import check, check_cutoff, check_lists, result_dtype
+from torchrank.functional.threads import side_by_side
 
-HOST_NUMBERS = 2**18  # of the rows made at once on the host: what is made of them stays in the cache
+HOST_NUMBERS = 2**18  # numbers in the rows that are made at once on the CPU: all temporary tensors stay in the cache
+
+Oracle = Callable[..., Tensor]
 
 
 def most_violated(
@@ -44,20 +47,35 @@ def most_violated(
     discount: str = "letor",
     max_length: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Coefficients `(N,)` of psi(y*) - psi(y) in the entries, and the loss `(Q,)` of the ranking y that violates most.
+    """The ranking y of each list that violates most: the one that maximises loss(y) - (psi(y*) - psi(y)).
 
-    psi(y) is the mean of +-(s_i - s_j) over the pairs of a relevant and an irrelevant entry, + where i stands first; y*
-    has all relevant entries first. The y found maximises loss(y) - (psi(y*) - psi(y)). Entries with
-    `labels >= threshold` are relevant; the loss is 1 minus the AUC, precision@k (out of min(k, P)), average precision,
-    reciprocal rank of the first, or NDCG@k with gains 0 and 1. Only "precision", which needs it, and "ndcg" read `k`.
-    Exact, O(n log n) (+ k^2 for NDCG@k). A list with one class has coefficients and loss 0.
+    psi(y) is the mean of +-(s_i - s_j) over the pairs of a relevant and an irrelevant entry, + where i comes first; y*
+    has all relevant entries first. Exact, O(n log n) (+ k^2 for NDCG@k).
 
-    >>> most_violated(torch.tensor([1.2, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]), measure="auc")
-    (tensor([-2.,  2.,  0.]), tensor([1., 0.]))
+    Args:
+        scores: score of each entry, `(N,)`.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        measure: the loss is 1 minus the "auc", the "precision" at k (out of min(k, P), P the number of relevant
+            entries), the average precision ("map"), the reciprocal rank of the first relevant entry ("mrr"), or the
+            "ndcg" at k with gains 0 and 1.
+        k: the cut-off, which "precision" needs and "ndcg" may have; the other measures ignore it.
+        threshold: entries with at least this label are relevant.
+        discount: that of "ndcg": "letor" (1, 1, 1/log2(3), ...) or "log2p1" (1/log2(1 + rank)).
+        max_length: an upper bound of the list lengths, which saves a synchronisation.
+
+    Returns:
+        The coefficients `(N,)` of the scores in psi(y*) - psi(y), and the loss `(Q,)` of y. A list with one class has
+        coefficients and loss 0.
+
+    Example:
+        >>> scores, labels, offsets = torch.tensor([1.2, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3])
+        >>> most_violated(scores, labels, offsets, measure="auc")
+        (tensor([-2.,  2.,  0.]), tensor([1., 0.]))
     """
     check(scores, labels, offsets)
     if scores.device.type == "cpu" and not math.isfinite(read(scores.sum())) and (count := read(scores.isinf().sum())):
-        raise ValueError(f"{count} of {len(scores)} scores are infinite: psi has no value")
+        raise ValueError(f"scores must be finite, got {count} infinite ones of {len(scores)}: psi would have no value")
     coefficients, loss = _violate(scores.detach(), labels, offsets, measure, k, threshold, discount, max_length)
     dtype = result_dtype(scores)
     return coefficients.to(dtype), loss.to(dtype)
@@ -76,11 +94,30 @@ def structured_hinge(
     num_grades: int | None = None,
     num_pairs: int | None = None,
 ) -> Tensor:
-    """Largest loss(y) - (psi(y*) - psi(y)) over all rankings y of each list, `(Q,)`: a bound of the loss of the ranking
-    by the scores. Its gradient is minus the coefficients of `most_violated`, where the options are explained.
+    """Structured hinge loss: the largest loss(y) - (psi(y*) - psi(y)) over all rankings y of each list.
 
-    >>> structured_hinge(torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]), measure="auc")
-    tensor([1., 0.])
+    It is an upper bound of the loss of the ranking by the scores. Its gradient is minus the coefficients of
+    `most_violated`, where psi, y* and the losses are explained.
+
+    Args:
+        scores: score of each entry, `(N,)`.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        measure: the loss is 1 minus this measure: "map", "auc", "precision", "mrr" or "ndcg".
+        k: the cut-off, which "precision" needs and "ndcg" may have; the other measures ignore it.
+        threshold: entries with at least this label are relevant.
+        discount: that of "ndcg": "letor" (1, 1, 1/log2(3), ...) or "log2p1" (1/log2(1 + rank)).
+        max_length: an upper bound of the list lengths, which saves a synchronisation.
+        num_grades: not needed by this loss.
+        num_pairs: not needed by this loss.
+
+    Returns:
+        The loss of each list, `(Q,)`. Its gradient is in closed form and has no second derivative.
+
+    Example:
+        >>> scores, labels, offsets = torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3])
+        >>> structured_hinge(scores, labels, offsets, measure="auc")
+        tensor([1., 0.])
     """
     check_lists(scores, labels, offsets)
     coefficients, loss = _violate(scores.detach(), labels, offsets, measure, k, threshold, discount, max_length)
@@ -88,11 +125,11 @@ def structured_hinge(
     several = has_pairs((labels >= threshold).long(), offsets)
     values = torch.where(several[ids], values, 0.0)  # without pairs the hinge is 0 whatever the scores are
     weights, tiny = coefficients.abs(), torch.finfo(values.dtype).tiny
-    # the mean of what stands wrong: no digits are lost to a shift, nor to scores far away
+    # the mean of the misplaced scores is subtracted, so that no digits are lost to a shift or to scores far away
     means = segment_sum(weights * values, offsets) / segment_sum(weights, offsets).clamp(min=tiny)
     hinge = loss - segment_sum(coefficients * (values - means[ids]), offsets)
     slopes = 0 * hinge[ids] - coefficients  # nan where the hinge is
-    return KnownGradient.apply(scores, hinge.to(dtype), slopes.to(dtype), ids)
+    return with_slopes(scores, hinge.to(dtype), slopes.to(dtype), ids)
 
 
 def _violate(
@@ -105,28 +142,26 @@ def _violate(
     discount: str,
     max_length: int | None,
 ) -> tuple[Tensor, Tensor]:
-    """Coefficients `(N,)` and loss `(Q,)`, wide."""
-    if measure not in ORACLES:
-        raise ValueError(f"unknown measure {measure!r}: choose one of {sorted(ORACLES)}")
-    if discount not in DISCOUNTS:  # the whole NDCG needs one that is convex, or almost
-        raise ValueError(f"unknown discount {discount!r}: choose one of {sorted(DISCOUNTS)}")
+    """Coefficients `(N,)` and loss `(Q,)` in float64."""
+    check_choice(ORACLES, measure=measure)
+    if discount not in DISCOUNTS:  # NDCG of the whole list needs a discount that is convex, or almost
+        raise ValueError(f"unknown discount={discount!r}: choose one of {', '.join(DISCOUNTS)}")
     if isinstance(threshold, str):
-        raise ValueError(f"threshold={threshold!r} is the lowest label of a relevant entry, a number")
+        raise ValueError(f"threshold must be a number, the lowest label of a relevant entry, got {threshold!r}")
     check_cutoff(k)
     if measure == "precision" and k is None:
-        raise ValueError("measure='precision' needs its cut-off k, the number of places that count")
+        raise ValueError("measure='precision' needs the cut-off k, the number of ranks that count")
     relevant, oracle = labels >= threshold, partial(_oracle, measure=measure, k=k, discount=discount)
     coefficients = wide(scores[:0]).new_empty(len(scores))
     if offsets.device.type != "cpu":
         return coefficients, oracle(scores, relevant, offsets, out=coefficients, max_length=max_length)
-    keep_freed_memory()
     longest = longest_list(offsets, len(scores), max_length)
     return coefficients, _in_parts(oracle, scores, relevant, offsets, coefficients, longest)
 
 
-def _in_parts(oracle: Callable, scores: Tensor, relevant: Tensor, offsets: Tensor, out: Tensor, longest: int) -> Tensor:
-    """`_oracle` on the host, where looking at lengths is free: some lists at a time, and if rows of one length would be
-    mostly empty, those of similar length together."""
+def _in_parts(oracle: Oracle, scores: Tensor, relevant: Tensor, offsets: Tensor, out: Tensor, longest: int) -> Tensor:
+    """`_oracle` on the CPU, where reading lengths is free: some lists at a time, and lists of similar length together
+    if rows of equal length would be mostly empty."""
     num_lists = len(offsets) - 1
     if num_lists * longest <= HOST_NUMBERS:
         return oracle(scores, relevant, offsets, out=out, max_length=longest)
@@ -153,7 +188,7 @@ def _in_parts(oracle: Callable, scores: Tensor, relevant: Tensor, offsets: Tenso
 
 
 def _by_length(offsets: Tensor, longest: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """The lists of 0, of 1, of 2-3, of 4-7, ... entries: their numbers, their entries, and the offsets of these."""
+    """The lists with 0, 1, 2-3, 4-7, ... entries: the numbers of the lists, their entries, and the offsets of these."""
     ordered, order = offsets.diff().sort()
     edges = read(torch.searchsorted(ordered, 2 ** torch.arange(longest.bit_length() + 1)))
     for first, last in pairwise([0, *edges]):
@@ -171,7 +206,7 @@ def _oracle(
     out: Tensor,
     max_length: int | None,
 ) -> Tensor:
-    """Loss `(Q,)`, and the coefficients written to `out (N,)`."""
+    """The loss `(Q,)`; the coefficients are written to `out (N,)`."""
     merged = merge(scores, relevant, offsets, max_length=max_length, lower=0.5 if measure == "auc" else 0.0)
     longest = merged.order.shape[1]
     if longest == 0:
@@ -182,10 +217,10 @@ def _oracle(
 
 
 def _auc(merged: Merged, k: int, discount: str) -> tuple[Tensor, Tensor]:
-    """Pair (i, j) is inverted if and only if s_i - s_j < 1/2: the ranking in which relevant entries have 1/2 less.
+    """Pair (i, j) is inverted if and only if s_i - s_j < 1/2: the ranking when relevant entries score 1/2 less.
 
     P - t(j) pairs are inverted at the j-th irrelevant entry, and the sum of P - i over the relevant ones is known.
-    In floats this takes half the time that it takes in integers; behind the end of a list nothing is relevant.
+    Floats take half the time of integers here; after the end of a list nothing is relevant.
     """
     relevant, places = merged.counts[0], merged.order.shape[1]
     lost = relevant * places - merged.above.sum(1, keepdim=True) - relevant * (relevant - 1) // 2
@@ -194,7 +229,7 @@ def _auc(merged: Merged, k: int, discount: str) -> tuple[Tensor, Tensor]:
 
 
 def _mrr(merged: Merged, k: int, discount: str) -> tuple[Tensor, Tensor]:
-    """b_1 = beta and b_i = max(m_i, beta), with the best beta: a candidate at each irrelevant entry, and beta = 0."""
+    """b_1 = beta and b_i = max(m_i, beta) with the best beta: one candidate at each irrelevant entry, and beta = 0."""
     above, below, scale, scores = merged.above, merged.below, merged.scale, merged.scores()
     sums, first = running_sums(merged, scores), merged.nth(above, 1)[:, 1:]
     score, least = scores.gather(1, first), sums.costs.gather(1, first)

@@ -1,8 +1,8 @@
-"""The most violated rankings of measures that look at the first k places: precision@k and NDCG@k.
+"""The most violated rankings of measures of the first k ranks: precision@k and NDCG@k.
 
 In a ranking with a relevant entries among the first k, and beta = k - a irrelevant ones, the i-th best relevant entry
-has b_i <= beta for i <= a and b_i >= beta for i > a. Behind the cut nothing counts but psi, which is concave in every
-b_i with its maximum at m_i: there b_i = max(m_i, beta). See merged.py for the letters.
+has b_i <= beta for i <= a and b_i >= beta for i > a. After the cut only psi counts, which is concave in every b_i with
+its maximum at m_i: there b_i = max(m_i, beta). The letters are explained in merged.py.
 """
 
 from typing import NamedTuple
@@ -18,20 +18,21 @@ class Cuts(NamedTuple):
     """The cuts a = 0..k, `(Q, k + 1)` each."""
 
     relevant: Tensor  # a
-    irrelevant: Tensor  # beta: k - a, but no more than N
-    allowed: Tensor  # there are such rankings
-    change: Tensor  # sum of cost_i(beta) over a < i <= t(beta); minus that over t(beta) < i <= a
+    irrelevant: Tensor  # beta: k - a, but at most N
+    allowed: Tensor  # whether such rankings exist
+    change: Tensor  # sum of cost_i(beta) over a < i <= t(beta), minus the sum over t(beta) < i <= a
     scores: Tensor  # s_a
     costs: Tensor  # running sum of C(m_i) - m_i s_i up to a
     sums: Tensor  # C(b) for b = 0..k
-    width: int  # behind so many places there is no cut
+    width: int  # number of places up to the last cut
 
 
 def find_cuts(merged: Merged, k: int) -> Cuts:
+    """All cuts with what their values are computed from."""
     (num_relevant, num_irrelevant), numbers = merged.counts, torch.arange(k + 1, device=merged.above.device)
     mine, others = merged.nth(merged.above, k), merged.nth(merged.below, k)
     width = merged.above.shape[1]
-    if mine.device.type == "cpu" and len(mine) > 0:  # then looking is free
+    if mine.device.type == "cpu" and len(mine) > 0:  # where reading is free
         width = read(torch.maximum(mine[:, -1], others[:, -1]).max()) + 1
     scores = merged.scores(width)
     sums = running_sums(merged, scores)
@@ -55,11 +56,13 @@ def best_cut(cuts: Cuts, values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cut_precision(merged: Merged, k: int) -> tuple[Tensor, Tensor]:
-    """Inversions `(Q, L)` and loss `(Q,)`. The loss is known from a, so that b_i = min(m_i, beta) for i <= a: this is
-    the sorted ranking but between the places of the a-th relevant and the beta-th irrelevant entry: there b_i = beta.
+    """Inversions `(Q, L)` and loss `(Q,)` for precision@k.
+
+    The loss depends on a alone, so b_i = min(m_i, beta) for i <= a: this is the sorted ranking except between the
+    places of the a-th relevant and the beta-th irrelevant entry, where b_i = beta.
     """
     cuts, most = find_cuts(merged, k), wide(merged.counts[0].clamp(1, k))
-    # no cost is negative, so the sum over a < i <= t or t < i <= a is the size of the change
+    # no cost is negative, so the sum over a < i <= t or t < i <= a is the absolute value of the change
     a, beta = best_cut(cuts, 1 - cuts.relevant / most - merged.scale * cuts.change.abs())
     last = torch.searchsorted(merged.above, a), torch.searchsorted(merged.below, beta)
     one, other = (torch.where(count > 0, place, -1) for count, place in zip((a, beta), last, strict=True))
@@ -72,9 +75,9 @@ def cut_precision(merged: Merged, k: int) -> tuple[Tensor, Tensor]:
 
 
 def cut_ndcg(merged: Merged, discounts: Tensor) -> tuple[Tensor, Tensor]:
-    """Inversions `(Q, L)` and loss `(Q,)`, for any `discounts (k,)`.
+    """Inversions `(Q, L)` and loss `(Q,)` for NDCG@k with any `discounts (k,)`.
 
-    A dynamic programme within the first k places (Chakrabarti et al., KDD 2008): V_i(b) is the largest value of
+    A dynamic program within the first k places (Chakrabarti et al., KDD 2008): V_i(b) is the largest value of
     b_1 <= .. <= b_i = b, and V_i(b) = max over b' <= b of V_{i-1}(b') - 2/(P N) cost_i(b) - D(i + b) / Z.
     """
     k, (num_relevant, num_irrelevant) = len(discounts), merged.counts
@@ -102,7 +105,7 @@ def cut_ndcg(merged: Merged, discounts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _trace(a: Tensor, last: list[Tensor], pointers: list[Tensor]) -> Tensor:
-    """b_1..b_a of the best ranking, then k + 1: `(Q, k)`. `last[i - 1]` is the best b_i if a = i."""
+    """b_1..b_a of the best ranking, followed by k + 1: `(Q, k)`. `last[i - 1]` is the best b_i if a = i."""
     k, chosen, b = len(last), [], torch.zeros_like(a)
     for i in range(k, 0, -1):
         b = torch.where(a == i, last[i - 1], b)
@@ -112,6 +115,7 @@ def _trace(a: Tensor, last: list[Tensor], pointers: list[Tensor]) -> Tensor:
 
 
 def _cut_inversions(merged: Merged, chosen: Tensor, a: Tensor, beta: Tensor) -> Tensor:
+    """Inversions `(Q, L)` of the ranking with b_i = `chosen (Q, k)` within the cut (a, beta)."""
     above, below, k = merged.above, merged.below, chosen.shape[1]
     numbers = torch.arange(k + 1, device=chosen.device).expand(len(chosen), -1).contiguous()
     placed = torch.searchsorted(chosen, numbers)  # how many b_i are smaller than j, j = 0..k

@@ -1,62 +1,87 @@
-"""What a checkpoint has to be: plain values, a ranker of torchrank, and for a fit that goes on the same beginning."""
+"""What a checkpoint must be: plain values, a ranker of torchrank, and for a fit that is resumed the same beginning."""
 
 from __future__ import annotations
 
+import inspect
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 import torchrank
+from torchrank.errors import CheckpointError
 
 if TYPE_CHECKING:
     from torchrank.rankers.core.ranker import Ranker
 
+FORMAT = 2  # of what is in a checkpoint; 0.1 had none
 
-def load(path: str | PathLike, map_location: Any = "cpu") -> Ranker:
-    """The fitted ranker in a checkpoint, ready to score; nothing in the file is executed and no config is needed."""
+
+def load(path: str | PathLike[str], map_location: Any = "cpu") -> Ranker:
+    """Load the fitted ranker in a checkpoint. Nothing in the file is executed, and no config is needed.
+
+    Args:
+        path: a file that a fit through a Trainer has written.
+        map_location: where its tensors go, as in `torch.load`.
+
+    Returns:
+        The ranker in evaluation mode.
+
+    Example:
+        >>> ranker = load("runs/best.ckpt")  # doctest: +SKIP
+        >>> scores = ranker(x, offsets)  # doctest: +SKIP
+    """
     name = read_checkpoint(path, map_location)["ranker"]
     if name not in torchrank.RANKERS:
         known = ", ".join(torchrank.RANKERS)
-        raise ValueError(f"{path} holds a {name}, not one of {known}: use {name}.load_from_checkpoint(path)")
-    return torchrank.__getattr__(name).load_from_checkpoint(path, map_location=map_location, weights_only=True).eval()
+        raise CheckpointError(f"{path} holds a {name}, not one of {known}: use {name}.load_from_checkpoint(path)")
+    kind: type[Ranker] = torchrank.__getattr__(name)
+    return kind.load_from_checkpoint(Path(path), map_location=map_location, weights_only=True).eval()
 
 
-def read_checkpoint(path: str | PathLike, map_location: Any = "cpu") -> dict[str, Any]:
+def read_checkpoint(path: str | PathLike[str], map_location: Any = "cpu") -> dict[str, Any]:
+    """The content of a checkpoint, checked to be one of torchrank."""
     try:
         checkpoint = torch.load(path, map_location=map_location, weights_only=True)
     except OSError:
         raise
     except Exception as error:  # of zip, of pickle, or of what torch makes of either
         reason = f"{type(error).__name__} {error}".splitlines()[0]
-        raise ValueError(f"{path} is not a checkpoint of torchrank: {reason}") from error
+        raise CheckpointError(f"{path} is not a checkpoint of torchrank: {reason}") from error
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("ranker"), str):
-        raise ValueError(f"{path} is not a checkpoint of torchrank: it names no ranker")
+        raise CheckpointError(f"{path} is not a checkpoint of torchrank: it names no ranker")
     return checkpoint
 
 
-def check_same_ranker(ranker: Any, checkpoint: dict[str, Any]) -> None:
-    """A state goes on in a ranker of its kind and with its options; only the limit of rounds may be raised."""
+def check_format(checkpoint: dict[str, Any]) -> None:
+    if checkpoint.get("format") != FORMAT:
+        made = "with torchrank 0.1" if "format" not in checkpoint else f"in format {checkpoint['format']}"
+        raise CheckpointError(f"the checkpoint was made {made}, but this version reads format {FORMAT}: fit it again")
+
+
+def check_same_ranker(ranker: Ranker, checkpoint: dict[str, Any]) -> None:
+    """A state is loaded into a ranker of its kind and with its options; only the limit of rounds may be raised."""
     name, saved, given = type(ranker).__name__, checkpoint.get("hyper_parameters", {}), ranker.hparams
     kinds = [name, *(kind.__name__ for kind in type(ranker).__mro__ if kind.__name__ in torchrank.RANKERS)][:2]
     if checkpoint.get("ranker", name) not in kinds:
-        raise ValueError(f"the checkpoint holds a {checkpoint['ranker']}, not a {name}: choose its model")
+        raise CheckpointError(f"the checkpoint holds a {checkpoint['ranker']}, not a {name}: choose its model")
     other = [key for key in saved.keys() & given.keys() - {"rounds"} if _listed(saved[key]) != _listed(given[key])]
     if other:
         theirs, ours = (", ".join(f"{key}={of[key]!r}" for key in sorted(other)) for of in (saved, given))
-        raise ValueError(
-            f"the checkpoint was made with {theirs}, and this {name} has {ours}: go on with the options of the "
-            "checkpoint (only rounds may differ), or start anew without ckpt_path."
+        raise CheckpointError(
+            f"Cannot resume: the checkpoint was made with {theirs}, but this {name} has {ours}. Use the options of the "
+            "checkpoint (only rounds may differ), or drop ckpt_path to start over."
         )
 
 
 def check_same_data(saved: dict[str, int], given: dict[str, int]) -> None:
-    """A fit goes on with the training lists that it began with, told by their outlines (of older versions: untold)."""
-    if saved.keys() == given.keys() and (other := [name for name in given if saved[name] != given[name]]):
+    """A fit is resumed on the training lists that it began with, told apart by their outlines."""
+    if other := [name for name in given if saved.get(name) != given[name]]:
         theirs, ours = (f"{of['lists']} lists, {of['entries']} entries" for of in (saved, given))
-        raise ValueError(
-            f"the checkpoint was made with other training lists ({theirs}) than these ({ours}), other by their "
-            f"{', '.join(other)}: go on with the data that the fit began with, or start anew without ckpt_path."
+        raise CheckpointError(
+            f"Cannot resume: the training data ({ours}) differs from the checkpoint's ({theirs}) in its "
+            f"{', '.join(other)}. Use the original data, or drop ckpt_path to start over."
         )
 
 
@@ -71,6 +96,12 @@ def check_plain(value: Any, where: str) -> None:
     elif value is not None and type(value) not in (str, int, float, bool):
         kind = type(value).__name__
         raise ValueError(f"{where} is a {kind} ({value!r}): pass a plain str, int, float, bool, list or dict.")
+
+
+def options_of(ranker: Ranker) -> dict[str, Any]:
+    """The options with which a ranker was made, as its constructor takes them."""
+    known = inspect.signature(type(ranker)).parameters
+    return {name: value for name, value in ranker.hparams.items() if name in known}
 
 
 def _listed(value: Any) -> Any:

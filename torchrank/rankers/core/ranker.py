@@ -1,25 +1,33 @@
-"""The two shapes of a ranker: a gradient (`GradientRanker`) or rounds over global sums (`RoundRanker`)."""
+"""The base class of all rankers: a score, and either a loss (learns by gradient) or rounds over global sums."""
+
+from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Self
 
 import torch
+from pytorch_lightning import Callback, LightningModule
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from torchrank.data.batch import Batch, unlabelled
-from torchrank.data.datamodule import RankingDataModule, transform_batch
+from torchrank.data.datamodule import RankingDataModule
 from torchrank.data.rows import check_finite, parts_of, warn_of_lost_digits
+from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
-from torchrank.data.transforms import Identity, make_transform
+from torchrank.data.state import clear_derived, take_sizes
+from torchrank.data.training import TrainingLists
+from torchrank.data.transforms import Identity, TransformOption, make_transform, transform_batch
+from torchrank.errors import ConvergenceWarning, DataError, check_integer
 from torchrank.functional.ragged import sort_within
-from torchrank.rankers.core.checkpoints import check_plain, check_same_data, check_same_ranker
-from torchrank.rankers.core.measured import MeasuredSplit
-from torchrank.rankers.core.rounds import RoundOptimizer, round_step, start_rounds
-from torchrank.rankers.core.sized import SizedState
+from torchrank.rankers.core.checkpoints import FORMAT, check_format, check_plain, check_same_data, check_same_ranker
+from torchrank.rankers.core.evaluation import RankingEvaluation
+from torchrank.rankers.core.fitting import fit, mean_over_lists
+from torchrank.rankers.core.optimizers import Optimization
+from torchrank.rankers.core.rounds import Certificate, Round, RoundOptimizer
 
 STAGE_SETS = {"fit": "train", "validate": "val", "test": "test", "predict": "test"}
 KINDS = {
@@ -29,38 +37,61 @@ KINDS = {
 }
 
 
-class Ranker(SizedState):
-    """Scores whole lists; owns its feature transform; is measured, saved and loaded the same way whatever it learns.
+class Ranker(LightningModule):
+    """Scores whole lists, owns its feature transform, and is fitted, measured, saved and loaded in one way.
 
-    `takes` names the kinds of data beyond dense rows of its own that a ranker accepts (the keys of `KINDS`).
-    `certified` fits end by their own certificate: no early stopping, the last state is tested. Rounds of `is_path` are
-    whole fits with other settings: each of them is validated, and the best is tested. `corpus_entries` is how many
-    entries it takes at least when it scores or sums lists over a whole corpus: more than `batch_documents` where every
-    batch costs a pass over the corpus, and only scores are that long.
+    A subclass implements `score`, and either `loss` (it learns by gradient) or `round` (it learns by rounds: one round
+    is one epoch and one optimizer step). What it learns from comes as an argument, `lists`; what has to live as long as
+    a fit, and no longer, lies in `self.kept`.
+
+    Attributes:
+        takes: the kinds of data beyond dense rows that it accepts, of "sparse", "corpus" and "queries".
+        certified: the fit ends by its own certificate: no early stopping, the last state counts.
+        is_path: every round is a whole fit with other settings: each is validated, and the best counts.
+        corpus_entries: entries that it takes at least in a batch over a whole corpus, where every batch costs a pass
+            over the corpus and only scores are that long.
+        rounds: most rounds; None: it learns by gradient.
+        chosen_by: measures by which `choose` decides among the candidates of `validation_scores`.
+        kept: fit-scoped state, emptied when a fit begins and ends; `kept.lists` are the lists of the fit.
+        optimization: of a ranker that learns by gradient.
     """
 
     takes: frozenset[str] = frozenset()
     certified = False
     is_path = False
     corpus_entries = 0
-    by_rounds = False
     rounds: int | None = None
+    chosen_by: tuple[str, ...] = ()
+    optimization = Optimization()
     converged: Tensor
-    step_token: nn.Parameter
 
-    def __init__(self, num_features: int, transform: str | dict | list | None = None):
+    def __init__(self, num_features: int, transform: TransformOption = None, rounds: int | None = None):
+        """`rounds` is the limit of a ranker that learns by rounds; None: it learns by gradient."""
         super().__init__()
         self.save_hyperparameters()
         check_plain(dict(self.hparams), "hyper-parameters")
         self.num_features = num_features
         self.transform = make_transform(transform, num_features)
         self.register_buffer("converged", torch.tensor(False))
-        self.measured: dict[str, dict] = {}
-        self.certificate: dict[str, float] = {}  # what a certified fit found, then what it has to be at most, then more
-        self.findings: dict[str, Any] = {}  # what else a fit has to say, plain values, for results.json
+        self.register_load_state_dict_pre_hook(_make_room)
+        self.certificate: Certificate | None = None
+        self.findings: dict[str, Any] = {}  # what else a fit has to say, plain values
         self.by_query: bool | None = None  # whether the lists of the fit have query vectors
-        self._outline: dict[str, int] = {}  # of the training lists
-        self._whole: tuple[Ranker, RankingDataModule] | None = None  # what it is a part of, and its lists: `join`
+        self.outline: dict[str, int] = {}  # of the training lists
+        self.kept = SimpleNamespace()
+        if rounds is not None:
+            self.use_rounds(rounds)
+
+    def use_rounds(self, rounds: int) -> None:
+        """Learn by at most so many rounds, not by gradient."""
+        check_integer(">= 1", rounds=rounds)
+        self.rounds, self.automatic_optimization = rounds, False
+        self.step_token = nn.Parameter(torch.empty(0))  # DDP refuses a module without a trainable parameter
+
+    @property
+    def by_rounds(self) -> bool:
+        """Whether it learns by rounds, not by gradient."""
+        return self.rounds is not None
 
     # ---- what a ranker implements -------------------------------------------------------------------------------
 
@@ -68,15 +99,46 @@ class Ranker(SizedState):
         """Scores (N,) of the entries of a batch whose rows are already transformed. Never looks at `batch.labels`."""
         raise NotImplementedError(f"{type(self).__name__} has to define score(batch)")
 
-    def prepare(self) -> None:
-        """Once at fit start, not on resume; may call `total`."""
+    def loss(self, batch: Batch) -> Tensor:
+        """Loss (Q,) of every list of the batch: what a ranker minimises that learns by gradient."""
+        raise NotImplementedError(f"{type(self).__name__} has to define loss(batch), or round(lists, number)")
+
+    def round(self, lists: TrainingLists, number: int) -> Round:
+        """One round, the `number`-th from 0: computes on copies and writes parameters as its last act, so that an
+        interrupt loses one round only."""
+        raise NotImplementedError(f"{type(self).__name__} has to define round(lists, number), or loss(batch)")
+
+    def start(self, lists: TrainingLists) -> None:
+        """Once at the start of a fresh fit, not when it is resumed: parameters take their sizes and first values."""
+
+    def open(self, lists: TrainingLists) -> None:
+        """Before the first round, fresh or resumed: fills `self.kept`."""
+
+    def close(self, limit: str) -> None:
+        """After the last round; `limit` names the option that ended a fit which has not converged."""
+        if self.certificate is not None and not self.certificate.proved and not self.converged:
+            name = type(self).__name__
+            warn(f"{name} stopped before its certificate: {self.certificate}. Raise {limit}.", ConvergenceWarning)
+
+    def validation_scores(self, batch: Batch) -> Tensor:
+        """Scores (N,) of validation lists without labels; or (candidates, N), of which `choose` takes one."""
+        return self.score(batch)
+
+    def choose(self, measured: list[dict[str, Any]]) -> int:
+        """Which of the candidates of `validation_scores` it shall be, by what each of them measured."""
+        raise NotImplementedError(f"{type(self).__name__} has to define choose(measured)")
+
+    def check_validation(self, there: bool) -> None:
+        """Refuse a fit without validation lists where it needs them."""
 
     def density(self) -> float | None:
-        """Share of the weights that are not 0, for rankers that make them sparse."""
+        """Share of non-zero weights, for rankers that make them sparse."""
         return None
 
-    def inputs_sized(self) -> None:
-        """The transform was fitted: parameters that depend on `self.transform.num_outputs` take their size."""
+    @property
+    def num_topics(self) -> int | None:
+        """How many lists have a model of their own; None: all share one."""
+        return None
 
     # ---- scoring ------------------------------------------------------------------------------------------------
 
@@ -89,13 +151,19 @@ class Ranker(SizedState):
         queries: Tensor | None = None,
         query: Tensor | None = None,
     ) -> Tensor:
-        """Scores (N,) of raw rows. Whole lists: a score may depend on the other documents of its list."""
-        return self.score(self.inputs(x, offsets, index=index, queries=queries, query=query))
+        """Score raw rows. Give whole lists: a score may depend on the other documents of its list.
 
-    @property
-    def num_topics(self) -> int | None:
-        """How many lists have a model of their own; None: all have one."""
-        return None
+        Args:
+            x: (n, D) features, one row per entry; or the rows of a corpus that the lists share.
+            offsets: (Q + 1,) where each list begins and ends.
+            index: (N,) the corpus row of each entry, where the lists share a corpus.
+            queries: (Q, D) query vectors, for rankers that learned distances from them.
+            query: (Q,) the topic of each list, for rankers with a model for each topic.
+
+        Returns:
+            Scores (N,), higher is more relevant.
+        """
+        return self.score(self.inputs(x, offsets, index=index, queries=queries, query=query))
 
     def inputs(self, x: Tensor | SparseRows, offsets: Tensor, **given: Tensor | None) -> Batch:
         """Raw lists, and what else `forward` takes, as the batch without labels for `score`: checked, transformed."""
@@ -104,135 +172,161 @@ class Ranker(SizedState):
         self._check_vectors(has_queries)
         batch = unlabelled(x, offsets, **given)
         if self.num_topics is not None and ((batch.query < 0) | (batch.query >= self.num_topics)).any():
-            found = f"{int(batch.query.min())}..{int(batch.query.max())}"
-            raise ValueError(f"query is {found}: {type(self).__name__} has models of {self.num_topics} topics, from 0")
+            found, name = f"{int(batch.query.min())}..{int(batch.query.max())}", type(self).__name__
+            raise ValueError(f"query is {found}, but {name} has models of {self.num_topics} topics, counted from 0")
         dtype = x.dtype if x.dtype.is_floating_point else torch.get_default_dtype()
         batch = transform_batch(self.transform, batch)
         vectors = None if batch.queries is None else batch.queries.to(dtype)
         return batch._replace(x=batch.x.to(dtype=dtype), queries=vectors)
 
     def rank(self, x: Tensor | SparseRows, offsets: Tensor, *, index: Tensor | None = None, **given: Any) -> Tensor:
-        """Row numbers (N,): each list's block holds its rows, best first (ties keep their order)."""
+        """Rank raw rows; the arguments are those of a call.
+
+        Returns:
+            Row numbers (N,): each list's block holds its rows, best first (ties keep their order).
+        """
         order = sort_within(self(x, offsets, index=index, **given), offsets)
         return order if index is None else index[order]
 
     def _check_rows(self, x: Tensor | SparseRows, has_corpus: bool, has_queries: bool) -> None:
+        name = type(self).__name__
         if not isinstance(x, Tensor | SparseRows):
-            raise ValueError(f"rows are a {type(x).__name__}: give a tensor (torch.from_numpy(x)), or SparseRows")
+            raise DataError(f"rows are a {type(x).__name__}: give a tensor (torch.from_numpy(x)) or SparseRows")
         if x.shape[-1] != self.num_features:
-            raise ValueError(
-                f"{type(self).__name__} was made for {self.num_features} features, these rows have {x.shape[-1]}. "
+            raise DataError(
+                f"{name} was made for {self.num_features} features, but these rows have {x.shape[-1]}. "
                 "Read the data with data.num_features set to the training set's number."
             )
         found = {"sparse": isinstance(x, SparseRows), "corpus": has_corpus, "queries": has_queries}
         for kind, there in found.items():
             if there and kind not in self.takes:
-                raise ValueError(f"{type(self).__name__} does not take {KINDS[kind]}.")
+                raise DataError(f"{name} does not take {KINDS[kind]}.")
 
     def _check_vectors(self, has_queries: bool) -> None:
         if self.by_query not in (None, has_queries):
-            raise ValueError(f"{type(self).__name__} was fitted {'with' if self.by_query else 'without'} query vectors")
+            raise DataError(f"{type(self).__name__} was fitted {'with' if self.by_query else 'without'} query vectors")
 
-    # ---- data and global sums -----------------------------------------------------------------------------------
+    # ---- a fit without Lightning --------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        train: RankingSet,
+        val: RankingSet | None = None,
+        *,
+        epochs: int | None = None,
+        batch_documents: int = 20_000,
+        seed: int = 0,
+    ) -> Self:
+        """Fit on sets in memory, in this process, without a Trainer, files or checkpoints. Starts over.
+
+        Rounds give the same weights as through a Trainer. With validation lists the state with the best NDCG@10 is
+        kept, and a fit that is not certified stops when there was none better for 20 epochs.
+
+        Args:
+            train: the lists to learn from.
+            val: the lists to choose the best round or epoch by.
+            epochs: at most so many rounds or epochs; by default the ranker's `rounds`, or 100 epochs.
+            batch_documents: documents of an optimizer step.
+            seed: draws first weights, dropout and the order of the batches.
+
+        Returns:
+            The ranker itself, in evaluation mode.
+
+        Example:
+            >>> from torchrank import ListNet
+            >>> from torchrank.data import synthetic_splits
+            >>> sets = synthetic_splits(num_queries=30, num_features=10)
+            >>> ranker = ListNet(num_features=10).fit(sets["train"], sets["val"])
+            >>> ranker(sets["test"].x, sets["test"].offsets).shape == sets["test"].labels.shape
+            True
+        """
+        fit(self, train, val, epochs=epochs, batch_documents=batch_documents, seed=seed)
+        return self.eval()
+
+    # ---- the life of a fit: called by `fit` and by Lightning's hooks --------------------------------------------
+
+    def check_set(self, lists: RankingSet) -> None:
+        """Refuse lists that the ranker cannot take."""
+        self._check_rows(lists.x, lists.is_shared, lists.has_queries)
+        for start, part in parts_of(lists.queries):
+            check_finite(part, start, f"{lists.name} query")
+
+    def learn_transform(self, train: RankingSet) -> None:
+        """The first act of a fresh fit."""
+        if isinstance(self.transform, Identity):
+            warn_of_lost_digits(train.x)
+        self.transform.fit(train.x, None if train.is_shared else train.offsets, device=self.device)
+        self.by_query, self.certificate, self.findings = train.has_queries, None, {}
+        self.converged.fill_(False)
+
+    @torch.no_grad()
+    def begin(self, lists: TrainingLists) -> None:
+        """The first act on the lists of a fresh fit."""
+        self.kept = SimpleNamespace(lists=lists)
+        self.start(lists)
+
+    @torch.no_grad()
+    def resume(self, lists: TrainingLists) -> None:
+        """Before the next round, fresh or resumed."""
+        self.kept.lists = lists
+        self.open(lists)
+
+    @torch.no_grad()
+    def take_round(self, number: int) -> Round:
+        """One round on the lists of the fit; what it found is written down."""
+        with torch.autocast(self.device.type, enabled=False):
+            found = self.round(self.kept.lists, number)
+        self.converged.fill_(found.done)
+        self.certificate, self.findings = found.certificate, dict(found.findings)
+        return found
+
+    def end(self, limit: str) -> None:
+        """After a fit: say what there is to say, and keep nothing but what was learned."""
+        self.close(limit)
+        self.release()
+
+    def release(self) -> None:
+        """Keep nothing but what was learned."""
+        self.kept = SimpleNamespace()
+        clear_derived(self)
+
+    # ---- Lightning's hooks --------------------------------------------------------------------------------------
 
     @property
-    def data(self) -> RankingDataModule:
-        data = self._whole[1] if self._whole else self.trainer.datamodule  # type: ignore[attr-defined]
+    def _data(self) -> RankingDataModule:
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(data, RankingDataModule):
-            raise ValueError(
+            raise DataError(
                 "a ranker trains on lists: call trainer.fit(ranker, datamodule=RankingDataModule.from_sets(train=..., "
                 "val=...)) instead of passing loaders."
             )
         return data
 
-    def batches(self) -> Iterator[Batch]:
-        """This process's training lists on `self.device`, transform applied; at least one batch, perhaps empty."""
-        return self.data.training_shard(self.corpus_entries)
+    @property
+    def _resumed(self) -> bool:
+        return self.trainer.ckpt_path is not None
 
-    def total(self, fn: Callable, into: tuple[Tensor, ...] | None = None) -> Any:
-        """Sum of `fn(batch)` (a tensor or a tuple) over the training lists of all processes.
-
-        With `into`, zeroed float64 tensors, `fn(batch, into)` adds in place. Every tensor is reduced by itself.
-        """
-        if isinstance(into, Tensor | list):
-            raise TypeError("into is a tuple of tensors")
-        sums: Any = into
-        looked_at = self.global_rank == 0 and sys.stderr.isatty()
-        hidden = {} if looked_at else {"disable": True}  # TQDM_DISABLE=1 hides it too, as for runs side by side
-        for batch in tqdm(self.batches(), desc="sum over lists", delay=2, leave=False, **hidden):
-            if into is not None:
-                fn(batch, into)
-            elif sums is None:
-                sums = fn(batch)
-            elif isinstance(sums, tuple):
-                sums = tuple(a + b for a, b in zip(sums, fn(batch), strict=True))
-            else:
-                sums = sums + fn(batch)
-        if not isinstance(sums, Tensor | tuple):
-            raise TypeError(f"total sums a tensor or a tuple of tensors, not a {type(sums).__name__}")
-        return tuple(self._reduce(t) for t in sums) if isinstance(sums, tuple) else self._reduce(sums)
-
-    def sample_rows(self, count: int, seed: int = 0) -> Tensor:
-        """At most `count` training rows (n, D) drawn by `seed`, transformed, in float64: the same on every process."""
-        lists = self.data.sets["train"]
-        chosen = torch.randperm(len(lists.x), generator=torch.Generator().manual_seed(seed))[:count].sort().values
-        if lists.is_shared:
-            corpus: Any = self.data.ready("train")
-            return corpus.x[chosen.to(self.device)].double()
-        chosen = chosen.to(self.device)
-
-        def gather(batch: Batch, into: tuple[Tensor, ...]) -> None:
-            start = int(lists.offsets[batch.query[0]]) if batch.num_lists else 0
-            here = (chosen >= start) & (chosen < start + len(batch.labels))
-            into[0][here] = batch.x[chosen[here] - start].double()  # type: ignore[union-attr]
-
-        shape = (len(chosen), self.transform.num_outputs)
-        return self.total(gather, into=(torch.zeros(shape, dtype=torch.float64, device=self.device),))[0]
-
-    def _reduce(self, tensor: Tensor) -> Tensor:
-        # gloo adds up the memory behind a view, not its entries
-        return self.trainer.strategy.reduce(tensor.contiguous(), reduce_op="sum")
-
-    # ---- as a part of another ranker ----------------------------------------------------------------------------
-
-    def join(self, whole: "Ranker", data: RankingDataModule) -> None:
-        """Be fitted as a part of another ranker, by its trainer and on the training lists of `data`."""
-        self.trainer, self._whole = whole.trainer, (whole, data)
-        self.setup("fit")
-        self.on_fit_start()
-
-    def leave(self) -> None:
-        """The fit is over."""
-        self.on_fit_end()
-        self._whole = None
-
-    def log(self, *arguments: Any, **options: Any) -> None:
-        """A part has no log: Lightning keeps one for the whole."""
-        if self._whole is None:
-            super().log(*arguments, **options)
-
-    # ---- the life of a fit --------------------------------------------------------------------------------------
+    def configure_callbacks(self) -> list[Callback]:
+        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+        return [] if any(isinstance(each, RankingEvaluation) for each in callbacks) else [RankingEvaluation()]
 
     def setup(self, stage: str) -> None:
-        data = self.data
+        self.release()  # a fit that broke off may have left something
+        data = self._data
         if STAGE_SETS[stage] not in data.sets:
             wanted, there = STAGE_SETS[stage], ", ".join(data.sets)
-            raise ValueError(f"this needs {wanted} lists, and this data has {there} only: add {wanted}=...")
-        lists = data.sets[STAGE_SETS[stage]]
-        self._check_rows(lists.x, lists.is_shared, lists.has_queries)
-        for given in data.sets.values():
-            for start, part in parts_of(given.queries):
-                check_finite(part, start, f"{given.name} query")
+            raise DataError(f"this needs {wanted} lists, but the data has {there} only: add {wanted}=...")
+        self.check_set(data.sets[STAGE_SETS[stage]])
+        for lists in data.sets.values():
+            for start, part in parts_of(lists.queries):
+                check_finite(part, start, f"{lists.name} query")
         if stage == "fit":
             self._check_trainer()
-            if isinstance(self.transform, Identity):
-                warn_of_lost_digits(lists.x)
-            if self.trainer.ckpt_path is None:
-                self.transform.fit(lists.x, None if lists.is_shared else lists.offsets)
-                self.inputs_sized()
-        data.attach(self.transform, self.device)
-        splits = [split for split in ("val", "test") if split in data.sets]
-        self.measuring: Any = nn.ModuleDict({split: MeasuredSplit(data, split) for split in splits})
+            self.check_validation("val" in data.sets)
+        if stage == "fit" and not self._resumed:  # all sizes are final before DDP looks at the parameters
+            self.trainer.precision_plugin.convert_module(self.to(self.trainer.strategy.root_device))
+            self.learn_transform(data.sets["train"])
+            self.begin(data.training_lists())
 
     def _check_trainer(self) -> None:
         """Statistics and solves need 32 bits at least; rounds have no gradient that could be scaled (16-mixed)."""
@@ -242,151 +336,109 @@ class Ranker(SizedState):
         if self.by_rounds and precision == "16-mixed":
             raise ValueError(f"{name} fits by rounds, without gradients to scale: use trainer.precision=32-true.")
         if self.by_rounds and (self.trainer.min_epochs or 0) > 1:
-            raise ValueError(f"{name} ends by itself: min_epochs={self.trainer.min_epochs} is refused.")
+            least = self.trainer.min_epochs
+            raise ValueError(f"{name} decides when to stop, so min_epochs must be 1 or unset, got {least}.")
 
     def on_fit_start(self) -> None:
-        self._interval = self.trainer.check_val_every_n_epoch
-        if self._whole is None:
-            outline = self.data.sets["train"].outline()
-            if self.trainer.ckpt_path is not None:
-                check_same_data(self._outline or outline, outline)
-            self._outline = outline
-        if self.trainer.ckpt_path is None:
-            self.converged.fill_(False)
-            self.by_query = self.data.sets["train"].has_queries
-            with torch.no_grad():
-                self.prepare()
+        outline = self._data.sets["train"].outline()
+        if self._resumed:
+            check_same_data(self.outline or outline, outline)
+        self.outline = outline
+        self.resume(self._data.training_lists())
+        self.kept.interval = self.trainer.check_val_every_n_epoch
+        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+        if self.certified and not any(getattr(each, "every_round", False) for each in callbacks):
+            self.trainer.check_val_every_n_epoch = sys.maxsize  # validated at its end
 
     def on_fit_end(self) -> None:
-        if self.certificate and not self.converged and self._whole is None:
-            found = ", ".join(f"{name} {value:.4g}" for name, value in self.certificate.items())
-            rank_zero_warn(f"{type(self).__name__} stopped before its certificate ({found}): raise {self.limit()}.")
-        self.trainer.check_val_every_n_epoch = self._interval  # `round_step` may have changed it
+        self.trainer.check_val_every_n_epoch = self.kept.interval
+        epochs, rounds = self.trainer.max_epochs, self.rounds or 0
+        self.end(f"trainer.max_epochs (now {epochs})" if epochs is not None and 0 <= epochs < rounds else self.limit())
 
     def limit(self) -> str:
-        """The option that ended a fit which did not converge, and its value."""
-        epochs, rounds = self.trainer.max_epochs, self.rounds or 0
-        if epochs is not None and 0 <= epochs < rounds:
-            return f"trainer.max_epochs, now {epochs}"
-        return "rounds" if self.is_path else f"rounds, now {rounds}"  # those of a path are its fits
-
-    # ---- measuring ----------------------------------------------------------------------------------------------
-
-    def validation_step(self, batch: Batch, batch_index: int) -> None:
-        self._measure("val", batch)
-
-    def test_step(self, batch: Batch, batch_index: int) -> None:
-        self._measure("test", batch)
-
-    def predict_step(self, batch: Batch, batch_index: int) -> Tensor:
-        self._check_vectors(batch.queries is not None)
-        with self.scoring():
-            return self.score(without_labels(batch))
-
-    def on_validation_epoch_end(self) -> None:
-        self._conclude("val")
-
-    def on_test_epoch_end(self) -> None:
-        self._conclude("test")
-
-    def evaluation_scores(self, split: str, batch: Batch) -> Tensor:
-        """Scores of a batch of `split`: the labels are taken away before the ranker sees it."""
-        return self.score(without_labels(batch))
-
-    def _measure(self, split: str, batch: Batch) -> None:
-        self._check_vectors(batch.queries is not None)
-        measuring = self.measuring[split]
-        tiebreak = self.data.tiebreak(split, batch) if measuring.needs_ids else None
-        with self.scoring():
-            scores = self.evaluation_scores(split, batch)
-        measuring.update(scores, batch, tiebreak)
-
-    def scoring(self) -> AbstractContextManager:
-        """What is learned by rounds, in full precision, is scored in it too: mixed precisions are for gradients."""
-        return torch.autocast(self.device.type, enabled=False) if self.by_rounds else nullcontext()
-
-    def _conclude(self, split: str) -> None:
-        self._publish(split, self.measuring[split].conclude())
-
-    def _publish(self, split: str, measured: dict[str, dict]) -> None:
-        """Log the means; `val/ndcg@10` is the first convention, `val/letor/ndcg@10` another one."""
-        self.measured[split] = measured
-        for name, found in measured.items():
-            prefix = split if name == self.data.conventions[0] else f"{split}/{name}"
-            self.log_dict({f"{prefix}/{measure}": value for measure, value in found["measures"].items()})
-
-    # ---- checkpoints --------------------------------------------------------------------------------------------
-
-    def on_save_checkpoint(self, checkpoint: dict) -> None:
-        super().on_save_checkpoint(checkpoint)
-        checkpoint["ranker"] = type(self).__name__
-        checkpoint["certificate"], checkpoint["findings"] = self.certificate, self.findings
-        checkpoint["outline"], checkpoint["by_query"] = self._outline, self.by_query
-        checkpoint["transform_sizes"] = self.transform.resized()
-
-    def on_load_checkpoint(self, checkpoint: dict) -> None:
-        check_same_ranker(self, checkpoint)
-        self.certificate, self.findings = checkpoint.get("certificate", {}), checkpoint.get("findings", {})
-        self._outline, self.by_query = checkpoint.get("outline", {}), checkpoint.get("by_query")
-        self.transform.allocate(checkpoint["transform_sizes"])
-        super().on_load_checkpoint(checkpoint)
-
-
-class GradientRanker(Ranker):
-    """A ranker that learns by the gradient of `loss(batch)`, one value per list; `by_rounds` by its `round()`."""
-
-    def __init__(self, num_features: int, transform: str | dict | list | None, lr: float, weight_decay: float):
-        super().__init__(num_features, transform)
-        self.lr, self.weight_decay = lr, weight_decay
-
-    def loss(self, batch: Batch) -> Tensor:
-        """Loss (Q,) of every list of the batch."""
-        raise NotImplementedError(f"{type(self).__name__} has to define loss(batch)")
+        """The option that limits the rounds, and its value."""
+        return "rounds" if self.is_path else f"rounds (now {self.rounds})"  # those of a path are its fits
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor | None:
-        """Sum over the lists of this process / lists of all processes * processes: what DDP averages is the mean."""
         if self.by_rounds:
-            round_step(self)
+            self._round_step()
             return None
-        lists = self._reduce(torch.tensor(float(batch.num_lists), device=self.device)).clamp(min=1)
-        loss = self.loss(batch).sum() / lists * self.trainer.world_size
+        loss = mean_over_lists(self.loss(batch))
         self.log("train/loss", loss, on_step=False, on_epoch=True, batch_size=1, sync_dist=True)
         return loss
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        if self.by_rounds:
-            return RoundOptimizer(self)
-        return torch.optim.Adam(self.parameters(), lr=self.lr, weight_decay=self.weight_decay)
+    def _round_step(self) -> None:
+        """Run one round through the optimizer and stop the trainer after the last one. That one is always validated,
+        and all are on a path."""
+        trainer, rounds = self.trainer, self.rounds or 0
+        if not self.converged and trainer.current_epoch < rounds:
+            self.optimizers().step()  # type: ignore[union-attr]
+        if self.converged or trainer.current_epoch + 1 >= rounds:
+            trainer.should_stop = True
+        limits = (trainer.current_epoch + 1 == trainer.max_epochs, trainer.global_step == trainer.max_steps)
+        if self.is_path or trainer.should_stop or any(limits):
+            trainer.check_val_every_n_epoch = 1
+
+    def configure_optimizers(self) -> Any:
+        return RoundOptimizer(self) if self.by_rounds else self.optimization.make(self.parameters())
+
+    def validation_step(self, batch: Batch, batch_index: int = 0) -> Tensor:
+        """Scores for `RankingEvaluation`: the labels are taken away before the ranker sees the batch."""
+        if self.by_rounds and self._trainer is not None and self._trainer.sanity_checking:  # before the first round
+            return torch.zeros_like(batch.labels, dtype=torch.float32)
+        return self._scored(batch, self.validation_scores)
+
+    def test_step(self, batch: Batch, batch_index: int = 0) -> Tensor:
+        return self._scored(batch, self.score)
+
+    def predict_step(self, batch: Batch, batch_index: int = 0) -> Tensor:
+        return self._scored(batch, self.score)
+
+    def _scored(self, batch: Batch, score: Callable[[Batch], Tensor]) -> Tensor:
+        self._check_vectors(batch.queries is not None)
+        with self.scoring():
+            return score(without_labels(batch))
+
+    def scoring(self) -> AbstractContextManager[Any]:
+        """What is learned by rounds, in full precision, is scored in it too: mixed precisions are for gradients."""
+        return torch.autocast(self.device.type, enabled=False) if self.by_rounds else nullcontext()
+
+    # ---- checkpoints --------------------------------------------------------------------------------------------
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """What belongs to the state beside tensors: plain values."""
+        certificate = None if self.certificate is None else self.certificate._asdict()
+        return {
+            "certificate": certificate and {**certificate, "bounds": dict(certificate["bounds"])},
+            "findings": self.findings,
+            "by_query": self.by_query,
+            "outline": self.outline,
+        }
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.certificate = None if state["certificate"] is None else Certificate(**state["certificate"])
+        self.findings, self.by_query, self.outline = state["findings"], state["by_query"], state["outline"]
+
+    def make_room(self, state: dict[str, Any], prefix: str) -> None:
+        """Before a state is loaded: parameters and buffers take its sizes."""
+        take_sizes(self, state, prefix)
+        self.kept = SimpleNamespace()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["ranker"], checkpoint["format"] = type(self).__name__, FORMAT
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        check_format(checkpoint)
+        check_same_ranker(self, checkpoint)
 
 
-class RoundRanker(Ranker):
-    """A ranker that learns in rounds: one round = one epoch = one optimizer step.
-
-    `round` computes on copies and writes parameters and state as its last act, so an interrupt loses one round only.
-    """
-
-    by_rounds = True
-
-    def __init__(self, num_features: int, transform: str | dict | list | None, rounds: int):
-        super().__init__(num_features, transform)
-        if not isinstance(rounds, int) or rounds < 1:
-            raise ValueError(f"rounds={rounds!r} has to be an integer, 1 at least")
-        self.rounds = rounds
-        start_rounds(self)
-
-    def round(self) -> bool:
-        """One round: writes parameters; True = converged."""
-        raise NotImplementedError(f"{type(self).__name__} has to define round()")
-
-    def training_step(self, token: Any, batch_index: int) -> None:
-        round_step(self)
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return RoundOptimizer(self)
+def _make_room(ranker: Ranker, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    ranker.make_room(state, prefix)
 
 
-def density_of(weight: Tensor) -> float:
-    return int(weight.count_nonzero()) / max(weight.numel(), 1)
+def warn(message: str, category: type[Warning]) -> None:
+    """A warning of the first process alone."""
+    rank_zero_warn(message, category=category)
 
 
 def without_labels(batch: Batch) -> Batch:

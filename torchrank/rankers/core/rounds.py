@@ -1,29 +1,54 @@
-"""A round as a step of an optimizer: steps, checkpoints and loggers of Lightning then count rounds."""
+"""What a round of a fit found, and a round as a step of an optimizer: Lightning then counts, saves and logs rounds."""
 
-from collections.abc import Callable
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor
+
+NOTHING: Mapping[str, Any] = {}
 
 
-def start_rounds(ranker: Any) -> None:
-    """Prepare a ranker to be fitted by rounds; DDP refuses a module without a trainable parameter, so it gets one."""
-    ranker.automatic_optimization = False
-    ranker.step_token = nn.Parameter(torch.empty(0))
+class Certificate(NamedTuple):
+    """How near a fit is to its proof: the fit is proved where `found` is at most `limit`.
+
+    Example:
+        >>> certificate = Certificate("gap", 0.002, 0.01, {"upper": 1.5, "lower": 1.498})
+        >>> certificate.proved, str(certificate)
+        (True, 'gap 0.002 (proved, limit 0.01), upper 1.5, lower 1.498')
+    """
+
+    name: str
+    found: float
+    limit: float
+    bounds: Mapping[str, float] = NOTHING  # what else it rests on
+
+    @property
+    def proved(self) -> bool:
+        return self.found <= self.limit
+
+    def __str__(self) -> str:
+        verdict = "proved" if self.proved else "not proved"
+        bounds = "".join(f", {name} {value:.4g}" for name, value in self.bounds.items())
+        return f"{self.name} {self.found:.4g} ({verdict}, limit {self.limit:.4g}){bounds}"
 
 
-def round_step(ranker: Any) -> None:
-    """Run one round through the optimizer and stop the trainer after the last one. That one is always validated, and
-    all are on a path."""
-    trainer, rounds = ranker.trainer, ranker.rounds or 0
-    if not ranker.converged and trainer.current_epoch < rounds:
-        ranker.optimizers().step()
-    if ranker.converged or trainer.current_epoch + 1 >= rounds:
-        trainer.should_stop = True
-    limits = (trainer.current_epoch + 1 == trainer.max_epochs, trainer.global_step == trainer.max_steps)
-    if ranker.is_path or trainer.should_stop or any(limits):
-        trainer.check_val_every_n_epoch = 1
+class Round(NamedTuple):
+    """What one round found.
+
+    Args:
+        done: whether the fit has converged.
+        log: values to log, by name.
+        certificate: how near the fit is to its proof, where it has one.
+        findings: what else there is to say, plain values, for results.json; they replace those of the rounds before.
+    """
+
+    done: bool
+    log: Mapping[str, float | Tensor] = NOTHING
+    certificate: Certificate | None = None
+    findings: Mapping[str, Any] = NOTHING
 
 
 class RoundOptimizer(torch.optim.Optimizer):
@@ -33,7 +58,6 @@ class RoundOptimizer(torch.optim.Optimizer):
         super().__init__([ranker.step_token], {})
         self.ranker = ranker
 
-    def step(self, closure: Callable | None = None) -> None:  # type: ignore[override]
-        ranker = self.ranker
-        with torch.no_grad(), torch.autocast(ranker.device.type, enabled=False):
-            ranker.converged.fill_(bool(ranker.round()))
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        found = self.ranker.take_round(self.ranker.trainer.current_epoch)
+        self.ranker.log_dict(dict(found.log))

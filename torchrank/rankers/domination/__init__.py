@@ -1,0 +1,1 @@
+"""Domination Rank."""

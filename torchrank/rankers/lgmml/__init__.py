@@ -1,0 +1,1 @@
+"""L-GMML, GMML and LGMMLNet: local and global geometric-mean metrics."""

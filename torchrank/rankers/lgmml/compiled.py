@@ -1,13 +1,12 @@
 """The fast form of local metrics: distances and scores by GEMMs of falling inner size, in full or in low rank.
 
-A metric is M_r = F_r F_r^T, the distance of a document x from its anchor a_r is ||F_r^T x - F_r^T a_r||. A rotation of
-the rows of [F_r^T | -F_r^T a_r], here (D+1) numbers a row, changes no distance. The QR decomposition is the rotation
-that makes the rows a staircase: row j is 0 before feature j. So direction j of all metrics is one GEMM of inner size
-D+1-j, half the work of the factors themselves, and no difference of large numbers is taken as it would be in the
-packed quadratic form, which does as little.
+A metric is M_r = F_r F_r^T, and the distance of a document x from its anchor a_r is ||F_r^T x - F_r^T a_r||. A rotation
+of the rows of [F_r^T | -F_r^T a_r], which have D+1 numbers each, changes no distance. The QR decomposition is the
+rotation that makes the rows a staircase: row j is 0 before feature j. So direction j of all metrics is one GEMM of
+inner size D+1-j. That is half the work of the factors themselves. The packed quadratic form needs as little, but it
+takes differences of large numbers.
 """
 
-import os
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
@@ -16,21 +15,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from torchrank.errors import check_choice
+from torchrank.files import write_atomically
 from torchrank.functional.kernels import KERNELS
 
-WIDTH, DIRECTIONS = 256, 16  # where metrics are few, up to 16 directions share a GEMM of at most 256 columns
-NUMBERS = {"cpu": 2**18, "cuda": 2**25}  # of an intermediate: 1 MB a thread stays in its cache, a GPU wants more
+WIDTH, DIRECTIONS = 256, 16  # if there are few metrics, up to 16 directions share a GEMM of at most 256 columns
+NUMBERS = {"cpu": 2**18, "cuda": 2**25}  # in an intermediate result: 1 MB per thread stays in its cache
 
 
 class CompiledMetrics(nn.Module):
     """Distances from M anchors under M metrics: `factors` (M, D, k), `shifts` (M, k) = F_r^T a_r.
 
-    `remainder` (M, D+1) is an affine function of a row that is added to the squared distance of each metric; a sum
+    `remainder` (M, D+1) is an affine function of a row that is added to the squared distance under each metric; a sum
     below 0 counts as 0.
 
-    >>> metrics = CompiledMetrics(torch.eye(2).expand(1, 2, 2), torch.zeros(1, 2))
-    >>> metrics.distances(torch.tensor([[3.0, 4.0]]))
-    tensor([[5.]])
+    Example:
+        >>> metrics = CompiledMetrics(torch.eye(2).expand(1, 2, 2), torch.zeros(1, 2))
+        >>> metrics.distances(torch.tensor([[3.0, 4.0]]))
+        tensor([[5.]])
     """
 
     columns: Tensor  # (blocks, D+1, directions of a block times M)
@@ -54,7 +56,7 @@ class CompiledMetrics(nn.Module):
 
     @property
     def chunk(self) -> int:
-        """Rows whose intermediate stays in the cache."""
+        """The number of rows whose intermediate result stays in the cache."""
         on_host = self.columns.device.type == "cpu"
         numbers = NUMBERS["cpu"] * torch.get_num_threads() if on_host else NUMBERS["cuda"]
         return max(1, numbers // max(self.columns.shape[2], 1))
@@ -75,9 +77,9 @@ class CompiledMetrics(nn.Module):
 
 
 class CompiledScorer(nn.Module):
-    """Scores of transformed rows: sum_r weights_r phi(delta_r / tau_r) + x . linear; `metrics` hold delta_r / tau_r.
+    """Scores transformed rows by sum_r weights_r phi(delta_r / tau_r) + x . linear; `metrics` gives delta_r / tau_r.
 
-    Made by `compile_scorer`, or by `CompiledScorer.load` from the file that `save` wrote.
+    `compile_scorer` makes it; `CompiledScorer.load` reads the file that `save` wrote.
     """
 
     weights: Tensor  # (M,)
@@ -90,7 +92,7 @@ class CompiledScorer(nn.Module):
         self.register_buffer("linear", linear.to(metrics.columns.dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores (n,) of rows (n, D), in the scorer's own dtype."""
+        """Scores (n,) of transformed rows (n, D), in the dtype of the scorer."""
         return in_chunks(self._score, x, self.metrics.chunk)
 
     def _score(self, x: Tensor) -> Tensor:
@@ -98,22 +100,17 @@ class CompiledScorer(nn.Module):
         return features @ self.weights + x.to(self.linear.dtype) @ self.linear
 
     def save(self, path: str | PathLike) -> None:
-        """Writes tensors and plain values; a file that is there is replaced as a whole or not at all."""
-        unfinished = Path(f"{os.fspath(path)}.{os.getpid()}.part")
+        """Write tensors and plain values to a file; an existing file is replaced as a whole or not at all."""
         plain = {"kernel": self.kernel, "beta": self.beta, "rank": self.metrics.rank}
-        try:
-            torch.save(plain | {"state": self.state_dict()}, unfinished)
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        write_atomically(Path(path), lambda file: torch.save(plain | {"state": self.state_dict()}, file))
 
     @classmethod
     def load(cls, path: str | PathLike, device: torch.device | str = "cpu") -> "CompiledScorer":
-        """The saved scorer; nothing but tensors and plain values is read from the file."""
+        """Read a saved scorer; nothing but tensors and plain values is read from the file."""
         saved = torch.load(path, map_location=device, weights_only=True)
         state = saved["state"]
         weights, linear, columns = state["weights"], state["linear"], state["metrics.columns"]
-        factors = torch.empty(len(weights), len(linear), saved["rank"], device="meta")  # shapes alone, filled in below
+        factors = torch.empty(len(weights), len(linear), saved["rank"], device="meta")  # shapes only, filled below
         metrics = CompiledMetrics(factors, factors[:, 0], dtype=columns.dtype)
         scorer = cls(metrics, weights, linear, saved["kernel"], saved["beta"])
         scorer.load_state_dict(state, assign=True)
@@ -136,19 +133,32 @@ def compile_scorer(
     around: str = "mean",
     dtype: torch.dtype = torch.float32,
 ) -> CompiledScorer:
-    """The scorer sum_r weights_r phi(delta_r / tau_r) + x . linear (D,), without the metrics whose weight is 0.
+    """A scorer that computes sum_r weights_r phi(delta_r / tau_r) + x . linear, without the metrics that have weight 0.
 
-    `rank` or `tolerance` makes it faster and approximate, see `truncate`: `tolerance` is the share of the mean squared
-    distance from the mean of the data (`mean` (D,), `covariance` (D, D)) that a metric may lose.
+    Args:
+        factors: (M, D, k) of the metrics F_r F_r^T.
+        shifts: (M, k) images of the anchors, F_r^T a_r.
+        tau: (M,) scales of the distances.
+        weights: (M,) weights of the metrics.
+        kernel: phi, one of paper, demo, rbf, laplace and distance.
+        beta: decay rate of rbf and laplace.
+        linear: (D,) coefficients of a linear term; None: there is none.
+        rank: number of directions of each metric that are kept, which makes the scorer faster and approximate.
+        tolerance: instead of `rank`, the share of its mean squared distance from the mean that a metric may lose.
+        mean: (D,) mean of the transformed rows, for `rank` and `tolerance`.
+        covariance: (D, D) covariance of the transformed rows, for `rank` and `tolerance`.
+        around: mean or anchor, see `truncate`.
+        dtype: of the scorer.
 
-    >>> scorer = compile_scorer(
-    ...     torch.eye(2).expand(3, 2, 2), torch.zeros(3, 2), torch.ones(3), torch.tensor([1.0, 0.0, 2.0]), "distance"
-    ... )
-    >>> scorer(torch.tensor([[3.0, 4.0]])), len(scorer.weights)
-    (tensor([-15.]), 2)
+    Example:
+        >>> scorer = compile_scorer(
+        ...     torch.eye(2).expand(3, 2, 2), torch.zeros(3, 2), torch.ones(3), torch.tensor([1.0, 0, 2]), "distance"
+        ... )
+        >>> scorer(torch.tensor([[3.0, 4.0]])), len(scorer.weights)
+        (tensor([-15.]), 2)
     """
     if kernel not in KERNELS:
-        raise ValueError(f"no compiled form of the kernel {kernel!r}: it has to be one of {', '.join(KERNELS)}")
+        raise ValueError(f"unknown kernel={kernel!r} of a compiled scorer: choose one of {', '.join(KERNELS)}")
     used = weights != 0
     factors = factors[used].double() / tau[used, None, None]
     shifts = shifts[used].double() / tau[used, None]
@@ -174,20 +184,21 @@ def truncate(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Factors (M, D, k) and shifts (M, k) of low rank, and the affine remainder (M, D+1) of the squared distances.
 
-    With R_r the part of the metric that is dropped, F_r^T F_r = U diag(e) U^T, C the covariance and c the mean:
+    Let R_r be the part of the metric that is dropped, F_r^T F_r = U diag(e) U^T, C the covariance and c the mean:
     - `around="anchor"` keeps the leading eigenvectors of the metric and no remainder:
-      0 <= delta^2 - delta_k^2 <= e_{k+1} ||p - a_r||^2. Anchors far from the data make this a poor bound.
+      0 <= delta^2 - delta_k^2 <= e_{k+1} ||p - a_r||^2. This bound is poor if the anchors are far from the data.
     - `around="mean"` expands the dropped part around c, keeps its affine part and its mean tr(R_r C), and chooses the
       directions by F_r^T C F_r with eigenvalues l: the squared distance is off by tr(R_r C) - (p-c)^T R_r (p-c), and
       0 <= (p-c)^T R_r (p-c) <= l_{k+1} (p-c)^T C^-1 (p-c), wherever the anchors are.
 
-    `tolerance` takes the smallest k with which no metric loses more than this share of its mean squared distance from
+    `tolerance` chooses the smallest k with which no metric loses more than this share of its mean squared distance from
     c, the sum of e_i times the variance along eigenvector i.
 
-    >>> factors = torch.diag(torch.tensor([2.0, 1.0, 0.1])).expand(1, 3, 3)
-    >>> low, _, _ = truncate(factors, torch.zeros(1, 3), tolerance=0.01, mean=torch.zeros(3), covariance=torch.eye(3))
-    >>> low.shape
-    torch.Size([1, 3, 2])
+    Example:
+        >>> factors = torch.diag(torch.tensor([2.0, 1.0, 0.1])).expand(1, 3, 3)
+        >>> given = {"mean": torch.zeros(3), "covariance": torch.eye(3)}
+        >>> truncate(factors, torch.zeros(1, 3), tolerance=0.01, **given)[0].shape
+        torch.Size([1, 3, 2])
     """
     _check_truncation(factors, rank, tolerance, mean, covariance, around)
     factors, shifts = factors.double(), shifts.double()
@@ -207,7 +218,7 @@ def truncate(
 
 
 def _affine_part(factors: Tensor, shifts: Tensor, centre: Tensor) -> Tensor:
-    """The squared distances expanded around a point, as (M, D+1) coefficients of (x, 1); the quadratic part is left."""
+    """The squared distances expanded around a point, without the quadratic part: (M, D+1) coefficients of (x, 1)."""
     offset = (factors.mT @ centre - shifts).unsqueeze(-1)  # (M, k, 1) image of the point seen from the anchor
     slope = 2 * (factors @ offset).squeeze(-1)  # (M, D)
     constant = offset.square().sum((1, 2)) - slope @ centre
@@ -215,20 +226,22 @@ def _affine_part(factors: Tensor, shifts: Tensor, centre: Tensor) -> Tensor:
 
 
 def staircase(factors: Tensor, shifts: Tensor) -> Tensor:
-    """Rows R (M, k, D+1) with ||R_r (x, 1)|| = ||F_r^T x - shift_r||, row j being 0 before feature j.
+    """Rows R (M, k, D+1) with ||R_r (x, 1)|| = ||F_r^T x - shift_r||, where row j is 0 before feature j.
 
-    >>> staircase(torch.tensor([[[3.0], [4.0]]]), torch.tensor([[1.0]])).abs()
-    tensor([[[3., 4., 1.]]], dtype=torch.float64)
+    Example:
+        >>> staircase(torch.tensor([[[3.0], [4.0]]]), torch.tensor([[1.0]])).abs()
+        tensor([[[3., 4., 1.]]], dtype=torch.float64)
     """
     rows = torch.cat([factors.mT, -shifts.unsqueeze(-1)], -1)
     return torch.linalg.qr(rows.double(), mode="r").R
 
 
 def in_chunks(function: Callable[[Tensor], Tensor], x: Tensor, rows: int) -> Tensor:
-    """The function of all rows, some at a time; an exported graph, whose number of rows is open, takes all at once.
+    """The function of all rows, computed in chunks; an exported graph, whose number of rows is open, takes all at once.
 
-    >>> in_chunks(torch.neg, torch.arange(3), 2)
-    tensor([ 0, -1, -2])
+    Example:
+        >>> in_chunks(torch.neg, torch.arange(3), 2)
+        tensor([ 0, -1, -2])
     """
     if torch.compiler.is_compiling():
         return function(x)
@@ -236,7 +249,7 @@ def in_chunks(function: Callable[[Tensor], Tensor], x: Tensor, rows: int) -> Ten
 
 
 def _smallest_rank(spread: Tensor, tolerance: float) -> int:
-    lost = spread.flip(-1).cumsum(-1).flip(-1)  # (M, k): without the directions from i on
+    lost = spread.flip(-1).cumsum(-1).flip(-1)  # (M, k): what is lost without the directions from i on
     needed = (lost > tolerance * lost[:, :1]).sum(-1)
     return max([1, *needed.tolist()])
 
@@ -249,15 +262,14 @@ def _check_truncation(
     covariance: Tensor | None,
     around: str,
 ) -> None:
-    if around not in ("mean", "anchor"):
-        raise ValueError(f"around={around!r}: dropped directions are expanded around 'mean' or 'anchor'")
+    check_choice(("mean", "anchor"), around=around)
     if (rank is None) == (tolerance is None):
-        raise ValueError(f"rank={rank} and tolerance={tolerance}: give one of them")
+        raise ValueError(f"give either rank or tolerance, got rank={rank} and tolerance={tolerance}")
     if rank is not None and not 1 <= rank <= factors.shape[2]:
-        raise ValueError(f"rank={rank} of metrics that have {factors.shape[2]} directions: choose 1 to that many")
+        raise ValueError(f"rank must be 1 to {factors.shape[2]}, the number of directions of a metric, got {rank}")
     if tolerance is not None and not 0 <= tolerance < 1:
-        raise ValueError(f"tolerance={tolerance} is a share of the squared distance: choose it in [0, 1)")
+        raise ValueError(f"tolerance must be in [0, 1), a share of the squared distance, got {tolerance}")
     if covariance is None and (tolerance is not None or around == "mean"):
         raise ValueError("the variance of the data along the directions is needed: give covariance=(D, D)")
     if mean is None and around == "mean":
-        raise ValueError("around='mean' expands around the mean of the data: give mean=(D,), or around='anchor'")
+        raise ValueError("around='mean' needs the mean of the data: give mean=(D,), or set around='anchor'")

@@ -7,19 +7,45 @@ import torch
 from torch import Tensor
 
 from torchrank.data.batch import Batch
+from torchrank.data.training import TrainingLists
 from torchrank.rankers.lgmml.compiled import CompiledScorer, compile_scorer
-from torchrank.rankers.lgmml.explain import explain_differences, lists_of_pairs
-from torchrank.rankers.lgmml.start import SAMPLE, check_scale, closed_form, distance_scale
+from torchrank.rankers.lgmml.scorer import SAMPLE, check_scale, distance_scale, explain_differences, lists_of_pairs
 from torchrank.rankers.neural import LocalMetricScorer, NeuralRanker
-from torchrank.solvers.local_metrics.closed_form import MetricOptions
+from torchrank.solvers.local_metrics.closed_form import MetricOptions, local_metrics
 
 
 class LGMMLNet(NeuralRanker):
-    """f(p) = sum_r weights_r phi(||F_r' p - b_r|| / tau_r) + u . p, trained by gradient with any loss of the library.
+    """Scores documents by f(p) = sum_r weights_r phi(||F_r' p - b_r|| / tau_r) + u . p and is trained by gradient, with
+    any loss of the library.
 
-    Starts from the closed form of `LGMML` (whose options of the same names go into `closed_form`): the `rank` leading
-    directions of each metric, anchors, `tau`, weights 1, u = 0. The names in `freeze` (metrics, anchors, tau, weights,
-    linear) stay where they are; with all of them it is `LGMML` after its first round.
+    Training starts from the closed form of `LGMML`: its metrics, anchors and `tau`, all weights 1, u = 0.
+
+    Args:
+        num_features: number of columns of the rows.
+        metrics: number of metrics, M.
+        rank: number of leading directions of each metric that are kept; None: all.
+        kernel: phi, one of distance, rbf, laplace, paper and demo.
+        beta: decay rate of rbf and laplace.
+        tau: scale of the distances at the start: their median, q95 or max over the training rows, or a number.
+        linear: whether there is a linear term u . p.
+        freeze: parts that are not trained: metrics, anchors, tau, weights, linear. With all of them frozen, the ranker
+            is `LGMML` after its first round.
+        closed_form: options of `LGMML` for the start, such as {"kappa": 3, "queries_per_metric": 20}.
+        loss: a key of `torchrank.functional.LOSSES`.
+        loss_options: options of the loss, such as {"k": 10} of lambdarank.
+        lr: learning rate.
+        weight_decay: l2 penalty, as the optimizer defines it.
+        optimizer: a class of torch.optim by name, or {"name": ..., further options}.
+        scheduler: a class of torch.optim.lr_scheduler by name, or {"name": ..., "warmup": steps, further options}.
+        seed: random seed of the draws of lists and of anchor candidates.
+        transform: feature transform, see `make_transform`.
+
+    Example:
+        >>> from torchrank.data import synthetic_splits
+        >>> sets = synthetic_splits(num_queries=30, num_features=10)
+        >>> ranker = LGMMLNet(10, metrics=4, rank=3, closed_form={"queries_per_metric": 5})
+        >>> ranker.fit(sets["train"], epochs=2).scorer.factors.shape
+        torch.Size([4, 10, 3])
     """
 
     takes = frozenset({"corpus"})
@@ -40,26 +66,31 @@ class LGMMLNet(NeuralRanker):
         loss_options: dict | None = None,
         lr: float = 1e-3,
         weight_decay: float = 0.0,
+        optimizer: str | dict = "Adam",
+        scheduler: str | dict | None = None,
         seed: int = 0,
         transform: str | dict | list | None = "standard",
     ):
         options = {"metrics": metrics, "rank": rank, "kernel": kernel, "beta": beta, "linear": linear}
-        super().__init__(num_features, "local", loss, transform, options, loss_options, lr, weight_decay)
+        super().__init__(
+            num_features, "local", loss, transform, options, loss_options, lr, weight_decay, optimizer, scheduler
+        )
         self.options = MetricOptions(metrics=metrics, seed=seed, **(closed_form or {}))
         self.scale_by = check_scale(tau)
         parts = {"metrics": "factors", "anchors": "shifts", "tau": "log_tau", "weights": "weights", "linear": "linear"}
         if unknown := set(freeze) - parts.keys():
-            raise ValueError(f"cannot freeze {', '.join(sorted(unknown))}: choose among {', '.join(parts)}")
+            raise ValueError(f"cannot freeze {', '.join(sorted(unknown))}: choose from {', '.join(parts)}")
         parameters = dict(self.scorer.named_parameters())
         for name in freeze:
             if parts[name] in parameters:
                 parameters[parts[name]].requires_grad_(False)
-        self.step_token = torch.nn.Parameter(torch.empty(0))  # there is a gradient also where all is frozen
+        self.step_token = torch.nn.Parameter(torch.empty(0))  # there is a gradient even if everything is frozen
 
-    def prepare(self) -> None:
-        """The closed form, in the directions that hold most of the mean squared distance from the anchor."""
-        rows = self.sample_rows(SAMPLE, self.options.seed)
-        found = closed_form(self, self.options, rows)
+    def start(self, lists: TrainingLists) -> None:
+        """Start from the closed form, in the directions with most of the mean squared distance from the anchor."""
+        super().start(lists)
+        rows = lists.sample_rows(SAMPLE, self.options.seed)
+        found = local_metrics(lists, self.options, rows[0])
         gaps = rows.mean(0) - found.anchors  # (M, D)
         moments = rows.T.cov(correction=0).view(rows.shape[1], -1) + gaps[:, :, None] * gaps[:, None]
         turn = torch.linalg.eigh(found.factors.mT @ moments @ found.factors).eigenvectors.flip(-1)
@@ -80,8 +111,8 @@ class LGMMLNet(NeuralRanker):
         return super().loss(batch) + self.step_token.sum()
 
     def compiled(self, **options: Any) -> CompiledScorer:
-        """The fast form for transformed rows, see `compile_scorer`; a `rank` or `tolerance` takes the `mean` and the
-        `covariance` of such rows with it."""
+        """A fast scorer of transformed rows, see `compile_scorer`. With `rank` or `tolerance`, give the `mean` and the
+        `covariance` of such rows too."""
         scorer = self.scorer
         return compile_scorer(
             (scorer.factors * scorer.live[:, None]).detach(),
@@ -95,17 +126,21 @@ class LGMMLNet(NeuralRanker):
         )
 
     def on_predict_start(self) -> None:
-        self._compiled = (self.compiled(),)  # in a tuple it is no part of the checkpoint
+        self.kept.compiled = self.compiled()
 
-    def predict_step(self, batch: Batch, batch_index: int) -> Tensor:
-        scores = self._compiled[0](batch.x)
-        return batch.at_entries(scores)
+    def predict_step(self, batch: Batch, batch_index: int = 0) -> Tensor:
+        if not hasattr(self.kept, "compiled"):
+            return super().predict_step(batch, batch_index)
+        return batch.at_entries(self.kept.compiled(batch.x))
+
+    def on_predict_end(self) -> None:
+        vars(self.kept).pop("compiled", None)
 
     def explain(self, x: Tensor, offsets: Tensor, pairs: Tensor, **given: Tensor) -> Tensor:
-        """As `LGMML.explain`, (P, M + 1, D): the last row is the linear term."""
+        """Why one document is ranked above another, as in `LGMML.explain`: (P, M + 1, D), with the linear term last."""
         batch, scorer = self.inputs(x.double(), offsets, **given), deepcopy(self.scorer).double()
         lists_of_pairs(pairs, offsets, len(batch.labels))
-        rows: Any = batch.flat().x
+        rows = batch.dense
         parts = explain_differences(
             scorer.terms(rows), rows, scorer.factors * scorer.live[:, None], scorer.shifts, pairs
         )

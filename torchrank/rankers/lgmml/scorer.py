@@ -1,21 +1,24 @@
 """Scores by kernels of the distances to anchors, each under a metric of its own: the model of L-GMML."""
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
+from torchrank.data.state import Derived
 from torchrank.functional.kernels import KERNELS
-from torchrank.functional.ragged import per_entry, segment_forms
+from torchrank.functional.ragged import list_ids, per_entry, segment_forms
 from torchrank.rankers.lgmml.compiled import CompiledMetrics
+from torchrank.solvers.local_metrics.closed_form import LocalMetrics
+
+SAMPLE = 10_000  # training rows from which scales are taken
+QUANTILES = {"median": 0.5, "q95": 0.95, "max": 1.0}
 
 
 class LocalScorer(nn.Module):
-    """Kernel values of the entries under M metrics, and scores from them and weights. The parameters are closed form.
+    """Kernel values of the entries under M metrics, and scores from these values and weights. Its parameters are set in
+    closed form.
 
-    Weights are (M,), or (Q, M) where the lists of a batch differ.
+    Weights are (M,), or (Q, M) where the lists of a batch have different ones.
     """
 
     factors: nn.Parameter  # (M, D, k): metric r is F_r F_r'
@@ -27,18 +30,18 @@ class LocalScorer(nn.Module):
         self.kernel, self.beta = kernel, beta
         for name in ("factors", "anchors", "tau"):
             self.register_parameter(name, nn.Parameter(torch.zeros(0), requires_grad=False))
-        self._kept: dict[str, tuple[list, Any]] = {}
+        self.derived = Derived()
 
     def distances(self, batch: Batch) -> Tensor:
-        """Distance (N, M) of each entry from each anchor, or under each metric from the query vector of its list."""
+        """Distances (N, M) of the entries from each anchor, or under each metric from the query of their list."""
         if batch.queries is None:
             found = self._bank("anchors").distances(batch.x)  # type: ignore[arg-type]
             return batch.at_entries(found)
         return self._bank("origin").distances(self._gaps(batch))
 
     def features(self, batch: Batch) -> Tensor:
-        """Kernel values (N, M) of the entries: what the weights multiply. For `localized` without query vectors, whose
-        score is not linear in the weights, the scaled distances."""
+        """Kernel values (N, M) of the entries, which the weights multiply. For `localized` without query vectors, whose
+        scores are not linear in the weights: the scaled distances."""
         distances = self.distances(batch)
         if self.kernel != "localized":
             return KERNELS[self.kernel](distances / self.tau, self.beta)
@@ -47,12 +50,12 @@ class LocalScorer(nn.Module):
         return -per_entry(self.nearness(batch.queries), batch.offsets, len(distances)) * distances.square()
 
     def nearness(self, queries: Tensor, weights: Tensor | None = None) -> Tensor:
-        """exp(-beta/2 ||x_q - a_r||_r / tau) of each query and metric, (Q, M), divided by the largest of a query (among
-        the metrics that have a weight, where `weights (M,)` are given)."""
+        """exp(-beta/2 ||x_q - a_r||_r / tau) of each query and metric (Q, M), divided by the largest one of the query;
+        with `weights (M,)`, by the largest one of a metric with a non-zero weight."""
         return self._near(self._bank("anchors").distances(queries) / self.tau, weights)
 
     def _near(self, scaled: Tensor, weights: Tensor | None) -> Tensor:
-        """exp(-beta/2 z) over the largest of a row: never all 0, also when beta is inf."""
+        """exp(-beta/2 z) divided by the largest value of each row, so that no row is all 0, even for beta=inf."""
         counted = scaled if weights is None else torch.where(weights != 0, scaled, torch.inf)
         farther = (scaled - counted.amin(1, keepdim=True)).clamp(min=0)
         return torch.where(farther == 0, 1.0, torch.exp(-self.beta / 2 * farther))
@@ -69,7 +72,7 @@ class LocalScorer(nn.Module):
         return self.terms(features, weights, batch).sum(1)
 
     def terms(self, features: Tensor, weights: Tensor, batch: Batch) -> Tensor:
-        """What each metric adds to the score of each entry, (N, M)."""
+        """The term (N, M) that each metric adds to the score of each entry."""
         own = weights if weights.dim() == 1 else per_entry(weights, batch.offsets, len(features))
         if self.is_linear(batch):
             return features * own
@@ -77,14 +80,16 @@ class LocalScorer(nn.Module):
         return -near * features.square() / near.sum(1, keepdim=True).clamp(min=torch.finfo(near.dtype).tiny)
 
     def query_scores(self, batch: Batch, weights: Tensor) -> Tensor:
-        """`localized` scores -(p - x_q)' M(q) (p - x_q) with one metric formed for each query: no cost grows with M."""
-        metrics = self._made("metrics", lambda: self.factors @ self.factors.mT)  # (M, D, D)
+        """`localized` scores -(p - x_q)' M(q) (p - x_q), with one metric formed for each query: no cost per entry grows
+        with M."""
+        metrics = self.derived("metrics", [self.factors], lambda: self.factors @ self.factors.mT)  # (M, D, D)
         near = self.nearness(batch.queries, weights) * weights.to(metrics.dtype)  # type: ignore[arg-type]
         own = (near @ metrics.flatten(1)).unflatten(1, metrics.shape[1:])
         return -segment_forms(self._gaps(batch).to(own.dtype), own, batch.offsets)
 
     def centres(self, batch: Batch, lists: Tensor) -> Tensor:
-        """Images under the factors of what distances are from: anchors (M, k), or queries of these lists (P, M, k)."""
+        """Images under the factors of the points from which distances are measured: the anchors (M, k), or the queries
+        of these lists (P, M, k)."""
         if batch.queries is None:
             return self.shifts()
         return torch.einsum("mdk,pd->pmk", self.factors.double(), batch.queries[lists].double())
@@ -94,21 +99,64 @@ class LocalScorer(nn.Module):
         return torch.einsum("mdk,md->mk", self.factors.double(), self.anchors.double())
 
     def _gaps(self, batch: Batch) -> Tensor:
-        rows: Any = batch.flat().x
+        """Differences (N, D) of the entries and the query vectors of their lists."""
+        rows = batch.dense
         return rows - per_entry(batch.queries, batch.offsets, len(rows))  # type: ignore[arg-type]
 
     def _bank(self, around: str) -> CompiledMetrics:
-        """Distances from the anchors or from the origin."""
+        """The metrics in a form that computes distances from the anchors, or from the origin."""
 
         def make() -> CompiledMetrics:
             shifts = self.shifts() if around == "anchors" else self.factors.new_zeros(self.factors.shape[::2])
             return CompiledMetrics(self.factors, shifts, dtype=self.factors.dtype)
 
-        return self._made(around, make)
+        return self.derived(around, [self.factors, self.anchors], make)
 
-    def _made(self, name: str, make: Callable) -> Any:
-        """Something made of factors and anchors, made again when one of these has changed."""
-        state = [(tensor.data_ptr(), tensor._version, tensor.dtype) for tensor in (self.factors, self.anchors)]
-        if name not in self._kept or self._kept[name][0] != state:
-            self._kept[name] = (state, make())
-        return self._kept[name][1]
+
+def check_scale(by: str | float) -> str | float:
+    """The option `tau`, which must be the name of a quantile or a positive number."""
+    if isinstance(by, str) and by not in QUANTILES:
+        raise ValueError(f"unknown tau={by!r}: choose one of {', '.join(QUANTILES)} or a number")
+    if not isinstance(by, str) and not 0 < by < torch.inf:
+        raise ValueError(f"tau must be > 0 and finite, got {by}")
+    return by
+
+
+def distance_scale(found: LocalMetrics, rows: Tensor, by: str | float, *, one: bool = False) -> Tensor:
+    """tau (M,): a quantile of the distances of `rows` from each anchor (with `one`, from all anchors), or a number."""
+    if not isinstance(by, str):
+        return found.anchors.new_full((len(found.anchors),), by)
+    shifts = torch.einsum("mdk,md->mk", found.factors, found.anchors)
+    distances = CompiledMetrics(found.factors, shifts, dtype=torch.float64).distances(rows)
+    distances = distances.flatten()[:, None] if one else distances
+    ordered, place = distances.sort(0).values, QUANTILES[by] * (len(distances) - 1)
+    low, high = ordered[int(place)], ordered[min(int(place) + 1, len(ordered) - 1)]
+    tau = torch.lerp(low, high, place - int(place)).expand(len(found.anchors))
+    return torch.where(tau > 0, tau, 1.0)
+
+
+def explain_differences(terms: Tensor, rows: Tensor, factors: Tensor, shifts: Tensor, pairs: Tensor) -> Tensor:
+    """Contributions (P, M, D) that sum to the score differences, first minus second, of the entries `pairs (P, 2)`.
+
+    `terms (N, M)` sum to the scores. The difference of term r between documents a and b is split over the features in
+    proportion to (a - b)_j [F_r (F_r' (a + b) - 2 shift_r)]_j, whose sum is the difference of the squared distances
+    ||F_r' x - shift_r||^2; where that sum is 0, it is split equally. `shifts` are (M, k), or (P, M, k) where lists have
+    different ones.
+    """
+    first, second = pairs.unbind(1)
+    gap, both = rows[first] - rows[second], rows[first] + rows[second]
+    image = torch.einsum("mdk,pmk->pmd", factors, torch.einsum("mdk,pd->pmk", factors, both) - 2 * shifts)
+    form = gap[:, None] * image
+    total = form.sum(-1, keepdim=True)
+    share = torch.where(total == 0, 1 / form.shape[-1], form / torch.where(total == 0, 1.0, total))
+    return (terms[first] - terms[second])[:, :, None] * share
+
+
+def lists_of_pairs(pairs: Tensor, offsets: Tensor, num_entries: int) -> Tensor:
+    """The list (P,) of each pair of entries; a pair of two lists is refused."""
+    lists = list_ids(offsets, num_entries)[pairs]
+    if (lists[:, 0] != lists[:, 1]).any():
+        pair = int((lists[:, 0] != lists[:, 1]).int().argmax())
+        first, second = lists[pair].tolist()
+        raise ValueError(f"both entries of a pair must be in one list, got lists {first} and {second} for pair {pair}")
+    return lists[:, 0]

@@ -1,27 +1,25 @@
-"""The weights of local metrics: one for all queries, a row for each training query, or a function of the list.
+"""The weights of local metrics: shared by all queries, a row for each training query, or a function of the list.
 
-None of them ever sees the labels of a list that is scored.
+None of them ever depends on the labels of a list that is scored.
 """
-
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad, softplus
 
 from torchrank.data.batch import Batch
+from torchrank.data.training import TrainingLists
 from torchrank.functional.ragged import per_entry, segment_sum
-from torchrank.rankers.core.ranker import Ranker
 
-NEIGHBOURS = 10  # training queries whose rows make the weights of another one (fallback="knn")
+NEIGHBOURS = 10  # training queries whose rows are averaged into the weights of another one (fallback="knn")
 
 
 class MetricWeights(nn.Module):
-    """Learned `values`, and how they become the weights (M,) of a batch, or (Q, M) where lists differ."""
+    """Learned `values`, and how they become the weights (M,) of a batch, or (Q, M) if its lists have different ones."""
 
     values: nn.Parameter
-    live: Tensor  # (D,) 1, or 0 for a feature that was constant in training and has to be ignored
-    each_list = False  # whether a list has values of its own, so that it takes whole steps
+    live: Tensor  # (D,) 1, or 0 for a feature that was constant in training and must be ignored
+    each_list = False  # whether each list has values of its own, so that a step on it is not divided by the lists
 
     def __init__(self, fallback: str):
         super().__init__()
@@ -30,7 +28,7 @@ class MetricWeights(nn.Module):
         self.register_buffer("live", torch.zeros(0))
 
     def first(self, num_lists: int, num_metrics: int, num_features: int) -> Tensor:
-        """Values under which all weights are 1."""
+        """Values with which all weights are 1."""
         return torch.ones(num_metrics, dtype=torch.float64)
 
     def learned(self, values: Tensor, batch: Batch, features: Tensor) -> Tensor:
@@ -42,15 +40,15 @@ class MetricWeights(nn.Module):
         return self.learned(self.values, batch, features)
 
     def constant(self) -> Tensor | None:
-        """The weights (M,) where they are the same for every list that is not a training list."""
+        """The weights (M,) if they are the same for every list that was not learned from, otherwise None."""
         return None
 
     def projected(self, values: Tensor) -> Tensor:
-        """The nearest values under which no weight is negative."""
+        """The nearest values with which no weight is negative."""
         return values.clamp(min=0)
 
-    def profiles_of(self, ranker: Ranker) -> dict[str, Tensor]:
-        """Buffers about the training lists that `of` needs."""
+    def profiles_of(self, lists: TrainingLists, num_features: int) -> dict[str, Tensor]:
+        """The buffers about the training lists that `of` needs, by name."""
         return {}
 
 
@@ -62,14 +60,11 @@ class SharedWeights(MetricWeights):
 
 
 class QueryWeights(MetricWeights):
-    """A row for every training query, as in the paper; which weights another query gets, the paper leaves open.
-
-    `profiles (Q, 2 D)` are the standardised mean and deviation of the features of the training lists (for "knn").
-    """
+    """A row for every training query, as in the paper, which leaves open what weights other queries get."""
 
     each_list = True
-    profiles: Tensor
-    profile_scale: Tensor  # (2, 2 D) mean and deviation of the profiles
+    profiles: Tensor  # (Q, 2 D) standardised means and deviations of the features of the training lists, for "knn"
+    profile_scale: Tensor  # (2, 2 D) mean and deviation of the profiles before they were standardised
 
     def __init__(self, fallback: str):
         super().__init__(fallback)
@@ -96,18 +91,17 @@ class QueryWeights(MetricWeights):
             return None
         return self.values.mean(0) if self.fallback == "mean" else torch.ones_like(self.values[0])
 
-    def profiles_of(self, ranker: Ranker) -> dict[str, Tensor]:
+    def profiles_of(self, lists: TrainingLists, num_features: int) -> dict[str, Tensor]:
         if self.fallback != "knn":
             return {}
 
         def write(batch: Batch, into: tuple[Tensor, ...]) -> None:
             into[0][batch.query] = profile(batch)
 
-        shape = (len(ranker.data.sets["train"]), 2 * ranker.transform.num_outputs)
-        (profiles,) = ranker.total(write, into=(torch.zeros(shape, dtype=torch.float64, device=ranker.device),))
+        (profiles,) = lists.total(write, into=(lists.zeros(len(lists), 2 * num_features),))
         mean, deviation = profiles.mean(0), profiles.std(0, correction=0)
         scale = torch.stack((mean, torch.where(deviation > 0, deviation, 1.0)))
-        return {"weighting.profiles": (profiles - mean) / scale[1], "weighting.profile_scale": scale}
+        return {"profiles": (profiles - mean) / scale[1], "profile_scale": scale}
 
 
 class AmortizedWeights(MetricWeights):
@@ -119,8 +113,7 @@ class AmortizedWeights(MetricWeights):
         return values
 
     def learned(self, values: Tensor, batch: Batch, features: Tensor) -> Tensor:
-        rows: Any = batch.flat().x
-        both = torch.cat((features, rows.to(features.dtype) * self.live), 1)
+        both = torch.cat((features, batch.dense.to(features.dtype) * self.live), 1)
         means = segment_sum(both, batch.offsets) / batch.offsets.diff().clamp(min=1)[:, None]
         return softplus(pad(means, (1, 0), value=1.0).to(values.dtype) @ values.T)
 
@@ -133,8 +126,7 @@ WEIGHTS = {"shared": SharedWeights, "per_query": QueryWeights, "amortized": Amor
 
 def profile(batch: Batch) -> Tensor:
     """Mean and standard deviation of the features of each list (Q, 2 D), float64; 0 for a list without entries."""
-    rows: Any = batch.flat().x
-    rows = rows.double()
+    rows = batch.dense.double()
     lengths = batch.offsets.diff().clamp(min=1)[:, None]
     mean = segment_sum(rows, batch.offsets) / lengths
     centred = rows - per_entry(mean, batch.offsets, len(rows))

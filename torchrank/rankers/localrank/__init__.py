@@ -1,0 +1,1 @@
+"""LocalRank: one model per cluster of queries."""

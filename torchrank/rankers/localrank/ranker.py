@@ -1,48 +1,72 @@
 """LocalRank: one model per cluster of query clouds (Banerjee, Dubey, Machchhar & Chakrabarti 2009)."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
-from torchrank.data.sets import RankingSet
+from torchrank.data.state import store
+from torchrank.data.training import TrainingLists
+from torchrank.errors import ConvergenceWarning, NotFittedError, check_choice, check_number
 from torchrank.functional.ragged import list_ids, per_entry
-from torchrank.rankers.core.measured import MeasuredSplit
-from torchrank.rankers.core.ranker import GradientRanker, without_labels
-from torchrank.rankers.core.rounds import start_rounds
+from torchrank.rankers.core.ranker import Ranker, warn
+from torchrank.rankers.core.rounds import Round
 from torchrank.rankers.listnet import ListNet
 from torchrank.rankers.localrank.clusters import QueryClusters
-from torchrank.rankers.localrank.parts import LINEAR, Parts, lists_as_data, make_base, resident_lists, spread
+from torchrank.rankers.localrank.parts import LINEAR, make_base, spread
+from torchrank.record import smaller_is_better
 from torchrank.solvers.clouds.shapes import DIRECTIONS
 from torchrank.solvers.linear.many import join_lists, solve_many_linear
 
 
-class LocalRank(GradientRanker):
-    """Clusters the training lists by the shapes of their clouds of documents, whatever their labels, and gives every
-    cluster a copy of the `base` ranker, trained on its lists alone. A list is ranked by the model of the cluster that
-    its most similar training list is in: scores depend on all documents of a list, so rank whole lists only. A list
-    without a shape (one document, or equal ones) is ranked by the global model, which is trained on all lists.
+class LocalRank(Ranker):
+    """Clusters the training lists by the shapes of their clouds of documents, whatever their labels, and trains a copy
+    of the `base` ranker on each cluster. A list is ranked by the model of the cluster that its most similar training
+    list is in: scores depend on all documents of a list, so rank whole lists only. A list without a shape (one
+    document, or several equal ones) is ranked by the global model, which is trained on all lists.
 
-    `clusters`: one number, or several of which validation chooses by `choose_by`: the smallest that is not worse than
-    the best by more than one standard error of the difference per query. 1, the global model, is always among them,
-    because clustering often does not help. All are cuts of one dendrogram and share their models where clusters agree.
+    Args:
+        num_features: number of columns of the rows.
+        base: the ranker that is copied: listnet, lambdarank, neural, singlefeature, gbdt, gmml, lgmml, lgmml_net,
+            domination, pamir, svmmap, ranksvm, rankboost or adarank.
+        base_options: options of the base.
+        clusters: one number, or several from which validation chooses by `choose_by`: the smallest that is not worse
+            than the best by more than one standard error of the difference per query. 1, the global model, is always
+            among them, because clustering often does not help. All are cuts of one dendrogram, and clusters of the same
+            lists share their model.
+        choose_by: the measure that chooses the number of clusters.
+        similarity: of principal directions: ordered (eq. 5), squared, subspace or weighted; of moments: mean, variance
+            or skew; or of Gaussians: jeffreys or bhattacharyya.
+        components: number of principal directions of a cloud; auto: as many as explain `variance` of the clouds.
+        variance: share of the variance that components="auto" explains.
+        assignment: hard: one model ranks a list; soft: the scores of all clusters are mixed by softmax(similarity to
+            the nearest list of each / temperature); shrink: one linear model w_0 + d_c is trained on all lists.
+        temperature: temperature of the softmax of assignment="soft".
+        stiffness: l2 of the corrections d_c of assignment="shrink", as a multiple of the l2 of the base.
+        min_lists: clusters of fewer lists are merged into others.
+        partition: clouds; or random, the placebo: lists are assigned at random to clusters of the same sizes.
+        lsh: None: the most similar list is found exactly. {"bits": 12, "tables": 16, "rerank": 50}: it is the best of
+            the 50 lists that share most buckets, which pays off only for very many training lists.
+        rounds: maximum number of rounds of the base.
+        seed: seed of samples, hyperplanes and the placebo.
+        transform: feature transform, see `make_transform`.
 
-    `similarity`: of the first `components` principal directions (`ordered`, eq. 5, `squared`, `subspace`, `weighted`),
-    as many as explain `variance` of the clouds with "auto"; or of their `mean`, `variance`, `skew`; or as Gaussians,
-    `jeffreys` and `bhattacharyya`. `assignment="soft"` mixes the scores of all clusters by softmax(similarity of the
-    nearest list in each / temperature). `assignment="shrink"` trains one linear model w_0 + d_c on all lists, with
-    `stiffness` times the l2 of the base on the corrections d_c. Clusters of fewer than `min_lists` join others.
-    `partition="random"` deals the lists at random into clusters of the same sizes: the placebo.
-
-    The most similar list is searched for exactly. With `lsh={"bits": 12, "tables": 16, "rerank": 50}` it is the best of
-    the 50 lists that share most buckets, which is for more training lists than there usually are.
+    Example:
+        >>> from torchrank.data import RankingSet
+        >>> flat = torch.tensor([[9.0, 1.0], [0.0, 2.0], [-9.0, 3.0]])  # the second feature is the relevance
+        >>> tall = flat.flip(1)  # here it is the first
+        >>> x, offsets = torch.cat([flat, flat + 1, tall, tall + 1]), torch.tensor([0, 3, 6, 9, 12])
+        >>> lists = RankingSet(x, torch.tensor([0.0, 1.0, 2.0]).repeat(4), offsets)
+        >>> ranker = LocalRank(2, clusters=2, min_lists=1, transform=None).fit(lists)
+        >>> ranker.findings["cluster sizes"], ranker.rank(tall - 5, torch.tensor([0, 3]))
+        ({'2': [2, 2]}, tensor([2, 1, 0]))
     """
 
-    models: Tensor  # (numbers of clusters, C) part that ranks the lists of each cluster
-    done: Tensor  # (M,) rounds of each part
-    chosen: Tensor  # () row of `clusters.labels` that ranks
+    models: Tensor  # (numbers of clusters, C) number of the part that ranks the lists of each cluster
+    done: Tensor  # (M,) rounds that each part has made
+    chosen: Tensor  # () row of `clusters.labels` in use
 
     def __init__(
         self,
@@ -64,9 +88,13 @@ class LocalRank(GradientRanker):
         seed: int = 0,
         transform: str | dict | list | None = "query_minmax",
     ):
-        super().__init__(num_features, transform, lr=0.0, weight_decay=0.0)
-        self.several, self.choose_by = isinstance(clusters, list | tuple), choose_by
+        with torch.random.fork_rng([]):  # this copy is only inspected: it must not change the weights drawn for parts
+            shape = make_base(base, num_features, rounds, base_options or {})
+        super().__init__(num_features, transform, shape.rounds)
+        self.certified, self.is_path, self.takes = shape.certified, shape.is_path, shape.takes & {"corpus"}
+        self.optimization = shape.optimization
         self.numbers = sorted({1, *clusters}) if isinstance(clusters, list | tuple) else [clusters]
+        self.chosen_by = (choose_by,) if isinstance(clusters, list | tuple) else ()
         self.clusters = QueryClusters(
             self.numbers,
             similarity=similarity,
@@ -79,73 +107,56 @@ class LocalRank(GradientRanker):
         )
         self.assignment, self.temperature, self.stiffness = assignment, temperature, stiffness
         self.base, self.base_options, self.base_rounds = base, base_options or {}, rounds
-        self._check(similarity)
+        self._check(similarity, choose_by)
         self.register_buffer("models", torch.zeros(0, 0, dtype=torch.int64))
         self.register_buffer("done", torch.zeros(0, dtype=torch.int64))
         self.register_buffer("chosen", torch.zeros((), dtype=torch.int64))
-        self.parts: Any = self._new_parts()
-        self._take_shape(self.parts[0])
-        self._kept: dict[int, Tensor] = {}  # nearest training lists of the validation batches of a fit
+        self.parts: Any = nn.ModuleList()  # copies of the base: the first learns from all lists, the others from some
 
-    def _check(self, similarity: str) -> None:
-        if self.assignment not in ("hard", "soft", "shrink"):
-            raise ValueError(f"unknown assignment={self.assignment!r}: choose one of hard, soft, shrink")
+    def _check(self, similarity: str, choose_by: str) -> None:
+        check_choice(("hard", "soft", "shrink"), assignment=self.assignment)
         if self.assignment == "shrink" and self.base not in LINEAR:
-            raise ValueError(f"assignment=shrink corrects linear models, base={self.base}: use {', '.join(LINEAR)}")
+            raise ValueError(f"assignment=shrink corrects linear models, not base={self.base}: use {', '.join(LINEAR)}")
         if self.assignment == "soft" and similarity not in DIRECTIONS:
-            raise ValueError(f"assignment=soft needs a similarity of 0 to 1: {', '.join(DIRECTIONS)}")
-        if not (self.temperature > 0 and self.stiffness > 0):  # nan is not
-            raise ValueError(f"temperature={self.temperature} and stiffness={self.stiffness} must be positive")
-        if "error" in self.choose_by:
-            raise ValueError(f"choose_by={self.choose_by} is better when it is smaller: name a measure to maximise")
+            raise ValueError(f"assignment=soft needs a similarity from 0 to 1: choose one of {', '.join(DIRECTIONS)}")
+        check_number("> 0", temperature=self.temperature, stiffness=self.stiffness)
+        if smaller_is_better(choose_by):
+            raise ValueError(f"choose_by must be a measure to maximise, got {choose_by}")
+
+    def check_validation(self, there: bool) -> None:
+        if self.chosen_by and not there:
+            raise ValueError(
+                f"Choosing among clusters={self.numbers} needs a validation set; pass val=... or a single number."
+            )
 
     # ---- the parts ----------------------------------------------------------------------------------------------
 
-    def _new_parts(self) -> Parts:
-        """As many as there can be: one for all lists, then one for each cluster or, shrunk, for each number of them."""
-        width, several = self.transform.num_outputs, [number for number in self.numbers if number > 1]
-        if self.assignment == "shrink":
-            widths = [width, *[width * (max(self.numbers) + 1)] * len(several)]
-        else:
-            widths = [width] * (1 + sum(several))
-        return Parts([make_base(self.base, width, self.base_rounds, self.base_options) for width in widths])
+    def _new_part(self, number: int) -> Ranker:
+        """A copy of the base for the rows of a part, in the mode, on the device and in the precision of the whole."""
+        width = self.transform.num_outputs
+        width *= max(self.numbers) + 1 if number and self.assignment == "shrink" else 1
+        part = make_base(self.base, width, self.base_rounds, self.base_options).to(self.device).train(self.training)
+        return part.double() if self.clusters.points.dtype == torch.float64 else part  # trainer.precision=64-true
 
-    def _take_shape(self, base: Any) -> None:
-        """That of the base: by rounds or by gradient."""
-        self.by_rounds, self.certified, self.is_path = base.by_rounds, base.certified, base.is_path
-        self.takes = base.takes & {"corpus"}
-        if self.by_rounds:
-            self.rounds = base.rounds
-            start_rounds(self)
-        else:
-            self.lr, self.weight_decay = base.lr, base.weight_decay
+    def start(self, lists: TrainingLists) -> None:
+        self.findings = self.clusters.fit(lists)
+        store(self, models=self._numbered(lists))
+        self.parts = nn.ModuleList(map(self._new_part, range(int(self.models.max()) + 1)))
+        store(self, done=torch.zeros(len(self.parts)), chosen=torch.tensor(0))
+        for part, own in self._with_lists(lists):
+            part.by_query = False
+            part.begin(own)
 
-    def inputs_sized(self) -> None:
-        if self.parts[0].num_features != self.transform.num_outputs:
-            self.parts = self._new_parts()
+    def open(self, lists: TrainingLists) -> None:
+        for part, own in self._with_lists(lists):
+            part.resume(own)
 
-    def setup(self, stage: str) -> None:
-        super().setup(stage)
-        if stage != "fit" or not self.several:
-            return
-        if "val" not in self.data.sets:
-            raise ValueError(f"clusters={self.numbers} are chosen from on validation lists, and there are none")
-        if self.choose_by not in self.data.measures:
-            raise ValueError(f"choose_by={self.choose_by} is not among the measures {', '.join(self.data.measures)}")
-        self.candidates = nn.ModuleList(MeasuredSplit(self.data, "val") for _ in self.numbers)
-
-    def prepare(self) -> None:
-        self.findings = self.clusters.fit(self)
-        models = self._numbered()
-        self.store({"models": models})
-        self.resize("done", (len(self.parts),))
-        self.chosen.zero_()
-
-    def _numbered(self) -> Tensor:
-        """The part of each cluster: 0, that of all lists, where it holds all of them or no pair to learn from; clusters
-        of the same lists share one, and shrunk ones of one number."""
-        pairs = torch.from_numpy(self.data.sets["train"].pairs > 0).to(self.device)
-        table = torch.zeros(len(self.numbers), max(self.numbers), dtype=torch.int64, device=self.device)
+    def _numbered(self, lists: TrainingLists) -> Tensor:
+        """The part of each cluster, (numbers of clusters, C): 0, the global model, where a cluster holds all lists or
+        no pair to learn from. Clusters of the same lists share a part; with assignment="shrink", all of one number
+        do."""
+        pairs = torch.from_numpy(lists.lists.pairs > 0).to(lists.device)
+        table = torch.zeros(len(self.numbers), max(self.numbers), dtype=torch.int64, device=lists.device)
         known: dict[Any, int] = {}
         for row, labels in enumerate(self.clusters.labels):
             for each in range(int(labels.max()) + 1):
@@ -155,81 +166,89 @@ class LocalRank(GradientRanker):
                     table[row, each] = known.setdefault(key, len(known) + 1)
         return table
 
-    def on_fit_start(self) -> None:
-        super().on_fit_start()
-        self._kept = {}
-        lists = resident_lists(self)
-        sets = [lists, *(self._lists_of_part(lists, *place) for place in self._places())]
-        self.parts.start(self, [lists_as_data(self, part) for part in sets])
-
     def _places(self) -> list[tuple[int, int]]:
-        """Row of `models` and cluster where each part but the first stands first."""
+        """For each part but the first, the row of `models` and the cluster where it first occurs."""
         found: dict[int, tuple[int, int]] = {}
         for row, models in enumerate(self.models.tolist()):
             for each, part in enumerate(models):
                 found.setdefault(part, (row, each))
         return [found[part] for part in range(1, max(found) + 1)]
 
-    def _lists_of_part(self, lists: RankingSet, row: int, each: int) -> RankingSet:
+    def _with_lists(self, lists: TrainingLists) -> Iterator[tuple[Ranker, TrainingLists]]:
+        """Each part with the lists it learns from, which are made once in a fit."""
+        if not hasattr(self.kept, "lists_of_parts"):
+            self.kept.lists_of_parts = [lists, *(self._lists_of_part(lists, *place) for place in self._places())]
+        return zip(self.parts, self.kept.lists_of_parts, strict=True)
+
+    def _lists_of_part(self, lists: TrainingLists, row: int, each: int) -> TrainingLists:
         labels = self.clusters.labels[row]
-        if self.assignment != "shrink":
-            return lists.subset((labels == each).nonzero().flatten())
-        rows = self._spread(lists[: len(lists)], labels).x
-        return RankingSet(rows, lists.labels, lists.offsets, pairs=lists.pairs, num_grades=lists.num_grades)
+        if self.assignment == "shrink":
+            return lists.changed(lambda batch: self._spread(batch, labels[batch.query]))
+        return lists.subset((labels == each).nonzero().flatten())
 
     def _spread(self, batch: Batch, cluster: Tensor) -> Batch:
-        """Lists of these clusters (Q,) with the rows of a model that corrects itself for each cluster."""
-        batch = batch.flat()
-        rows: Any = batch.x
+        """The lists, of these clusters (Q,), with the rows of a linear model that has a correction for each cluster."""
         entries = per_entry(cluster, batch.offsets, len(batch.labels))
-        return batch._replace(x=spread(rows, entries, max(self.numbers), self.stiffness))
+        return batch._replace(x=spread(batch.dense, entries, max(self.numbers), self.stiffness), index=None)
 
-    def on_fit_end(self) -> None:
-        if self.several and "of validation" not in self.findings:
-            rank_zero_warn(f"clusters={self.numbers} were never compared on validation lists: the global model ranks")
-        self.parts.end()
-        self._kept = {}
-        super().on_fit_end()
+    def close(self, limit: str) -> None:
+        super().close(limit)
+        for part in self.parts:
+            if part.converged:  # for the others the certificate of the whole has been reported
+                part.close(limit)
+        if self.chosen_by and "validation" not in self.findings:
+            warn(
+                "No validation ran, so the number of clusters was not chosen; using the global model.",
+                ConvergenceWarning,
+            )
 
-    def on_save_checkpoint(self, checkpoint: dict) -> None:
-        super().on_save_checkpoint(checkpoint)
-        checkpoint["parts"] = self.parts.states()
+    def release(self) -> None:
+        super().release()
+        for part in self.parts:
+            part.release()
 
-    def on_load_checkpoint(self, checkpoint: dict) -> None:
-        super().on_load_checkpoint(checkpoint)
-        self.inputs_sized()
-        self.clusters.hashed = None
-        self.parts.load(checkpoint["parts"])
+    def make_room(self, state: dict[str, Any], prefix: str) -> None:
+        super().make_room(state, prefix)  # the width of the parts is the number of outputs of the transform
+        names = (name.removeprefix(f"{prefix}parts.") for name in state if name.startswith(f"{prefix}parts."))
+        numbers = {int(name.partition(".")[0]) for name in names}
+        self.parts = nn.ModuleList(map(self._new_part, range(len(numbers))))
+        super().make_room(state, prefix)
 
     # ---- learning -----------------------------------------------------------------------------------------------
 
-    def round(self) -> bool:
+    def round(self, lists: TrainingLists, number: int) -> Round:
+        """One round of every part that has not converged. Each part counts its own rounds, so that a fit interrupted
+        in the middle of a round resumes with the next part."""
         if not self.done.any():
-            self._solve_together()
-        through = self.parts.round(self.done)
-        self.certificate = self.parts.certificate()
-        self.log("train/parts", float(sum(not part.converged for part in self.parts.used())), prog_bar=True)
-        return through
+            self._solve_together(lists)
+        for place, part in enumerate(self.parts):
+            if not part.converged and self.done[place] <= number:
+                part.take_round(number)
+                self.done[place] += 1
+        certificates = [part.certificate for part in self.parts if part.certificate is not None]
+        worst = max(certificates, key=lambda each: each.found, default=None)
+        left = sum(not part.converged for part in self.parts)
+        return Round(left == 0, {"train/parts": float(left)}, worst, self.findings)
 
-    def _solve_together(self) -> None:
-        """All models of clusters in one optimisation, where they are ListNets: what is left to their rounds is to see
-        that they are at their minimum. The global model goes its own way, so that it is that of a ListNet to the bit.
-        """
+    def _solve_together(self, lists: TrainingLists) -> None:
+        """Solve for the models of all clusters in one optimisation, where they are ListNets: their rounds then only
+        confirm the minimum. The global model is fitted by its own rounds, so that it equals a ListNet to the bit."""
         first, places = self.parts[0], self._places()
         if not places or not isinstance(first, ListNet) or self.assignment == "shrink":
             return
         rows = [(self.clusters.labels[row] == each).nonzero().flatten() for row, each in places]
         members = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
-        options = {"l2": first.l2, "tolerance": first.tolerance, "members": members, "reduce": self._reduce}
-        lists = join_lists((batch.flat() for batch in self.batches()), reduce=self._reduce)
-        found = solve_many_linear(lists, len(places), **options)  # type: ignore[arg-type]
-        for part, weight in zip(self.parts.used()[1:], found.weight, strict=True):
+        joined = join_lists((batch.flat() for batch in lists), reduce=lists.reduce)
+        found = solve_many_linear(
+            joined, len(places), l2=first.l2, tolerance=first.tolerance, members=members, reduce=lists.reduce
+        )
+        for part, weight in zip(self.parts[1:], found.weight, strict=True):
             part.scorer.weight.copy_(weight)
 
     def loss(self, batch: Batch) -> Tensor:
-        """The sum of those of all parts that learn from a list."""
+        """Loss (Q,) of each list, summed over the parts that learn from it."""
         losses = self.parts[0].loss(batch)
-        for part, (row, each) in zip(self.parts.used()[1:], self._places(), strict=True):
+        for part, (row, each) in zip(self.parts[1:], self._places(), strict=True):
             cluster = self.clusters.labels[row, batch.query]
             if self.assignment == "shrink":
                 losses = losses + part.loss(self._spread(batch, cluster))
@@ -248,14 +267,14 @@ class LocalRank(GradientRanker):
 
     def _check_fitted(self) -> None:
         if not len(self.models):
-            raise ValueError("this LocalRank is not fitted: it knows no clusters")
+            raise NotFittedError("this LocalRank is not fitted: call fit first")
 
     def _is_local(self, row: int) -> bool:
-        """Whether lists are ranked by more than the global model."""
+        """Whether any list is ranked by another model than the global one."""
         return bool(self.models[row].any())
 
     def _scores(self, batch: Batch, row: int, place: Tensor | None) -> Tensor:
-        """With the clusters of this row, for lists whose most similar training lists are at `place (Q,)`."""
+        """Scores (N,) by the clusters of this row, for lists whose most similar training lists are at `place (Q,)`."""
         if place is None or not self._is_local(row):
             return self.parts[0].score(batch)
         cluster = self.clusters.of(place, row)
@@ -269,11 +288,11 @@ class LocalRank(GradientRanker):
         return torch.where(per_entry(without, batch.offsets, len(batch.labels)), self.parts[0].score(batch), local)
 
     def _part_of(self, cluster: Tensor, row: int) -> Tensor:
-        """That ranks lists of these clusters (Q,)."""
+        """The number of the part that ranks lists of these clusters (Q,)."""
         return torch.where(cluster < 0, 0, self.models[row, cluster.clamp(min=0)])
 
     def _by_parts(self, batch: Batch, part: Tensor) -> Tensor:
-        """Each list by one part, `part (Q,)`."""
+        """Scores (N,) of lists that are ranked by one part each, `part (Q,)`."""
         scores: Tensor | None = None
         for number in part.unique().tolist():
             some, entries = batch.take((part == number).nonzero().flatten())
@@ -283,7 +302,7 @@ class LocalRank(GradientRanker):
         return self.parts[0].score(batch) if scores is None else scores
 
     def _mixed(self, batch: Batch, row: int) -> Tensor:
-        """The scores of all clusters, in shares that fall with the distance from their nearest list."""
+        """Mean (N,) of the scores by all clusters, weighted by their shares: softmax of similarities."""
         shares = (self.clusters.closest(batch, row) / self.temperature).softmax(1)
         lists = list_ids(batch.offsets, len(batch.labels))
         every = torch.stack(
@@ -292,11 +311,20 @@ class LocalRank(GradientRanker):
         return (every * shares.T[:, lists].to(every.dtype)).sum(0)
 
     def nearest(self, x: Tensor, offsets: Tensor, *, index: Tensor | None = None) -> dict[str, Tensor]:
-        """For raw lists: the most similar training list, its similarity, and the cluster and part that rank, (Q,) each;
-        -1 where a list has no shape and the global model, part 0, ranks it."""
+        """Which training list is most similar to each raw list, and which model ranks it.
+
+        Args:
+            x: (n, D) features, as in a call.
+            offsets: (Q + 1,) where each list begins and ends.
+            index: (N,) the corpus row of each entry, where the lists share a corpus.
+
+        Returns:
+            "list", "similarity", "cluster" and "part", (Q,) each. List and cluster are -1 where a list has no shape,
+            and part 0, the global model, ranks it.
+        """
         self._check_fitted()
         if max(self.numbers) == 1:
-            raise ValueError("clusters=1 compares no lists: the global model ranks them all")
+            raise ValueError("nearest needs clusters > 1: with clusters=1 the global model ranks all lists")
         similarity, place = self.clusters.nearest(self.inputs(x, offsets, index=index))
         row = int(self.chosen)
         cluster = self.clusters.of(place, row)
@@ -304,55 +332,43 @@ class LocalRank(GradientRanker):
 
     # ---- the number of clusters ---------------------------------------------------------------------------------
 
-    def validation_step(self, batch: Batch, batch_index: int) -> None:
-        """While several numbers of clusters are fitted, each is measured."""
-        if not self._chooses():
-            return super().validation_step(batch, batch_index)
-        bare = without_labels(batch)
-        place = self._nearest_kept(bare) if any(map(self._is_local, range(len(self.numbers)))) else None
-        tiebreak = self.data.tiebreak("val", batch) if self.measuring["val"].needs_ids else None
-        with self.scoring():
-            for row, measuring in enumerate(self.candidates):
-                measuring.update(self._scores(bare, row, place), batch, tiebreak)  # type: ignore[operator]
-
-    def evaluation_scores(self, split: str, batch: Batch) -> Tensor:
-        """While fitting, clouds are compared once: they do not change."""
-        row = int(self.chosen)
-        if self.trainer.state.fn != "fit" or not self._is_local(row):
-            return super().evaluation_scores(split, batch)
-        bare = without_labels(batch)
-        return self._scores(bare, row, self._nearest_kept(bare))
-
-    def _chooses(self) -> bool:
-        return self.several and self.trainer.state.fn == "fit" and not self.trainer.sanity_checking
+    def validation_scores(self, batch: Batch) -> Tensor:
+        """In a fit with several numbers of clusters the scores by each of them, (R, N). Clouds do not change, so they
+        are compared only once in a fit."""
+        checked = self._trainer is not None and self._trainer.sanity_checking  # untrained: nothing to choose by
+        if checked or not hasattr(self.kept, "lists"):
+            return self.score(batch)
+        rows = range(len(self.numbers)) if self.chosen_by else [int(self.chosen)]
+        place = self._nearest_kept(batch) if any(map(self._is_local, rows)) else None
+        scores = [self._scores(batch, row, place) for row in rows]
+        return torch.stack(scores) if self.chosen_by else scores[0]
 
     def _nearest_kept(self, batch: Batch) -> Tensor:
-        """Of the validation lists of a fit."""
+        """Position (Q,) of the most similar training list of each validation list."""
+        known: dict[int, Tensor] = vars(self.kept).setdefault("nearest", {})
         key = int(batch.query[0]) if batch.num_lists else -1
-        if key not in self._kept:
-            self._kept[key] = self.clusters.nearest(batch)[1]
-        return self._kept[key]
+        if key not in known:
+            known[key] = self.clusters.nearest(batch)[1]
+        return known[key]
 
-    def on_validation_epoch_end(self) -> None:
-        if not self._chooses():
-            return super().on_validation_epoch_end()
-        measured = [each.conclude() for each in self.candidates]  # type: ignore[operator]
-        first = self.data.conventions[0]
-        values = torch.stack([found[first]["per_query"][self.choose_by] for found in measured])
+    def choose(self, measured: list[dict[str, Any]]) -> int:
+        """Choose the number of clusters that is used from now on; returns its row."""
+        (measure,) = self.chosen_by
+        values = torch.stack([found["per_query"][measure] for found in measured])
         row, gain, error = smallest_not_worse(values)
         best = self.numbers[int(values.nanmean(1).argmax())]
         self.chosen.fill_(row)
         tried = ", ".join(map(str, self.numbers))
-        found = f"best of {tried} by {self.choose_by}: {best} ({gain:+.4f} ±{error:.4f} against {self.numbers[0]})"
-        self.findings |= {"clusters": self.numbers[row], "of validation": found}
-        self._publish("val", measured[row])
-        self.log("val/clusters", float(self.numbers[row]))
+        found = f"best of {tried} by {measure}: {best} ({gain:+.4f} ±{error:.4f} against {self.numbers[0]})"
+        self.findings = self.findings | {"clusters": self.numbers[row], "validation": found}
+        return row
 
 
 def smallest_not_worse(values: Tensor) -> tuple[int, float, float]:
-    """Of methods in order of their size, with measures `(R, Q)` per query (nan: none), the first that is not worse than
-    the best by more than one standard error of the paired difference; and what the best gains over the first, with the
-    standard error of that.
+    """The first of several methods that is not worse than the best one by more than one standard error of their paired
+    difference; then how much better the best one is than the first, and the standard error of that.
+
+    `values (R, Q)` are a measure of each query (nan: none) by each method, in the order of their size.
 
     >>> row, gain, error = smallest_not_worse(torch.tensor([[0.5, 0.5, 0.5], [0.9, 0.5, 0.2]]))
     >>> row, round(gain, 3), round(error, 3)

@@ -2,43 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import torch
-from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
-from torchrank.rankers.core.ranker import RoundRanker
-from torchrank.rankers.metric.cutting_plane import CutRounds, Oracle, is_positive
-from torchrank.rankers.metric.distance import DistanceRanker
-from torchrank.solvers.cutting_plane.psi import add_diagonal_psi, add_metric_psi, metric_scores
-from torchrank.solvers.nearest import keep_nearest
+from torchrank.data.state import Derived, store
+from torchrank.data.training import TrainingLists
+from torchrank.errors import ConvergenceWarning, check_choice, check_integer, check_number
+from torchrank.rankers.core.ranker import warn
+from torchrank.rankers.core.rounds import Round
+from torchrank.rankers.metric import DistanceRanker
+from torchrank.rankers.metric.cutting_plane import CutRounds, Oracle
+from torchrank.solvers.cutting_plane.psi import add_diagonal_psi, add_metric_psi
+from torchrank.solvers.metric_scores import metric_scores
+from torchrank.solvers.narrowing import keep_nearest
 
 FORMS = ("trace", "fro", "l21", "diagonal")
-KEPT = 2**23  # entries of lists that are made once, not in every round
+KEPT = 2**23  # with at most so many entries, lists are made once and not in every round
 
 
-class MLR(DistanceRanker, RoundRanker):
+class MLR(DistanceRanker):
     """Ranks by the distance from the query under a metric W: s = -(q - x)' W (q - x), and minimises over W >= 0
 
         Omega(W) + C mean over queries of max_y [1 - measure(y) - <W, psi(y*) - psi(y)>]
 
-    where y runs over all rankings of the query's list and y* puts all relevant entries first. `measure` is auc, map,
-    mrr, precision or ndcg (the last two at `k`, 3 by default). `regulariser`: `trace` (Omega = tr W: low rank), `fro`
-    (|W|_F^2 / 2), `l21` (tr W + lam sum of row norms: features drop out, R-MLR), `diagonal` (the trace of a diagonal
-    W). The released MATLAB code divides Omega by D: this C is D times its C. Relevant is a label of `threshold` or
-    more; `sweep` takes the mean over all thresholds that part a list. Lists with one class only do not count.
+    where y runs over all rankings of the query's list and y* puts all relevant entries first. Lists with only one class
+    do not count. A round is one cut. The fit ends when the upper bound (the objective of `metric`, the best W so far)
+    and the lower bound of the minimum differ by at most C eps. W = 0 is the minimum when C is small, and with precision
+    and ndcg often at every C: `neighbours` and `anchor` are remedies.
 
-    A round is one cut. It ends when the upper bound (of `metric`, the best W so far) and the lower bound of the
-    minimum are within C eps. `stabilise` is how far the next probe goes from the best point towards the minimum under
-    the cuts; 1 is the paper's algorithm. A list of C makes a path: a round is a whole fit of at most `rounds` cuts,
-    started with all cuts of the ones before, and validation chooses among them.
+    Args:
+        num_features: number of columns of the rows.
+        measure: auc, map, mrr, precision or ndcg.
+        k: cut-off of precision and ndcg; None: 3.
+        C: weight of the hinge; larger fits the training lists more. A list makes a path: each round is a whole fit of
+            at most `rounds` cuts that starts with all cuts of the fits before it, and validation chooses one of them.
+            The released MATLAB code divides Omega by D: this C is D times its C.
+        regulariser: trace (Omega = tr W: low rank), fro (|W|_F^2 / 2), l21 (tr W + lam sum of row norms: features drop
+            out, R-MLR), or diagonal (the trace of a diagonal W).
+        lam: weight of the row norms of l21.
+        threshold: lowest relevant grade, or sweep: the mean over all thresholds that split a list.
+        eps: the fit ends when the minimum is known to within C eps.
+        stabilise: how far the next probe goes from the best point towards the minimum under the cuts; 1 is the paper's
+            algorithm.
+        neighbours: learn only from this many nearest relevant entries of each query, and from three times as many
+            nearest others; None: learn from all entries.
+        anchor: with regulariser="fro", a multiple of the identity, or a matrix as nested lists, to which W is pulled by
+            |W - anchor|_F^2 / 2.
+        rounds: maximum number of cuts; on a path, for each C.
+        transform: feature transform, see `make_transform`.
 
-    W = 0 is the minimum when C is small, with precision and ndcg often at every C. Remedies: `neighbours=r` learns from
-    the r nearest relevant entries of each query and the 3 r nearest others only; `anchor=a` pulls towards a times the
-    identity (or towards a matrix, as nested lists) by |W - anchor|_F^2 / 2, with `regulariser="fro"`.
+    Example:
+        >>> from torchrank.data.relevance import SameClass
+        >>> from torchrank.data.sets import RankingSet
+        >>> x = torch.tensor([[0.0, 5.0], [0.1, -3.0], [1.0, 4.0], [1.1, -4.0]])
+        >>> classes = torch.tensor([0, 0, 1, 1])  # the first feature tells them apart
+        >>> points = RankingSet(x, SameClass(classes, classes, ("a", "b"), own=torch.arange(4)), queries=x)
+        >>> ranker = MLR(2, C=10.0, transform=None).fit(points)
+        >>> ranked = ranker.rank(x, torch.tensor([0, 4]), queries=torch.tensor([[0.05, 9.0]]))
+        >>> ranker.certificate.proved, classes[ranked]
+        (True, tensor([0, 0, 1, 1]))
     """
 
     certified = True
@@ -53,7 +76,6 @@ class MLR(DistanceRanker, RoundRanker):
         regulariser: str = "trace",
         lam: float = 1.0,
         threshold: float | str = 1,
-        discount: str = "letor",
         eps: float = 1e-3,
         stabilise: float = 0.3,
         neighbours: int | None = None,
@@ -66,29 +88,27 @@ class MLR(DistanceRanker, RoundRanker):
         self.certified = not self.is_path
         self.regulariser, self.neighbours, self.anchor = regulariser, neighbours, anchor
         self._check(lam, threshold)
-        oracle = Oracle.make(measure, k, threshold, discount)
+        oracle = Oracle.make(measure, k, threshold)
         self.cuts = CutRounds(
             self._shape(), oracle, regulariser=regulariser, lam=lam, C=C, eps=eps, stabilise=stabilise, cuts=rounds
         )
         self.metric = nn.Parameter(torch.zeros(self._shape(), dtype=torch.float64), requires_grad=False)
-        self._kept: tuple[Any, Tensor] | None = None
+        self.derived = Derived()
 
     def _check(self, lam: float, threshold: float | str) -> None:
-        if self.regulariser not in FORMS:
-            raise ValueError(f"unknown regulariser={self.regulariser!r}: choose one of {', '.join(FORMS)}")
-        if lam != 0 and not is_positive(lam):
-            raise ValueError(f"lam={lam!r} weighs the norms of the rows: a finite number that is not negative")
-        some = self.neighbours
-        if some is not None and (not isinstance(some, int) or some < 1):
-            raise ValueError(f"neighbours={some!r} has to be an integer, 1 at least")
-        if some is not None and threshold == "sweep":
-            raise ValueError("neighbours are those of one threshold: threshold=sweep is refused beside them")
+        check_choice(FORMS, regulariser=self.regulariser)
+        check_number(">= 0", lam=lam)
+        check_integer(">= 1", neighbours=self.neighbours)
+        if self.neighbours is not None and threshold == "sweep":
+            raise ValueError("neighbours cannot be combined with threshold=sweep: set a number")
         if self.anchor is not None and self.regulariser != "fro":
-            raise ValueError(f"an anchor has regulariser=fro, |W - anchor|^2 / 2, not {self.regulariser}")
+            raise ValueError(f"anchor needs regulariser=fro, |W - anchor|^2 / 2, got regulariser={self.regulariser}")
         try:
-            torch.tensor(self.anchor or 0.0, dtype=torch.float64)
+            finite = bool(torch.tensor(self.anchor or 0.0, dtype=torch.float64).isfinite().all())
         except (TypeError, ValueError):
-            raise ValueError(f"anchor={self.anchor!r} has to be a number, or a matrix as nested lists") from None
+            finite = False
+        if not finite:
+            raise ValueError(f"anchor must be a finite number or a matrix as nested lists, got {self.anchor!r}")
 
     def _shape(self) -> tuple[int, ...]:
         width = self.transform.num_outputs
@@ -98,27 +118,23 @@ class MLR(DistanceRanker, RoundRanker):
 
     @property
     def components(self) -> Tensor:
-        """L (r, D) with W = L'L, in float64, of the transformed features; the strongest direction first."""
-        state = (self.metric.data_ptr(), self.metric._version, self.metric.shape)
-        if self._kept is None or self._kept[0] != state:
-            self._kept = (state, metric_components(self.metric.detach()))
-        return self._kept[1]
+        """L (r, D) with W = L'L, in float64, of the transformed features; the strongest direction comes first."""
+        return self.derived("components", [self.metric], lambda: metric_components(self.metric.detach()))
 
     def get_mahalanobis_matrix(self) -> Tensor:
-        """W (D, D)."""
+        """The metric W (D, D) of the transformed features."""
         return self.metric.detach().diag() if self.metric.dim() == 1 else self.metric.detach().clone()
 
     # ---- learning -----------------------------------------------------------------------------------------------
 
-    def inputs_sized(self) -> None:
-        if self.metric.shape != self._shape():
-            self.resize("metric", self._shape())
-
-    def prepare(self) -> None:
-        self.check_queries(self.data.sets["train"].has_queries)
-        self.resize("metric", self._shape())
+    def start(self, lists: TrainingLists) -> None:
+        self.check_queries(lists.lists.has_queries)
+        store(self, metric=lists.zeros(*self._shape()))
         self._anchored()
-        self.cuts.prepare(self, self._shape())
+        self.cuts.start(lists, self._shape())
+
+    def open(self, lists: TrainingLists) -> None:
+        self.kept.learned_from = self._learned_from(lists)
 
     def _anchored(self) -> Tensor | None:
         if self.anchor is None:
@@ -126,55 +142,58 @@ class MLR(DistanceRanker, RoundRanker):
         shape, given = self._shape(), torch.tensor(self.anchor, dtype=torch.float64)
         anchor = given * torch.eye(*shape, dtype=torch.float64) if given.dim() == 0 else given
         if anchor.shape != shape or not torch.equal(anchor, anchor.T):
-            raise ValueError(f"anchor is {tuple(anchor.shape)}: give a number, or a symmetric matrix {shape}, finite")
+            found = "one that is not symmetric" if anchor.shape == shape else f"{tuple(anchor.shape)}"
+            raise ValueError(f"anchor must be a number or a symmetric matrix {shape}, got {found}")
         return anchor
 
-    def batches(self) -> Iterator[Batch]:
-        """The training lists, or of each the neighbourhood of its query; kept, where they are not too many."""
-        train, threshold = self.data.sets["train"], self.cuts.oracle.threshold
-        lists = super().batches()
+    def _learned_from(self, lists: TrainingLists) -> TrainingLists:
+        """The lists, or the neighbourhood of the query in each; made once unless they have too many entries."""
         if self.neighbours is not None:
-            lists = (keep_nearest(batch, self.neighbours, float(threshold)) for batch in lists)
-        few = train.is_shared and train.lengths.sum() <= KEPT
-        return self.cuts.batches(lists, few or self.neighbours is not None)
+            return lists.changed(self._near)
+        few = lists.lists.is_shared and lists.num_entries <= KEPT
+        return lists.changed(lambda batch: batch) if few else lists
 
-    def round(self) -> bool:
+    def _near(self, batch: Batch) -> Batch:
+        return keep_nearest(batch, self.neighbours or 0, float(self.cuts.oracle.threshold))
+
+    def round(self, lists: TrainingLists, number: int) -> Round:
         add = add_diagonal_psi if self.metric.dim() == 1 else add_metric_psi
-        plane, done = self.cuts.advance(self, metric_scores, add, self._anchored())
+        plane, found = self.cuts.advance(self.kept.learned_from, number, metric_scores, add, self._anchored())
         self.metric.copy_(plane.best)
-        self.cuts.write(self, plane)
+        self.cuts.write(plane)
+        findings = dict(found.findings)
         if self.regulariser in ("l21", "diagonal"):
             dropped = int((self.get_mahalanobis_matrix() == 0).all(1).sum())
-            self.findings = self.findings | {"features dropped": f"{dropped} of {len(self.metric)}"}
+            findings["features dropped"] = f"{dropped} of {len(self.metric)}"
         if not self.metric.any():
-            self.findings = self.findings | {"metric": "W = 0"}
-        return done
+            findings["metric"] = "W = 0"
+        return found._replace(findings=findings)
 
-    def on_fit_end(self) -> None:
-        super().on_fit_end()
-        self.cuts.forget()
+    def close(self, limit: str) -> None:
+        super().close(limit)
         if not self.metric.any():
-            rank_zero_warn(f"W = 0 is the best metric found: all distances are 0. {self._advice()}")
+            warn(f"W = 0 is the best metric found: all distances are 0. {self._advice(limit)}", ConvergenceWarning)
 
-    def _advice(self) -> str:
+    def _advice(self, limit: str) -> str:
         if self.cuts.lists == 0:
             return "No training list has both relevant and other entries."
         if not self.converged:
-            return f"Raise {self.limit()}."
+            return f"Raise {limit}."
         oracle = self.cuts.oracle
         if oracle.measure in ("precision", "ndcg"):
             return (
-                f"With measure={oracle.measure} that can be so at every C (now {self.cuts.C[-1]:g}): use auc, map or "
+                f"With measure={oracle.measure} this can happen at every C (now {self.cuts.C[-1]:g}): use auc, map or "
                 "mrr, or try neighbours=10, anchor=1 with regulariser=fro, or LowRankMLR."
             )
-        lower = f" or lower lam, now {self.cuts.options['lam']:g}" if self.regulariser == "l21" else ""
-        return f"Raise C, now {self.cuts.C[-1]:g}{lower}."
+        lower = f" or lower lam (now {self.cuts.options['lam']:g})" if self.regulariser == "l21" else ""
+        return f"Raise C (now {self.cuts.C[-1]:g}){lower}."
 
 
+@torch.inference_mode(False)  # they are kept: scores may be differentiated after a test in inference mode
 def metric_components(metric: Tensor) -> Tensor:
-    """L (r, D) with W = L'L, from the positive eigenvalues of W (D, D), or of a diagonal (D,); largest first.
+    """L (r, D) with W = L'L, from the positive eigenvalues of W (D, D), or of a diagonal (D,); the largest comes first.
 
-    Features with a row of 0 have a column of 0, exactly.
+    The columns of features whose rows of W are 0 are exactly 0.
     """
     live = metric.nonzero().flatten() if metric.dim() == 1 else metric.any(1).nonzero().flatten()
     block = metric[live].diag() if metric.dim() == 1 else metric[live][:, live]
@@ -182,3 +201,60 @@ def metric_components(metric: Tensor) -> Tensor:
     kept = values > len(values) * torch.finfo(values.dtype).eps * values.abs().max() if len(values) else values > 0
     found = (vectors * values.clamp(min=0).sqrt())[:, kept].flip(1).T
     return found.new_zeros(len(found), len(metric)).index_copy(1, live, found)
+
+
+class RMLR(MLR):
+    """R-MLR, robust metric learning to rank (Lim, McFee & Lanckriet, ICML 2013): MLR with Omega(W) = tr W + lam sum of
+    the norms of the rows of W, so that noise features get rows that are exactly 0.
+
+    Args:
+        num_features: number of columns of the rows.
+        measure: auc, map, mrr, precision or ndcg.
+        k: cut-off of precision and ndcg; None: 3.
+        C: weight of the hinge, or a list of them for a path, as in `MLR`.
+        lam: weight of the row norms; a larger one keeps fewer features.
+        threshold: lowest relevant grade, or sweep: the mean over all thresholds that split a list.
+        eps: the fit ends when the minimum is known to within C eps.
+        stabilise: how far the next probe goes towards the minimum under the cuts, as in `MLR`.
+        neighbours: learn only from the nearest entries of each query, as in `MLR`.
+        rounds: maximum number of cuts; on a path, for each C.
+        transform: feature transform, see `make_transform`.
+
+    Example:
+        >>> from torchrank.data.relevance import SameClass
+        >>> from torchrank.data.sets import RankingSet
+        >>> x = torch.tensor([[0.0, 1.0], [0.0, -1.0], [2.0, 1.0], [2.0, -1.0]])
+        >>> classes = torch.tensor([0, 0, 1, 1])
+        >>> points = RankingSet(x, SameClass(classes, classes, ("a", "b"), own=torch.arange(4)), queries=x)
+        >>> RMLR(2, C=10.0, lam=0.1, transform=None).fit(points).findings
+        {'features dropped': '1 of 2'}
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        measure: str = "map",
+        k: int | None = None,
+        C: float | list[float] = 1.0,
+        lam: float = 1.0,
+        threshold: float | str = 1,
+        eps: float = 1e-3,
+        stabilise: float = 0.3,
+        neighbours: int | None = None,
+        rounds: int = 200,
+        transform: str | dict | list | None = "standard",
+    ):
+        super().__init__(
+            num_features,
+            measure=measure,
+            k=k,
+            C=C,
+            regulariser="l21",
+            lam=lam,
+            threshold=threshold,
+            eps=eps,
+            stabilise=stabilise,
+            neighbours=neighbours,
+            rounds=rounds,
+            transform=transform,
+        )

@@ -1,0 +1,1 @@
+"""Figures of sweeps, fits and metrics."""

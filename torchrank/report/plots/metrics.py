@@ -1,4 +1,4 @@
-"""Figures of learned metrics: their spectrum, their features, points under them; and the bars of their tables."""
+"""Figures of learned metrics: spectra, features, projected points; and bar charts of tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -7,19 +7,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torchrank.report.knn import SELECTIONS
-from torchrank.report.plots.sweep import SECONDS, blank, named
+from torchrank.report.plots.runs import SECONDS, blank, named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FLOOR = 1e-6  # shares of a spectrum below it count as 0
+FLOOR = 1e-6  # smaller shares of a spectrum count as 0
 
 
 def plot_spectrum(metrics: Mapping[str, ArrayLike]) -> "Figure":
     """The eigenvalues of each metric (D, D) as shares of their sum, largest first; the legend counts those above 1e-6.
 
-    Regularised by its trace a metric has few of them; the Euclidean one is a level line.
+    A metric that is regularised by its trace has few of them; the Euclidean one is a horizontal line.
     """
     figure = blank(7, 4)
     axes = figure.add_subplot(xlabel="component", ylabel="share of the trace", yscale="log")
@@ -43,19 +43,18 @@ def spectrum(metric: ArrayLike) -> NDArray[np.float64]:
     """
     values = np.linalg.eigvalsh(np.asarray(metric, dtype=np.float64))[::-1]
     if not values.sum() > 0:
-        raise ValueError(
-            f"a metric {values.shape * 2} whose eigenvalues sum to {values.sum():g} has no spectrum: raise C"
-        )
+        total = f"{values.sum():g}"
+        raise ValueError(f"a metric {values.shape * 2} whose eigenvalues sum to {total} has no spectrum: raise C")
     return values / values.sum()
 
 
 def plot_projection(
     train: ArrayLike, classes: ArrayLike, test: ArrayLike, test_classes: ArrayLike, *, title: str = ""
 ) -> "Figure":
-    """Points by their two leading components: training points small, test points large, a colour for each class.
+    """Points by their two leading components: training points small, test points large, one colour per class.
 
-    `train` and `test` are images (n, r), strongest component first, as `embed` and `MetricEstimator.transform` give
-    them. Both axes have one scale, so that what is near in the picture is near in these two components.
+    `train` and `test` are images (n, r), strongest component first, as from `embed` and `MetricEstimator.transform`.
+    Both axes have the same scale, so distances in the figure are distances in these two components.
     """
     figure = blank(6.5, 5)
     axes = figure.add_subplot(xlabel="first component", ylabel="second component", title=title)
@@ -81,7 +80,7 @@ def plot_projection(
 
 
 def leading(images: ArrayLike) -> NDArray[np.float64]:
-    """The first two columns (n, 2); a metric of rank 1 has zeros as its second.
+    """The first two columns (n, 2); for a metric of rank 1 the second one is zero.
 
     >>> leading([[1.0], [2.0]]).tolist()
     [[1.0, 0.0], [2.0, 0.0]]
@@ -91,8 +90,10 @@ def leading(images: ArrayLike) -> NDArray[np.float64]:
 
 
 def plot_features(metrics: Mapping[str, ArrayLike], *, noise: int) -> "Figure":
-    """The norm of each feature's row of each metric (D, D), relative to the largest. The last `noise` features are
-    known to mean nothing; the titles count how many of their rows are exactly 0."""
+    """The norm of the row of each feature in each metric (D, D), relative to the largest norm.
+
+    The last `noise` features are known to be noise; the titles count those whose rows are exactly 0.
+    """
     figure = blank(8, 1.9 * len(metrics))
     panels = figure.subplots(len(metrics), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes, (label, metric) in zip(panels, metrics.items(), strict=True):
@@ -114,8 +115,11 @@ def plot_features(metrics: Mapping[str, ArrayLike], *, noise: int) -> "Figure":
 
 
 def plot_neighbours(document: dict[str, Any], methods: Sequence[str] | None = None) -> "Figure":
-    """kNN errors of `tabulate_neighbours`, a panel for each data set: both selections with their standard errors over
-    the splits, and what was published. `methods` gives an order, or leaves some out."""
+    """kNN errors from `tabulate_neighbours`, one panel per data set.
+
+    Bars are both selections with their standard errors over the splits, diamonds the published errors. `methods` sets
+    the order and may leave some out.
+    """
     tables = document["tables"]
     methods = list(methods or sorted({method["name"] for table in tables for method in table["methods"]}))
     figure = blank(3.1 * len(tables) + 1, 0.42 * len(methods) + 1.4)
@@ -134,13 +138,13 @@ def plot_neighbours(document: dict[str, Any], methods: Sequence[str] | None = No
 
 
 def _legend(panels: Iterable["Axes"]) -> dict[str, Any]:
-    """The artist of each label of any panel; matplotlib lists marks before bars, here they are last."""
+    """The artist of each label in any panel; matplotlib lists markers before bars, here they come last."""
     pairs = [pair for axes in panels for pair in reversed(list(zip(*axes.get_legend_handles_labels(), strict=True)))]
     return {label: artist for artist, label in pairs}
 
 
 def _draw_errors(axes: "Axes", rows: list[tuple[int, dict]]) -> None:
-    """Two bars for each method, the optimistic selection above the honest one."""
+    """Draw two bars per method, the optimistic selection above the honest one."""
     for shift, (selection, meaning) in zip((-0.19, 0.19), SELECTIONS.items(), strict=True):
         colour = "C0" if selection == "honest" else "lightsteelblue"
         places = [place + shift for place, _ in rows]
@@ -154,8 +158,11 @@ def _draw_errors(axes: "Axes", rows: list[tuple[int, dict]]) -> None:
 
 
 def plot_measures(table: dict[str, Any], measures: Sequence[str], *, convention: str = "default") -> "Figure":
-    """Bars of one table of `tabulate`, a panel for each measure, or "fit_seconds": means of the fold means, and their
-    deviation over the folds (over the seeds, where there is one fold). Methods stand as in the table, best first."""
+    """Bars of one table of `tabulate`, one panel per measure or "fit_seconds".
+
+    Bars are means of the fold means, whiskers their deviation over the folds (over the seeds if there is one fold).
+    Methods are in the order of the table, best first.
+    """
     rows = table["methods"]
     figure = blank(3.4 * len(measures) + 0.6, 3.8)
     for place, measure in enumerate(measures):
@@ -180,5 +187,5 @@ def _bar(method: dict[str, Any], measure: str, convention: str) -> tuple[float, 
     part = method["test"].get(convention) or {"measures": {}}
     found = part["measures"].get(measure)
     if found is None:
-        raise ValueError(f"{method['name']} has no {measure} of convention {convention}: leave it out, or run it again")
+        raise ValueError(f"{method['name']} has no {measure} in convention {convention}: leave it out, or run it again")
     return found["mean"], found["deviation"]

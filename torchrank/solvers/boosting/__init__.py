@@ -1,0 +1,1 @@
+"""Boosting of threshold rules on pairs of documents."""

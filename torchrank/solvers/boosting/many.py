@@ -1,33 +1,35 @@
-"""RankBoost for many models at once: the same lists, the features of each model a projection of its own."""
+"""RankBoost for many models at once: all learn from the same lists, each from its own projection of the features."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchrank.functional.ragged import list_ids, wide
+from torchrank.functional.columns import first_largest
+from torchrank.functional.ragged import list_ids, subsample, wide
 from torchrank.solvers.boosting.potentials import PairedLists, pair_masses, paired_lists
 from torchrank.solvers.boosting.thresholds import binned_edges, encode
 
-CHUNK = 2**23  # projected numbers of the models that are boosted at once: 64 MB in float64
-SAMPLE = 10_000  # rows from which bins are made
-CLIP, SAME, NOTHING = 1 - 1e-10, 1e-12, 1e-8  # largest |r|; |r| that count as equal; |r| of no use
+CHUNK = 2**23  # projected numbers held at once: 64 MB in float64
+SAMPLE = 10_000  # rows from which thresholds are taken
+CLIP, NOTHING = 1 - 1e-10, 1e-8  # largest |r|; smallest |r| of a useful rule
 
 
 class Rules(NamedTuple):
-    """F_m(z) = sum over t of alpha[m, t] where z[feature[m, t]] > threshold[m, t]."""
+    """Rules of M models: F_m(z) = sum over t of alpha[m, t] where z[feature[m, t]] > threshold[m, t]."""
 
     feature: Tensor  # (M, T)
     threshold: Tensor  # (M, T)
-    alpha: Tensor  # (M, T), 0 where no rule was of use
+    alpha: Tensor  # (M, T), 0 where no rule was useful
 
 
 def boost_many(
     x: Tensor, labels: Tensor, offsets: Tensor, basis: Tensor, *, rounds: int = 100, bins: int = 256, seed: int = 0
 ) -> Rules:
-    """Rules on the features U_m x of each model, `basis (M, P, D)`; every list needs two different labels.
+    """Rules on the features U_m x of each model, `basis (M, P, D)`; every list must have two different labels.
 
-    Each model is what the ranker `RankBoost` finds in `rounds` rounds, with its defaults, on lists with these features.
+    Each model is the one that the ranker `RankBoost` finds in `rounds` rounds, with its default options, on lists with
+    these features.
 
     >>> x, labels = torch.tensor([[0.0, 1.0], [1.0, 0.0], [2.0, 2.0]]), torch.tensor([0, 1, 2])
     >>> rules = boost_many(x, labels, torch.tensor([0, 3]), torch.eye(2)[None], rounds=1)
@@ -35,7 +37,7 @@ def boost_many(
     (tensor([[0]]), tensor([[1.]], dtype=torch.float64))
     """
     paired = paired_lists(labels, offsets)
-    chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:SAMPLE].sort().values
+    chosen = subsample(len(x), SAMPLE, seed)
     step = max(1, CHUNK // max(1, basis.shape[1] * len(x)))
     found = []
     for part in basis.split(step):
@@ -57,7 +59,7 @@ def project(x: Tensor, offsets: Tensor, basis: Tensor) -> Tensor:
 
 
 def rule_scores(z: Tensor, offsets: Tensor, rules: Rules) -> Tensor:
-    """Scores (N,) of projected rows (N, P), by the rules of their lists, one model for each.
+    """Scores (N,) of projected rows (N, P), each list by the rules of its own model.
 
     >>> one = torch.ones(1, 1)
     >>> rule_scores(torch.tensor([[2.0], [1.0]]), torch.tensor([0, 2]), Rules(torch.zeros(1, 1).long(), one, 3 * one))
@@ -80,8 +82,7 @@ def _boost(codes: Tensor, edges: Tensor, paired: PairedLists, models: int, round
         mass = won.sum(0)
         log_loss = log_loss + mass.log()
         sums = _sums(codes, won.sub_(lost).div_(mass).T.contiguous(), width).view(models, -1)  # r of every rule
-        size = sums.abs()
-        best = (size >= size.amax(1, keepdim=True) - SAME).to(torch.int8).argmax(1)
+        best = first_largest(sums.abs(), dim=1)
         r, feature, place = sums[rows, best], best // width, best % width
         alpha = torch.where(r.abs() < NOTHING, 0.0, torch.atanh(r.clamp(-CLIP, CLIP)))
         row = rows * features + feature

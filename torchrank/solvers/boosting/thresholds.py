@@ -1,4 +1,4 @@
-"""Rules x_f > theta over all features and thresholds at once: exact (every value of a feature) or binned."""
+"""Rules x_f > theta for all features and thresholds at once, exact (every value of a feature) or binned."""
 
 from typing import NamedTuple
 
@@ -6,18 +6,18 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-BLOCK = 2**20  # codes that are made int64 at once
+BLOCK = 2**20  # codes that are converted to int64 at once
 
 
 class Thresholds(NamedTuple):
-    """Thresholds of each feature, and of each document how many of them it is not above.
+    """Thresholds of each feature, and for each document how many of them it is not above.
 
-    Document i is above threshold j of feature f where `codes[f, i] <= j`: so the sum over the documents above every
-    threshold is one histogram of the codes and one running sum, whether values are few or all different.
+    Document i is above threshold j of feature f where `codes[f, i] <= j`. So the sums over the documents above every
+    threshold are the running sum of one histogram of the codes, however many distinct values there are.
     """
 
-    edges: Tensor  # (D, M) descending; filled up with -inf, above which everything is
-    codes: Tensor  # (D, N) 0..M: uint8 where that is enough, else int32
+    edges: Tensor  # (D, M) descending; padded with -inf, which all values are above
+    codes: Tensor  # (D, N) 0..M; uint8 if that suffices, else int32
 
     def sums(self, values: Tensor) -> Tensor:
         """Sum of `values` (N,) over the documents above each threshold, (D, M)."""
@@ -34,12 +34,12 @@ class Thresholds(NamedTuple):
         return self.codes[feature] <= place
 
     def places(self, feature: Tensor, threshold: Tensor) -> Tensor:
-        """Columns (T,) of `edges` in which the thresholds (T,) of these features stand."""
+        """Columns (T,) of `edges` that hold the thresholds (T,) of these features."""
         return (self.edges[feature] > threshold[:, None]).sum(1)
 
 
 def exact_edges(columns: Tensor) -> Tensor:
-    """All different values of each feature but the largest, from columns (D, N): no rule is missed.
+    """All distinct values of each feature but the largest, from columns (D, N), so that no rule is missed.
 
     >>> exact_edges(torch.tensor([[1.0, 3.0, 2.0, 3.0], [5.0, 5.0, 4.0, 5.0]]))
     tensor([[2., 1.],
@@ -49,9 +49,9 @@ def exact_edges(columns: Tensor) -> Tensor:
 
 
 def binned_edges(sample: Tensor, bins: int) -> Tensor:
-    """At most bins - 1 thresholds for each feature from rows (n, D): its different values, evenly thinned out.
+    """At most bins - 1 thresholds for each feature, from rows (n, D): its distinct values, evenly thinned out.
 
-    Values are thinned, not rows: half of a column of text features may be 0.
+    Distinct values are thinned, not rows: half of a column of text features may be 0.
 
     >>> binned_edges(torch.tensor([[1.0], [2.0], [2.0], [4.0], [8.0]]), 3)
     tensor([[4., 1.]])
@@ -66,14 +66,14 @@ def binned_edges(sample: Tensor, bins: int) -> Tensor:
 
 
 def _table(ascending: list[Tensor]) -> Tensor:
-    """(D, M) descending, filled up with -inf; at least one column."""
+    """Thresholds (D, M), descending and padded with -inf; at least one column."""
     rows = [values.flip(0) for values in ascending]
     table = pad_sequence(rows, batch_first=True, padding_value=-torch.inf)
     return table if table.shape[1] else table.new_full((len(rows), 1), -torch.inf)
 
 
 def encode(columns: Tensor, edges: Tensor) -> Thresholds:
-    """The thresholds with the codes of documents given by columns (D, N).
+    """The thresholds, with the codes of documents that are given as columns (D, N).
 
     >>> encode(torch.tensor([[1.0, 3.0, 2.0]]), torch.tensor([[2.0, 1.0]])).codes.tolist()
     [[2, 0, 1]]
@@ -84,16 +84,10 @@ def encode(columns: Tensor, edges: Tensor) -> Thresholds:
     return Thresholds(edges, (width - below).to(kind))
 
 
-def first_largest(values: Tensor) -> Tensor:
-    """Place of the largest value in flattened `values`; of those within 1e-12 of it the first."""
-    flat = values.flatten()
-    return torch.argmax((flat >= flat.max() - 1e-12).to(torch.int8))
-
-
 def stump_scores(x: Tensor, feature: Tensor, threshold: Tensor, alpha: Tensor) -> Tensor:
     """Scores (N,) of rows (N, D): sum over t of alpha[t] where x[:, feature[t]] > threshold[t].
 
-    The rules of one feature are one staircase: a search in its sorted thresholds, whatever the number of rules.
+    The rules of one feature add up to a step function, so one search in its sorted thresholds replaces all its rules.
 
     >>> stump_scores(torch.tensor([[1.0], [3.0]]), torch.tensor([0, 0]), torch.tensor([2.0, 0.5]).double(),
     ...              torch.tensor([1.0, 0.25]).double())

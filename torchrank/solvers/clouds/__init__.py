@@ -1,0 +1,1 @@
+"""Clouds of documents: shapes to compare them by, clusters, and hashed search."""

@@ -1,7 +1,7 @@
 """Complete-link clusters of clouds (Banerjee, Dubey, Machchhar & Chakrabarti 2009, Figure 2).
 
-One dendrogram serves all numbers of clusters. The linkage is scipy's, on the host: n (n - 1) / 2 distances in float64
-and a copy of them.
+One dendrogram serves all numbers of clusters. The linkage is that of scipy, on the host; it needs n (n - 1) / 2
+distances in float64 and a copy of them.
 """
 
 import warnings
@@ -11,29 +11,33 @@ import torch
 from scipy.cluster.hierarchy import linkage
 from torch import Tensor
 
-BLOCK = 512  # rows of the similarities that become distances at once
+from torchrank.errors import DataWarning
+
+BLOCK = 512  # rows of similarities that are converted to distances at once
 
 
 class Dendrogram(NamedTuple):
-    """Merges of two clusters in rising order of their height; merge i makes the cluster Q + i of lists 0..Q-1."""
+    """Merges of two clusters, by rising height. Clusters 0..Q-1 are the lists, merge i makes cluster Q + i."""
 
     merges: Tensor  # (Q - 1, 2) int64
-    heights: Tensor  # (Q - 1,) float64, largest distance inside the new cluster
+    heights: Tensor  # (Q - 1,) float64, largest distance within the new cluster
 
 
 class Clusters(NamedTuple):
-    labels: Tensor  # (numbers of clusters, Q) int64, -1: the list has no shape and no cluster
-    sampled: bool  # whether a sample was clustered and the others followed
+    """The cluster of each list, for several numbers of clusters."""
+
+    labels: Tensor  # (numbers of clusters, Q) int64; -1: the list has no shape, and so no cluster
+    sampled: bool  # whether only a sample was clustered, and the other lists were assigned to its clusters
 
 
 def cluster_similar(
     similarity: Tensor, usable: Tensor, clusters: list[int], *, min_size: int = 1, leader: Tensor | None = None
 ) -> Clusters:
     """Labels for each number of clusters, from one dendrogram of the similarity `(n, n)` of the lists that are `usable
-    (Q,)`. The others take no part and have the label -1, but for one cluster: it holds all lists.
+    (Q,)`. The other lists have the label -1, except for a single cluster, which holds all lists.
 
-    Clusters of fewer than `min_size` lists join others, so fewer than asked for may be left. With `leader`, the
-    similarity is that of a sample, and each usable list is where the drawn one at `leader` is.
+    Clusters of fewer than `min_size` lists are merged into others, so there may be fewer than requested. With `leader`,
+    the similarity is that of a sample, and each usable list is in the cluster of the sampled list at `leader`.
 
     >>> similarity = torch.tensor([[1.0, 0.9, 0.2], [0.9, 1.0, 0.3], [0.2, 0.3, 1.0]])
     >>> cluster_similar(similarity, torch.tensor([True, False, True, True]), [2]).labels
@@ -41,7 +45,7 @@ def cluster_similar(
     """
     for name, value in [*(("clusters", number) for number in clusters), ("min_size", min_size)]:
         if value < 1:
-            raise ValueError(f"{name} is {value}, choose 1 or more")
+            raise ValueError(f"{name} must be >= 1, got {value}")
     if not len(similarity):
         return Clusters(_no_clusters(usable, clusters), False)
     everyone = torch.arange(len(similarity), device=similarity.device)
@@ -55,7 +59,7 @@ def _no_clusters(usable: Tensor, clusters: list[int]) -> Tensor:
 
 
 def _cut_all(similarity: Tensor, leader: Tensor, usable: Tensor, clusters: list[int], min_size: int) -> Tensor:
-    """Labels (numbers of clusters, Q): those of the `leader` of each usable list among the lists that are compared."""
+    """Labels (numbers of clusters, Q): each usable list has that of its `leader`, one of the compared lists."""
     labels, followers, tree = _no_clusters(usable, clusters).clone(), leader.bincount(), link(similarity)
     for row, number in enumerate(clusters):
         if number > 1:
@@ -65,7 +69,7 @@ def _cut_all(similarity: Tensor, leader: Tensor, usable: Tensor, clusters: list[
 
 
 def link(similarity: Tensor) -> Dendrogram:
-    """Complete-link dendrogram of the distances 1 - (S + S') / 2 of similarities `(Q, Q)`; the diagonal does not count.
+    """Complete-link dendrogram of the distances 1 - (S + S') / 2 of similarities `(Q, Q)`; the diagonal is ignored.
 
     >>> link(torch.tensor([[1.0, 0.25, 0.5], [0.25, 1.0, 0.75], [0.5, 0.75, 1.0]]))
     Dendrogram(merges=tensor([[1, 2],
@@ -73,14 +77,14 @@ def link(similarity: Tensor) -> Dendrogram:
     """
     lists = len(similarity)
     if not lists or similarity.shape != (lists, lists):
-        raise ValueError(f"similarity has shape {tuple(similarity.shape)}, it must be (Q, Q) of at least one list")
+        raise ValueError(f"similarity must be (Q, Q) of at least one list, got {tuple(similarity.shape)}")
     if lists == 1:
         return Dendrogram(torch.zeros(0, 2, dtype=torch.int64), torch.zeros(0, dtype=torch.float64))
     distances = torch.empty(lists * (lists - 1) // 2, dtype=torch.float64)
     end = 0
     for top in range(0, lists, BLOCK):
         both = similarity[top : top + BLOCK].double() + similarity[:, top : top + BLOCK].T
-        behind = torch.ones_like(both, dtype=torch.bool).triu_(top + 1)  # row by row, as scipy wants them
+        behind = torch.ones_like(both, dtype=torch.bool).triu_(top + 1)  # row by row, in the order of scipy
         part = 1 - both[behind].cpu() / 2
         distances[end : end + len(part)] = part
         end += len(part)
@@ -89,29 +93,31 @@ def link(similarity: Tensor) -> Dendrogram:
 
 
 def cut(tree: Dendrogram, clusters: int) -> Tensor:
-    """Labels `(Q,)` of exactly this many clusters, ties or not: the last clusters - 1 merges are undone.
+    """Labels `(Q,)` of exactly this many clusters, whatever the ties: the last clusters - 1 merges are undone.
 
-    Clusters are numbered by their first list. Fewer lists than clusters: each is one, and a warning says so.
+    Clusters are numbered by their first list. With fewer lists than clusters, every list is a cluster, and a warning
+    says so.
 
     >>> cut(link(torch.tensor([[1.0, 0.25, 0.5], [0.25, 1.0, 0.75], [0.5, 0.75, 1.0]])), 2)
     tensor([0, 1, 1])
     """
     lists = len(tree.merges) + 1
     if lists < clusters:
-        warnings.warn(f"{clusters} clusters of {lists} lists: every list is a cluster of its own", stacklevel=2)
+        found = f"{clusters} clusters were requested of {lists} lists"
+        warnings.warn(f"{found}: every list becomes a cluster of its own", DataWarning, stacklevel=2)
     kept = max(lists - clusters, 0)
     above = torch.arange(lists + kept)
     above[tree.merges[:kept]] = torch.arange(lists, lists + kept)[:, None]
-    while not torch.equal(above, higher := above[above]):  # each step doubles the merges that are climbed
+    while not torch.equal(above, higher := above[above]):  # each step doubles the number of merges that are followed
         above = higher
     return _renumber(above[:lists])
 
 
 def merge_small(labels: Tensor, similarity: Tensor, min_size: int, *, counts: Tensor | None = None) -> Tensor:
-    """Labels `(Q,)` in which clusters of fewer than `min_size` lists have joined others, the smallest one first.
+    """Labels `(Q,)` after clusters of fewer than `min_size` lists have been merged into others, smallest first.
 
-    Each joins the cluster at the smallest complete-link distance; of equal ones the first. `counts (Q,)`: how many
-    lists each one stands for.
+    Each is merged into the cluster at the smallest complete-link distance; of equal ones the first. `counts (Q,)`: how
+    many lists each one stands for.
 
     >>> similarity = torch.tensor([[1.0, 0.9, 0.2], [0.9, 1.0, 0.3], [0.2, 0.3, 1.0]])
     >>> merge_small(torch.tensor([0, 0, 1]), similarity, 2)
@@ -137,8 +143,3 @@ def _renumber(labels: Tensor) -> Tensor:
     place = torch.arange(len(labels), device=labels.device)
     first = place.new_full(found.shape, len(labels)).scatter_reduce(0, labels, place, "amin")
     return first.argsort().argsort()[labels]
-
-
-def draw_lists(lists: int, sample: int, seed: int) -> Tensor:
-    """Places of the sample, rising."""
-    return torch.randperm(lists, generator=torch.Generator().manual_seed(seed))[:sample].sort().values

@@ -1,9 +1,9 @@
 """Locality sensitive hashing of clouds (Banerjee, Dubey, Machchhar & Chakrabarti 2009, Figure 3) as tensor operations.
 
-There are m tables for each direction p. A list is in the bucket of a table that the sides of h random hyperplanes say
-its direction is on; a query looks at +u_p and -u_p, since eq. 5 knows no sign. Buckets are ranges of sorted codes, and
-votes are counted by sorting the lists that were met: nothing has the size of all training lists. The votes alone are
-a poor guess of the nearest list, so the lists with most of them are compared exactly.
+There are m tables for each direction p. The bucket of a list in a table is given by the sides of h random hyperplanes
+on which its direction lies; a query looks up both +u_p and -u_p, since eq. 5 ignores the sign. Buckets are ranges of
+sorted codes, and votes are counted by sorting the lists found in them, so no intermediate tensor is as large as all
+training lists. Votes alone are a poor guess of the nearest list, so the lists with most votes are compared exactly.
 """
 
 from bisect import bisect_right
@@ -17,38 +17,38 @@ from torchrank.functional.clouds import nearest_clouds
 from torchrank.functional.ragged import read
 from torchrank.functional.ranking import result_dtype
 
-NUMBERS = 2**21  # sides of hyperplanes that are found at once
-ENTRIES = 2**21  # lists in buckets that are counted at once, unless one query meets more
+NUMBERS = 2**21  # sides of hyperplanes that are computed at once
+ENTRIES = 2**21  # lists in buckets that are counted at once, unless a single query finds more
 QUERIES = 256  # queries that are counted and compared at once
 
 
 class HashTables(NamedTuple):
-    """The lists of each table by their codes. Directions beyond the rank have the code 2^h, which no query has."""
+    """The lists of each table, sorted by code. Directions beyond the rank have the code 2^h, which no query has."""
 
     planes: Tensor  # (P, m, h, D)
     codes: Tensor  # (P, m, Q) rising; int32 up to 30 bits
-    order: Tensor  # (P, m, Q) int32, the list of each code; of equal codes rising
+    order: Tensor  # (P, m, Q) int32, the list of each code; rising among equal codes
 
 
 class Candidates(NamedTuple):
-    """Training lists that queries share a bucket with, by query, then by list."""
+    """Training lists that share a bucket with a query, sorted by query, then by list."""
 
     query: Tensor  # (n,)
-    place: Tensor  # (n,) of the training list
+    place: Tensor  # (n,) position of the training list
     votes: Tensor  # (n,) a_q of Figure 3
 
 
 def make_planes(components: int, tables: int, bits: int, num_features: int, seed: int) -> Tensor:
     """Normals `(P, m, h, D)` of the hyperplanes, float64: independent for each direction and table."""
     if not 1 <= bits <= 62:
-        raise ValueError(f"bits is {bits}, a code has 1 to 62")
+        raise ValueError(f"bits must be from 1 to 62, got {bits}")
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(components, tables, bits, num_features, dtype=torch.float64, generator=generator)
 
 
 @torch.no_grad()
 def hash_codes(u: Tensor, planes: Tensor) -> Tensor:
-    """Codes `(P, m, Q)` of directions `u (Q, P, D)`: bit b is 1 on the positive side of plane b, and on it.
+    """Codes `(P, m, Q)` of directions `u (Q, P, D)`: bit b is 1 on the positive side of plane b and on the plane.
 
     >>> planes = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]])
     >>> hash_codes(torch.tensor([[[1.0, -1.0]], [[-1.0, 0.0]]]), planes)
@@ -56,7 +56,7 @@ def hash_codes(u: Tensor, planes: Tensor) -> Tensor:
     """
     components, tables, bits, features = planes.shape
     if u.shape[1:] != (components, features):
-        raise ValueError(f"directions are {tuple(u.shape)}, but planes are for (Q, {components}, {features})")
+        raise ValueError(f"directions must be (Q, {components}, {features}) for these planes, got {tuple(u.shape)}")
     codes = torch.empty(components, tables, len(u), dtype=torch.int64, device=u.device)
     normals, place = planes.flatten(1, 2), torch.arange(bits, device=u.device)[:, None]
     step = max(1, NUMBERS // (components * tables * bits))
@@ -68,7 +68,7 @@ def hash_codes(u: Tensor, planes: Tensor) -> Tensor:
 
 
 def complement(codes: Tensor, bits: int) -> Tensor:
-    """Codes of the opposite directions, 2^h - 1 - code: all bits the other way round.
+    """Codes of the opposite directions, 2^h - 1 - code: all bits are inverted.
 
     >>> complement(torch.tensor([0, 5, 7]), 3)
     tensor([7, 2, 0])
@@ -78,7 +78,7 @@ def complement(codes: Tensor, bits: int) -> Tensor:
 
 @torch.no_grad()
 def build_tables(u: Tensor, ranks: Tensor, planes: Tensor) -> HashTables:
-    """The tables of training lists `u (Q, P, D)`; directions beyond the rank of a list are in none.
+    """Hash tables of training lists `u (Q, P, D)`; directions beyond the rank of a list are in no bucket.
 
     >>> build_tables(torch.tensor([[[1.0]], [[-1.0]], [[2.0]]]), torch.tensor([1, 1, 1]), torch.ones(1, 1, 1, 1)).order
     tensor([[[1, 0, 2]]], dtype=torch.int32)
@@ -94,8 +94,8 @@ def build_tables(u: Tensor, ranks: Tensor, planes: Tensor) -> HashTables:
 
 @torch.no_grad()
 def count_candidates(tables: HashTables, v: Tensor, ranks_v: Tensor) -> Candidates:
-    """Training lists in the buckets of queries `v (T, P, D)` and their votes: the sum over p of the larger one of the
-    numbers of tables in which +v_p and -v_p met them.
+    """Training lists in the buckets of queries `v (T, P, D)`, and their votes: the number of tables in which +v_p or
+    -v_p, whichever is more often, shares a bucket with them, summed over p.
 
     >>> tables = build_tables(torch.tensor([[[1.0]], [[-1.0]]]), torch.tensor([1, 1]), torch.ones(1, 3, 2, 1))
     >>> count_candidates(tables, torch.tensor([[[1.0]]]), torch.tensor([1])).votes
@@ -110,9 +110,11 @@ def count_candidates(tables: HashTables, v: Tensor, ranks_v: Tensor) -> Candidat
 def hashed_nearest(
     u: Tensor, ranks: Tensor, tables: HashTables, v: Tensor, ranks_v: Tensor, k: int = 1, *, rerank: int = 50
 ) -> tuple[Tensor, Tensor, int]:
-    """The k clouds of `u`, which are in `tables`, most similar to each query of `v (T, P, D)` by eq. 5, best first, of
-    equal ones the first, among the `rerank` lists with most votes alone: similarities `(T, k)`, places in u `(T, k)`,
-    and the number of queries with fewer than k candidates, for which `nearest_clouds` looked at all lists.
+    """The k clouds of `u`, which are in `tables`, most similar to each query of `v (T, P, D)` by eq. 5; best first, of
+    equal ones the first. Only the `rerank` lists with most votes are compared.
+
+    Returns similarities `(T, k)`, positions in u `(T, k)`, and the number of queries with fewer than k candidates, for
+    which `nearest_clouds` has searched all lists.
 
     >>> u, rank = torch.eye(3)[:, None], torch.tensor([1, 1, 1])
     >>> tables = build_tables(u, rank, make_planes(1, 4, 2, 3, seed=0))
@@ -122,9 +124,9 @@ def hashed_nearest(
             [2]]), 0)
     """
     if len(u) != tables.order.shape[2]:
-        raise ValueError(f"the tables hold {tables.order.shape[2]} lists, u has {len(u)}")
+        raise ValueError(f"u must be the {tables.order.shape[2]} lists of the tables, got {len(u)}")
     if rerank < k:
-        raise ValueError(f"rerank is {rerank}, less than k = {k}: compare at least as many as you ask for")
+        raise ValueError(f"rerank must be >= k = {k}, got {rerank}")
     similarity = v.new_zeros(len(v), k, dtype=result_dtype(v))
     index = torch.full((len(v), k), -1, device=v.device)
     for begin, end, candidates in _counted(tables, v, ranks_v):
@@ -139,7 +141,7 @@ def hashed_nearest(
 
 
 def _counted(tables: HashTables, v: Tensor, ranks_v: Tensor) -> Iterator[tuple[int, int, Candidates]]:
-    """First and last query (not included) of each block and its candidates, whose queries are counted from 0."""
+    """For each block its first query, its last one (exclusive), and its candidates, with queries counted from 0."""
     components, bits = tables.planes.shape[0], tables.planes.shape[2]
     for top in range(0, len(v), QUERIES):
         codes = hash_codes(v[top : top + QUERIES], tables.planes)
@@ -153,7 +155,7 @@ def _counted(tables: HashTables, v: Tensor, ranks_v: Tensor) -> Iterator[tuple[i
 
 
 def _blocks(ends: list[int]) -> Iterator[tuple[int, int]]:
-    """Queries one after the other with at most ENTRIES together, at least one; `ends` are running sums."""
+    """Ranges of consecutive queries, at least one, with at most ENTRIES lists in total; `ends` are running sums."""
     begin = 0
     while begin < len(ends):
         before = ends[begin - 1] if begin else 0
@@ -163,8 +165,11 @@ def _blocks(ends: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def _count(order: Tensor, low: Tensor, sizes: Tensor) -> Candidates:
-    """Votes in the buckets `low`, `low + sizes` (T, P, m, 2). One number says query, list, direction and sign: sorted,
-    equal ones are the counts CP and CM, then come their maxima over the sign and the sums of these over directions."""
+    """Votes in the buckets from `low` to `low + sizes` (T, P, m, 2).
+
+    One integer encodes query, list, direction and sign. After sorting, runs of equal integers are the counts CP and CM;
+    then follow their maxima over the sign, and the sums of these over directions.
+    """
     components, tables = sizes.shape[1:3]
     lists, flat = order.shape[2], sizes.flatten()
     run = torch.arange(len(flat), device=flat.device)
@@ -184,11 +189,11 @@ def _count(order: Tensor, low: Tensor, sizes: Tensor) -> Candidates:
 
 
 def _most_votes(candidates: Candidates, queries: int, rerank: int) -> Tensor:
-    """The lists (T, R) with most votes, of equal ones the first; rising, filled up with -1 at the end."""
+    """The lists (T, R) with most votes, of equal ones the first; in rising order, padded with -1."""
     query, place, votes = candidates
     order = ((query << 32) - votes).argsort(stable=True)
     count = query.bincount(minlength=queries)
-    first = (count.cumsum(0) - count)[query]  # queries stay where they are
+    first = (count.cumsum(0) - count)[query]  # sorting keeps queries in place
     number = torch.arange(len(query), device=query.device)
     kept = order[number - first < rerank].sort().values
     query, place = query[kept], place[kept]
@@ -198,7 +203,7 @@ def _most_votes(candidates: Candidates, queries: int, rerank: int) -> Tensor:
 
 
 def _similarity(u: Tensor, ranks: Tensor, index: Tensor, v: Tensor, ranks_v: Tensor) -> Tensor:
-    """Similarity (T, R) of each query to its own lists by eq. 5, -1 where there is none."""
+    """Similarity (T, R) of each query to its candidates by eq. 5; -1 where there is none."""
     dtype, components = result_dtype(v), v.shape[1]
     rank, rank_v = (part.clamp(max=components)[..., None] for part in (ranks[index], ranks_v[:, None]))
     cosines = (u[index].to(dtype) * v[:, None].to(dtype)).sum(3).abs_()

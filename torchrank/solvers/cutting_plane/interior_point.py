@@ -3,9 +3,9 @@
     primal  min <I, W> + C xi    over W in the cone, xi >= 0, <Psi_R, W> + xi - x_R = M_R, x_R >= 0
     dual    max a.M              over a_R >= 0, sum a_R + rest = C, sum a_R Psi_R + S = I, S in the cone
 
-where I is the unit of the cone. Both have interior points at hand, so every step is feasible and gives both bounds.
-Directions are those of Helmberg, Rendl, Vanderbei & Wolkowicz 1996 with Mehrotra's corrector. About ten steps, whatever
-the cuts are like, where ADMM can take a thousand on correlated features; each costs R products of matrices.
+where I is the unit of the cone. Interior points of both are known, so every step is feasible and gives both bounds.
+Directions are those of Helmberg, Rendl, Vanderbei & Wolkowicz 1996 with Mehrotra's corrector. It takes about ten steps
+whatever the cuts, where ADMM may take a thousand on correlated features; each step costs R matrix products.
 """
 
 import math
@@ -19,12 +19,12 @@ from torchrank.solvers.cutting_plane.regularisers import eigenvalues
 
 Array = NDArray[np.float64]
 
-STEPS = 80
-SHORT = 0.95  # of the way to the border
+STEPS = 80  # at most
+SHORT = 0.95  # share of the way to the boundary that a step goes
 
 
 class Semidefinite:
-    """W and S positive definite matrices; W = GG', S = LL'."""
+    """The cone of matrices: W = GG' and S = LL' are positive definite."""
 
     def __init__(self, w: Array, s: Array) -> None:
         self.w, self.root = w, _cholesky(w)
@@ -33,11 +33,11 @@ class Semidefinite:
         self.inverse = self.low_inverse.T @ self.low_inverse
 
     def scaled(self, psi: Array) -> Array:
-        """L^-1 Psi_R G, flat: their inner products are <Psi_R, W Psi_T S^-1>."""
+        """L^-1 Psi_R G, flattened: their inner products are <Psi_R, W Psi_T S^-1>."""
         return np.matmul(self.low_inverse, psi @ self.root).reshape(len(psi), -1)
 
     def product(self, a: Array, b: Array) -> Array:
-        """Symmetric part of a b S^-1."""
+        """The symmetric part of a b S^-1."""
         full = a @ b @ self.inverse
         return (full + full.T) / 2
 
@@ -47,7 +47,7 @@ class Semidefinite:
 
 
 class Orthant:
-    """W and S positive vectors."""
+    """The cone of vectors: W and S are positive."""
 
     def __init__(self, w: Array, s: Array) -> None:
         self.w, self.s, self.inverse = w, s, 1 / s
@@ -73,12 +73,12 @@ class Point(NamedTuple):
     rest: float
 
     def complement(self) -> float:
-        """Value of the primal minus value of the dual."""
+        """The value of the primal minus that of the dual."""
         return float((self.w * self.s).sum() + self.slack @ self.weights) + self.xi * self.rest
 
 
 class Products(NamedTuple):
-    """What the changes of both problems, multiplied, add to the complementarity."""
+    """The products of the changes of both problems, which add to the complementarity."""
 
     w: Array | float = 0.0
     slack: Array | float = 0.0
@@ -94,9 +94,9 @@ class Move(NamedTuple):
 
 
 def interior_point(psi: Array, loss: Array, C: float, tolerance: float) -> tuple[Array, Array, float]:
-    """(W, weights, complementarity of a term) of the reduced problem of cuts `psi (R, *shape)`, `loss (R,)`.
+    """(W, weights, complementarity per term) of the reduced problem of cuts `psi (R, *shape)`, `loss (R,)`.
 
-    Ends when the point W is within `tolerance` of the minimum, or where rounding stops it.
+    Ends when W is within `tolerance` of the minimum, or when rounding allows no further step.
 
     >>> w, weights, _ = interior_point(np.array([[[3.0]]]), np.array([1.0]), C=2.0, tolerance=1e-9)
     >>> print(w.round(6), weights.round(6))  # w + 2 max(0, 1 - 3 w)
@@ -122,7 +122,7 @@ def interior_point(psi: Array, loss: Array, C: float, tolerance: float) -> tuple
 
 
 def _inside(psi: Array, loss: Array, unit: Array, C: float) -> Point:
-    """Small equal weights, a small multiple of the unit."""
+    """A first point: small equal weights, and a small multiple of the unit."""
     count, flat, size = len(psi), psi.reshape(len(psi), -1), len(unit)
     total = psi.sum(0)
     top = float(eigenvalues(total)[-1] if psi.ndim == 3 else total.max())
@@ -136,7 +136,7 @@ def _inside(psi: Array, loss: Array, unit: Array, C: float) -> Point:
 
 
 def _mehrotra(psi: Array, flat: Array, loss: Array, cone: Semidefinite | Orthant, now: Point, terms: int) -> Move:
-    """The direction to the optimum, which tells how far to aim at; then the direction to there, of second order."""
+    """A first direction to the optimum tells what to aim at; the second one goes there, with second-order terms."""
     scaled = cone.scaled(psi)
     normal = scaled @ scaled.T + now.xi / now.rest
     normal[np.diag_indices(len(loss))] += now.slack / now.weights
@@ -157,7 +157,7 @@ def _mehrotra(psi: Array, flat: Array, loss: Array, cone: Semidefinite | Orthant
 def _direction(
     flat: Array, factor: Array, right: Array, cone: Semidefinite | Orthant, now: Point, aim: float, second: Products
 ) -> Move:
-    """Newton direction to complementarity `aim`; `second` are the products expected."""
+    """The Newton direction to complementarity `aim`; `second` are the expected products."""
     weights = dpotrs(factor, right, lower=1)[0]
     s = -(weights @ flat).reshape(now.w.shape)
     total = float(weights.sum())
@@ -176,7 +176,7 @@ def _stepped(now: Point, way: Point, primal: float, dual: float) -> Point:
 
 
 def _moved(flat: Array, loss: Array, unit: Array, C: float, now: Point, move: Move) -> Point:
-    """The next point; what follows from W, xi and the weights is computed anew, so that rounding does not add up."""
+    """The next point; what follows from W, xi and the weights is recomputed, so that rounding does not accumulate."""
     new = _stepped(now, move.point, min(1.0, SHORT * move.primal), min(1.0, SHORT * move.dual))
     s = unit - (new.weights @ flat).reshape(unit.shape)
     return new._replace(s=s, slack=flat @ new.w.ravel() + new.xi - loss, rest=C - float(new.weights.sum()))
@@ -195,6 +195,6 @@ def _reach(inverse_root: Array, way: Array) -> float:
 
 
 def _way(values: Array, way: Array) -> float:
-    """How far positive values can go until the first one is 0."""
+    """How far positive values can go along `way` until the first one is 0."""
     share = float((-way / values).max())
     return 1 / share if share > 0 else math.inf

@@ -2,9 +2,9 @@
 
 McFee & Lanckriet, "Metric learning to rank", ICML 2010, Algorithm 1, after Joachims, Finley & Yu 2009. An oracle gives
 (Psi, M) at the probe, with h(probe) = max(0, M - <probe, Psi>) and h(W) >= M - <W, Psi> everywhere: a cut. Probes lie
-between the minimum of the cuts and the best point so far ("in-out"), which takes half of the rounds or less.
+between the minimum of the cuts and the best point so far ("in-out"), which needs half as many rounds or fewer.
 
-The state lives on any device, always in float64; the reduced problem is solved on the host, by one thread.
+The state lives on any device, always in float64; the reduced problem is solved on the host, in one thread.
 """
 
 import math
@@ -17,11 +17,10 @@ import torch
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
-from torchrank.solvers.cutting_plane.admm import Cuts, Reduced, hinge
-from torchrank.solvers.cutting_plane.reduced_problem import solve_reduced
+from torchrank.solvers.cutting_plane.reduced_problem import Cuts, Reduced, hinge, solve_reduced
 from torchrank.solvers.cutting_plane.regularisers import Diagonal, GroupSparse, Regulariser, make_regulariser
 
-PATIENCE = 50  # rounds without weight after which a cut is dropped
+PATIENCE = 50  # a cut is dropped after so many rounds without weight
 LOOSE = 0.4  # share of the gap to which the reduced problem is solved; exact minima make worse probes than inner points
 
 
@@ -44,7 +43,7 @@ class Plane(NamedTuple):
 
 
 def start(shape: tuple[int, ...], device: torch.device | str = "cpu") -> Plane:
-    """No cuts, the probe at 0. `shape` is (D, D), or (D,) for `diagonal` and `linear`."""
+    """A state without cuts, with its probe at 0. `shape` is (D, D), or (D,) for `diagonal` and `linear`."""
     zeros = torch.zeros(shape, dtype=torch.float64, device=device)
     none, zero = zeros.new_zeros(0), zeros.new_zeros(())
     return Plane(
@@ -65,7 +64,7 @@ def start(shape: tuple[int, ...], device: torch.device | str = "cpu") -> Plane:
 
 
 def gap(plane: Plane) -> Tensor:
-    """F(best) is at most this far above the minimum."""
+    """How far F(best) is above the minimum at most."""
     return plane.upper - plane.lower
 
 
@@ -81,12 +80,13 @@ def add_cut(
     eps: float = 1e-3,
     stabilise: float = 0.3,
 ) -> Plane:
-    """One round: `psi (*shape)` and `loss ()` are what the oracle says at `plane.probe`.
+    """The state after a round in which the oracle answered `psi (*shape)` and `loss ()` at `plane.probe`.
 
-    F(probe) is exact; where it is the lowest so far the probe becomes `best`. Then the reduced problem with this cut is
-    solved, to 0.4 of the gap; its lower bound holds for F, and the next probe is `stabilise` of the way from `best` to
-    its minimum (1: at the minimum, the algorithm as published). With the gap at C eps or below it nothing is solved.
-    A round whose cut does not lift the minimum of the cuts shrinks the gap by a factor 1 - 0.6 `stabilise` or more.
+    F(probe) is exact; where it is the lowest value so far, the probe becomes `best`. Then the reduced problem with this
+    cut is solved to within 0.4 of the gap. Its lower bound holds for F, and the next probe is `stabilise` of the way
+    from `best` to its minimum (1: at the minimum, the algorithm as published). Nothing is solved once the gap is C eps
+    or less. A round whose cut does not raise the minimum of the cuts shrinks the gap to 1 - 0.6 `stabilise` of its size
+    or less.
 
     >>> plane = start((1,))
     >>> for _ in range(3):  # w^2 / 2 + 2 max(0, 1 - 3 w)
@@ -116,9 +116,9 @@ def restart(
     eps: float = 1e-3,
     stabilise: float = 0.3,
 ) -> Plane:
-    """The same cuts for another C (or another Omega of the same shape): a step on a path of C.
+    """The state with the same cuts for another C (or another Omega of the same shape): a step on a path of C.
 
-    Cuts say nothing of C, so both bounds start from what is known: F at `best`, and the minimum of the cuts.
+    Cuts do not depend on C, so both bounds start from what is known: F at `best`, and the minimum of the cuts.
     """
     home, plane = plane.probe.device, _to(plane, torch.device("cpu"))
     omega = make_regulariser(regulariser, lam, anchor)
@@ -135,7 +135,8 @@ def _to(plane: Plane, device: torch.device) -> Plane:
 
 def _with_cut(plane: Plane, psi: Tensor, loss: Tensor) -> Plane:
     if psi.shape != plane.probe.shape or not (torch.isfinite(psi).all() and torch.isfinite(loss)):
-        raise ValueError(f"a cut must be finite, of shape {tuple(plane.probe.shape)}; this one has {tuple(psi.shape)}")
+        found = f"{tuple(psi.shape)} with {int((~psi.isfinite()).sum())} values that are not finite, loss {float(loss)}"
+        raise ValueError(f"a cut must be finite, of shape {tuple(plane.probe.shape)}, got {found}")
     psi = (psi + psi.T) / 2 if psi.ndim == 2 else psi  # not exactly symmetric where products were rounded
     psis = torch.cat((plane.psi, psi[None]))
     row = psis.flatten(1) @ psi.flatten()
@@ -145,7 +146,7 @@ def _with_cut(plane: Plane, psi: Tensor, loss: Tensor) -> Plane:
 
 
 def _solved(plane: Plane, omega: Regulariser, C: float, stabilise: float) -> Plane:
-    """The reduced problem solved, old cuts dropped, and the next probe."""
+    """The state with the reduced problem solved, old cuts dropped, and the next probe chosen."""
     cuts = Cuts(plane.psi.flatten(1).numpy(), plane.loss.numpy(), plane.gram.numpy())
     z, rho = plane.primal.numpy(), float(plane.rho)
     before = Reduced(z, plane.dual.numpy()[: omega.splits], rho, plane.alpha.numpy(), z, math.inf, -math.inf, 0)
@@ -173,10 +174,10 @@ def _solved(plane: Plane, omega: Regulariser, C: float, stabilise: float) -> Pla
 
 
 def _next_probe(plane: Plane, cuts: Cuts, point: Tensor, omega: Regulariser, C: float, stabilise: float) -> Tensor:
-    """Between the best point and the minimum of the cuts.
+    """A point between the best point and the minimum of the cuts.
 
-    Features that are 0 at the minimum, with l21 or a diagonal, are 0 in the probe, or else they would never become 0 in
-    the best point, unless the cuts say already that the best point is no good without them.
+    With l21 or a diagonal, features that are 0 at the minimum are 0 in the probe too, or they would never become 0 in
+    the best point. The exception is a best point that, by the cuts known already, is worse without them.
     """
     inner = plane.best
     if isinstance(omega, GroupSparse | Diagonal):

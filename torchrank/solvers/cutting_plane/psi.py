@@ -1,71 +1,20 @@
-"""Scores of metric and linear models, and sums of their feature maps: what a cut of MLR and SVM-map is made of.
+"""Sums of the feature maps of metric and linear models, from which the cuts of MLR and SVM-map are made.
 
-McFee & Lanckriet, ICML 2010. A metric W scores an entry x of the list of query q by s = -(q - x)' W (q - x), a linear
-model by s = w . x, or by w . |q - x| where there are query vectors. With the coefficients c of the most violated
-rankings, which sum to 0 in every list, the sum over lists of sum_x c_x phi(q, x) is, for a metric (their eq. 5),
+McFee & Lanckriet, ICML 2010. With the coefficients c of the most violated rankings, which sum to 0 in every list, the
+sum over lists of sum_x c_x phi(q, x) is, for a metric W with scores -(q - x)' W (q - x) (their eq. 5),
 
     Psi = Q' (C X) + (C X)' Q - X' diag(C' 1) X,      C (Q, n) the coefficients of each list on the rows of the corpus.
 
-The terms q q' cancel. Two matrix products, and no outer product of a pair. All is computed in float64, around the mean
-of the rows: distances do not change, and points far from 0 keep their digits.
+The terms q q' cancel. It takes two matrix products, and no outer product for each pair. All is computed in float64,
+around the mean of the rows: distances do not change, and points far from 0 keep their digits.
 """
 
-from typing import Any
-
-import torch
 from torch import Tensor
 
 from torchrank.data.batch import Batch
-from torchrank.functional.ragged import list_ids, per_entry, segment_sum
-from torchrank.solvers.linear.scores import add_gradient, entry_scores
-
-CHUNK_NUMBERS = 2**22  # differences |q - x| held at once
-
-
-def metric_scores(batch: Batch, metric: Tensor) -> Tensor:
-    """Scores (N,) = -(q - x)' W (q - x) in float64, for W (D, D), or (D,) on its diagonal.
-
-    >>> from torchrank.data.batch import make_batch
-    >>> one, two = torch.zeros(1, 2), torch.tensor([[3.0, 1.0]])
-    >>> batch = make_batch(two, torch.ones(1), torch.tensor([0, 1]), queries=one)
-    >>> metric_scores(batch, torch.eye(2).double()), metric_scores(batch, torch.tensor([1.0, 0.0]).double())
-    (tensor([-10.], dtype=torch.float64), tensor([-9.], dtype=torch.float64))
-    """
-    x, queries = _centred(batch)
-    if batch.index is None:
-        gaps = x - per_entry(queries, batch.offsets, len(x))
-        return -(_times(gaps, metric) * gaps).sum(1)
-    weighed = _times(queries, metric)
-    own, theirs = (weighed * queries).sum(1), (_times(x, metric) * x).sum(1)
-    return _minus_squares(batch, own, theirs, weighed, x)
-
-
-def component_scores(batch: Batch, components: Tensor) -> Tensor:
-    """Scores (N,) = -|L (q - x)|^2 in the type of the rows, for L (r, D). Differentiable.
-
-    They are computed in the wider type of the two and rounded at the end. With L in float64 near rows are told apart, a
-    row that is the query has 0, and equal rows tie whatever else is in the batch, but for some that are 1e-4 of their
-    length or less from the query and share a corpus.
-    """
-    x: Any = batch.x
-    dtype = torch.promote_types(x.dtype, components.dtype)
-    turn = components.to(dtype).T
-    if batch.index is None:
-        gaps = x.to(dtype) - per_entry(_given(batch).to(dtype), batch.offsets, len(x))
-        return -(gaps @ turn).square().sum(1).to(x.dtype)
-    right, left = (rows @ turn for rows in _centred(batch, dtype))
-    own, theirs = left.square().sum(1), right.square().sum(1)
-    sizes = per_entry(own, batch.offsets, len(batch.index)) + theirs.index_select(0, batch.index)
-    unsure = 8 * torch.finfo(dtype).eps * sizes  # what the difference of squares loses
-    scores = _minus_squares(batch, own, theirs, left, right)
-    return torch.where(scores.abs() <= unsure, 0, scores).to(x.dtype)
-
-
-def linear_scores(batch: Batch, weight: Tensor) -> Tensor:
-    """Scores (N,) = w . x, or w . |q - x| where the batch has query vectors, in the type of the weight (D,)."""
-    if batch.queries is None:
-        return entry_scores(batch, weight[None], per_topic=False)
-    return torch.cat([weight.new_zeros(0), *(gaps @ weight for _, gaps in _gaps(batch, weight.dtype))])
+from torchrank.functional.ragged import segment_sum
+from torchrank.solvers.linear.scores import add_gradient
+from torchrank.solvers.metric_scores import centred_rows, fills_table, gap_blocks, table_places
 
 
 def add_metric_psi(batch: Batch, coefficients: Tensor, into: Tensor) -> None:
@@ -85,69 +34,16 @@ def add_linear_psi(batch: Batch, coefficients: Tensor, into: Tensor) -> None:
     """into (D,) += sum of c x over all entries, or of c |q - x| where the batch has query vectors."""
     if batch.queries is None:
         return add_gradient(batch, coefficients, into[None], per_topic=False)
-    for entries, gaps in _gaps(batch, into.dtype):
+    for entries, gaps in gap_blocks(batch, into.dtype):
         into += coefficients[entries] @ gaps
 
 
 def _weighed_rows(batch: Batch, coefficients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """C X (Q, D), rows (n, D) with the sum of the coefficients of each (n,), and query vectors (Q, D)."""
-    if not _dense(batch):
-        rows, queries = _centred(batch.flat())
+    """C X (Q, D), the rows (n, D), the sum of the coefficients of each row (n,), and the query vectors (Q, D)."""
+    if not fills_table(batch):
+        rows, queries = centred_rows(batch.flat())
         return segment_sum(coefficients[:, None] * rows, batch.offsets), rows, coefficients, queries
-    rows, queries = _centred(batch)
+    rows, queries = centred_rows(batch)
     spread = coefficients.new_zeros(batch.num_lists * len(rows))
-    spread = spread.index_add_(0, _places(batch), coefficients).view(batch.num_lists, len(rows))
+    spread = spread.index_add_(0, table_places(batch), coefficients).view(batch.num_lists, len(rows))
     return spread @ rows, rows, spread.sum(0), queries
-
-
-def _minus_squares(batch: Batch, own: Tensor, theirs: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """2 l.r - |q|^2 - |x|^2 of the entries of a shared corpus, from parts of the lists (Q,) and of the rows (n,)."""
-    index: Any = batch.index
-    if _dense(batch):
-        table = torch.addmm(-own[:, None] - theirs, left, right.T, alpha=2.0)
-        return table.flatten().index_select(0, _places(batch))
-    products = per_entry(left, batch.offsets, len(index)) * right.index_select(0, index)
-    return 2 * products.sum(1) - per_entry(own, batch.offsets, len(index)) - theirs.index_select(0, index)
-
-
-def _dense(batch: Batch) -> bool:
-    """Whether the lists hold so much of their corpus that a table (Q, n) costs less than gathered rows."""
-    return batch.index is not None and 4 * len(batch.index) >= batch.num_lists * len(batch.x)
-
-
-def _places(batch: Batch) -> Tensor:
-    """Places (N,) of the entries in a table (Q, n)."""
-    index: Any = batch.index
-    return list_ids(batch.offsets, len(index)).mul_(len(batch.x)).add_(index)
-
-
-def _gaps(batch: Batch, dtype: torch.dtype) -> Any:
-    """Ranges of entries and their |q - x|, few enough at a time."""
-    lists, rows, queries = list_ids(batch.offsets, len(batch.labels)), _rows(batch, dtype), _given(batch).to(dtype)
-    step = max(1, CHUNK_NUMBERS // max(rows.shape[1], 1))
-    for start in range(0, len(lists), step):
-        entries = slice(start, start + step)
-        own = rows[entries] if batch.index is None else rows[batch.index[entries]]
-        yield entries, (queries[lists[entries]] - own).abs()
-
-
-def _times(rows: Tensor, metric: Tensor) -> Tensor:
-    return rows @ metric if metric.dim() == 2 else rows * metric
-
-
-def _rows(batch: Batch, dtype: torch.dtype = torch.float64) -> Tensor:
-    x: Any = batch.x
-    return x.to(dtype)
-
-
-def _centred(batch: Batch, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-    """Rows (n, D) and query vectors (Q, D) around the mean of the rows."""
-    rows, queries = _rows(batch, dtype), _given(batch).to(dtype)
-    mean = rows.mean(0) if len(rows) else 0
-    return rows - mean, queries - mean
-
-
-def _given(batch: Batch) -> Tensor:
-    if batch.queries is None:
-        raise ValueError("distances are from query vectors, and these lists have none")
-    return batch.queries

@@ -1,25 +1,55 @@
-"""The reduced problem of a cutting plane by the method that suits the regulariser, always with both bounds."""
+"""The reduced problem of a cutting plane: min Omega(W) + C max(0, max_R M_R - <W, Psi_R>) over a cone.
+
+It is solved by the method that suits the regulariser, always with both bounds. ADMM (Boyd et al. 2011) uses
+over-relaxation and adapts rho: W carries the cuts, Z the cone and Omega. At every fifth step a point of the cone gives
+an upper bound and the weights of the cuts a lower one; these end the search. The products of the cuts with W and U
+follow from those with Z and from the Gram matrix, so that a step reads the cuts only twice.
+"""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
-from torchrank.solvers.cutting_plane.active_set import Array
-from torchrank.solvers.cutting_plane.admm import Cuts, Reduced, admm, hinge, simplex
+from torchrank.solvers.cutting_plane.active_set import ActiveSet, Array
 from torchrank.solvers.cutting_plane.interior_point import interior_point
-from torchrank.solvers.cutting_plane.regularisers import Diagonal, Linear, Regulariser, Trace
+from torchrank.solvers.cutting_plane.regularisers import RELAXATION, Diagonal, Linear, Regulariser, Trace
 
+CHECK = 5  # steps between two looks at the bounds
+ADAPT = 10  # steps before rho is first adapted; then twice as many each time, or ADMM would not converge
+STEPS = 2000  # of ADMM, at most
 FEW = 20  # steps of ADMM before the interior point method takes over
-RECENT = 4  # cuts with a weight in the last rounds: those that probably have one now
+RECENT = 4  # cuts that had a weight in so many rounds probably have one now
+
+
+class Cuts(NamedTuple):
+    """The cuts of a reduced problem."""
+
+    psi: Array  # (R, n) flat
+    loss: Array  # (R,)
+    gram: Array  # (R, R)
+
+
+class Reduced(NamedTuple):
+    """The state of ADMM, and the best point and bounds found so far."""
+
+    z: Array  # (*shape)
+    u: Array  # (splits, *shape)
+    rho: float  # 0: not chosen yet
+    alpha: Array  # (R,)
+    point: Array  # (*shape)
+    upper: float
+    lower: float
+    steps: int
 
 
 def solve_reduced(
     cuts: Cuts, start: Reduced, regulariser: Regulariser, C: float, tolerance: float, idle: Array
 ) -> Reduced:
-    """Upper - lower <= tolerance, unless steps or digits run out; both bounds hold then too.
+    """A solution with upper - lower <= tolerance, unless steps or digits run out; both bounds hold then too.
 
-    `linear` is a quadratic program over the simplex, solved exactly. The others go on from `start` by ADMM. Where it
-    is slow, as on correlated features, `trace` and `diagonal` end with an interior point method, being linear in W.
+    `linear` is a quadratic program over the simplex, solved exactly. The others resume ADMM from `start`. Where that is
+    slow, as on correlated features, `trace` and `diagonal`, which are linear in W, end with an interior point method.
     """
     if isinstance(regulariser, Linear):
         return _exact(cuts, start, regulariser, C)
@@ -39,7 +69,7 @@ def _exact(cuts: Cuts, start: Reduced, regulariser: Linear, C: float) -> Reduced
 
 
 def _interior(cuts: Cuts, start: Reduced, regulariser: Regulariser, C: float, tolerance: float, idle: Array) -> Reduced:
-    """With the recent cuts first, then also with those that are violated, until none is."""
+    """Solve with the recent cuts first, then also with those that are violated, until none is."""
     shape, chosen = start.z.shape, idle < RECENT
     while True:
         used = np.flatnonzero(chosen)
@@ -61,10 +91,91 @@ def _interior(cuts: Cuts, start: Reduced, regulariser: Regulariser, C: float, to
 
 
 def _with_zeros(cuts: Cuts, found: Reduced, w: Array, slope: Array, C: float, tolerance: float) -> Reduced:
-    """A diagonal with exact zeros, where that is as good: of each weight and what its bound has left one is 0 at the
-    minimum. The others grow by what the cuts that bind lose, next to nothing."""
+    """A diagonal with exact zeros, where that is as good: at the minimum a weight or the slack of its bound is 0. The
+    other weights grow by what the binding cuts lose, which is next to nothing."""
     rest, binding = w * (w / w.sum() > 1 - slope), found.alpha > 0
     had, has = cuts.psi[binding] @ w, cuts.psi[binding] @ rest
     rest = rest * np.max(had[has > 0] / has[has > 0], initial=1.0)
     upper = float(rest.sum()) + C * hinge(cuts, rest)
     return found._replace(point=rest, upper=upper) if upper - found.lower <= tolerance else found
+
+
+def hinge(cuts: Cuts, w: Array) -> float:
+    return max(0.0, float((cuts.loss - cuts.psi @ w.ravel()).max(initial=0.0)))
+
+
+def admm(
+    cuts: Cuts, start: Reduced, regulariser: Regulariser, C: float, tolerance: float, max_steps: int = STEPS
+) -> Reduced:
+    """Resume from `start` until upper - lower <= tolerance. Both bounds also hold when `max_steps` end the search."""
+    solver = simplex(cuts, start.alpha, C)
+    shape, psi = start.z.shape, cuts.psi
+    z, u, rho = start.z, start.u, start.rho or _first_rho(cuts, C)
+    at_z, at_u = psi @ z.ravel(), psi @ u[0].ravel()
+    best = start._replace(upper=np.inf, lower=-np.inf)
+    adapt = ADAPT
+    for step in range(1, max_steps + 1):
+        at_y = at_z - at_u
+        full = solver.minimum(np.append(rho * (cuts.loss - at_y), 0.0))
+        alpha = full[:-1]
+        slope = (alpha @ psi).reshape(shape)
+        w = z - u[0] + slope / rho
+        at_relaxed = RELAXATION * (at_y + cuts.gram @ alpha / rho) + (1 - RELAXATION) * at_z
+        old = z
+        z, u = regulariser.step(RELAXATION * w + (1 - RELAXATION) * z, z, u, rho)
+        at_z = psi @ z.ravel()
+        at_u = at_u + at_relaxed - at_z
+        if step % CHECK == 0 or step == max_steps:
+            best = _look(best, cuts, regulariser, C, alpha, slope, z, u, rho)
+            if best.upper - best.lower <= tolerance:
+                break
+        if step == adapt:
+            factor = _balance(w, z, old, u)
+            rho, u, at_u = rho * factor, u / factor, at_u / factor
+            adapt = 2 * adapt
+    return best._replace(z=z, u=u, rho=rho, alpha=alpha, steps=step)
+
+
+def simplex(cuts: Cuts, alpha: Array, C: float) -> ActiveSet:
+    """The weights of the cuts, with the empty cut (0, 0) at the end so that they add up to C."""
+    count = len(alpha)
+    hessian = np.zeros((count + 1, count + 1))
+    hessian[:count, :count] = cuts.gram
+    used = np.maximum(alpha, 0.0)
+    used = used * min(1.0, C / used.sum()) if used.any() else used
+    return ActiveSet(hessian, C, np.append(used, max(C - used.sum(), 0.0)))
+
+
+def _first_rho(cuts: Cuts, C: float) -> float:
+    return float(np.sqrt(np.trace(cuts.gram) / max(len(cuts.loss), 1))) * min(1.0, C) or 1.0
+
+
+def _look(
+    best: Reduced,
+    cuts: Cuts,
+    regulariser: Regulariser,
+    C: float,
+    alpha: Array,
+    slope: Array,
+    z: Array,
+    u: Array,
+    rho: float,
+) -> Reduced:
+    """The best point and bounds so far, those of this step included."""
+    total = float(alpha.sum())
+    lower = regulariser.bound(float(alpha @ cuts.loss), C / total if total > 0 else 1.0, slope, z, u, rho)
+    point = regulariser.candidate(z, u, rho)
+    upper = regulariser.value(point) + C * hinge(cuts, point)
+    if upper < best.upper:
+        best = best._replace(point=point, upper=upper)
+    return best._replace(lower=max(best.lower, lower))
+
+
+def _balance(w: Array, z: Array, old: Array, u: Array) -> float:
+    """Factor for rho that balances the relative residuals of W = Z and of the multipliers; 1 where they are close."""
+    primal = np.linalg.norm(w - z) * np.linalg.norm(u[0])
+    dual = np.linalg.norm(z - old) * np.linalg.norm(z)
+    if primal == dual:  # also where both are 0
+        return 1.0
+    factor = float(np.clip(np.sqrt(primal / dual), 0.2, 5.0)) if dual > 0 else 5.0  # Z may stay at 0
+    return 1.0 if 0.5 <= factor <= 2 else factor

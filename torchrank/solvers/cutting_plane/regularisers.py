@@ -1,4 +1,4 @@
-"""Regularisers Omega of cutting planes: value, the bound that the dual gives, and the step of ADMM.
+"""Regularisers Omega of cutting planes: their value, the bound that the dual gives, and the step of ADMM.
 
 With weights a_R >= 0 of the cuts, sum a_R <= C, slope A = sum a_R Psi_R and gain a.M (M the losses of the cuts), the
 reduced problem is at least a.M + min_W Omega(W) - <A, W> over the cone. All arrays are float64 on the host.
@@ -11,17 +11,20 @@ import torch
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dsyevd
 
+from torchrank.errors import check_choice
+
 Array = NDArray[np.float64]
 
-RELAXATION = 1.6  # of the steps of ADMM
+RELAXATION = 1.6  # over-relaxation of ADMM
 
 
 def eigenvalues(a: Array) -> Array:
+    """Eigenvalues of a symmetric matrix, ascending."""
     return dsyevd(a, compute_v=0)[0]
 
 
 def shrink_spectrum(a: Array, threshold: float) -> Array:
-    """V max(lambda - threshold, 0) V' of the symmetric part V lambda V'."""
+    """V max(lambda - threshold, 0) V' of a matrix whose symmetric part is V lambda V'."""
     values, vectors, _ = dsyevd((a + a.T) / 2)
     kept = int(np.searchsorted(values, threshold, side="right"))
     factor = vectors[:, kept:] * np.sqrt(values[kept:] - threshold)
@@ -29,7 +32,7 @@ def shrink_spectrum(a: Array, threshold: float) -> Array:
 
 
 class Regulariser:
-    """Omega. ADMM splits W = Z, and for l21 also V = Z; `u (splits, *shape)` are the scaled multipliers."""
+    """The regulariser Omega. ADMM splits W = Z, for l21 also V = Z; `u (splits, *shape)` are the scaled multipliers."""
 
     splits = 1
 
@@ -37,7 +40,7 @@ class Regulariser:
         raise NotImplementedError
 
     def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
-        """Largest lower bound that the weights a give when scaled by 0..room."""
+        """The largest lower bound that the weights a give when they are scaled by a factor of 0..room."""
         raise NotImplementedError
 
     def prox(self, v: Array, rho: float) -> Array:
@@ -45,7 +48,7 @@ class Regulariser:
         raise NotImplementedError
 
     def step(self, w: Array, z: Array, u: Array, rho: float) -> tuple[Array, Array]:
-        """Z and multipliers of the next step, after the (relaxed) W of this step."""
+        """Z and the multipliers after the (relaxed) W of this step."""
         v = w + u[0]
         new = self.prox(v, rho)
         return new, (v - new)[None]
@@ -108,8 +111,8 @@ class GroupSparse(Regulariser):
     """tr W + lam sum of the norms of the rows, over positive semi-definite W (R-MLR; Lim, McFee & Lanckriet 2013).
 
     A second split V = Z carries the norms. The multiplier of V is a matrix B with rows of norm at most lam, and
-    A - (B + B')/2 <= I in the dual: scaled until it is so it proves a lower bound. Rows where V is 0 are 0 in the
-    candidate, a principal block of Z and so semi-definite too.
+    A - (B + B')/2 <= I in the dual; scaled until this holds, it proves a lower bound. Rows where V is 0 are 0 in the
+    candidate, which is a principal block of Z and so semi-definite too.
     """
 
     splits = 2
@@ -121,7 +124,7 @@ class GroupSparse(Regulariser):
         return float(np.trace(w) + self.lam * np.sqrt(np.square(w).sum(1)).sum())
 
     def _clipped(self, z: Array, u: Array, rho: float) -> tuple[Array, NDArray[np.bool_]]:
-        """B, the rows of rho (Z - U_V) cut to norm lam, and which rows are not cut: there V is 0."""
+        """B, the rows of rho (Z - U_V) clipped to norm lam, and which rows were not clipped: there V is 0."""
         point = rho * (z - u[1])
         norms = np.sqrt(np.square(point).sum(1, keepdims=True))
         inside = norms <= self.lam
@@ -159,14 +162,13 @@ REGULARISERS = {"trace": Trace, "fro": Frobenius, "l21": GroupSparse, "diagonal"
 
 
 def make_regulariser(name: str, lam: float = 0.0, anchor: torch.Tensor | None = None) -> Regulariser:
-    """`lam` belongs to `l21`, `anchor (D, D)` to `fro`."""
-    if name not in REGULARISERS:
-        raise ValueError(f"unknown regulariser={name!r}: choose one of {', '.join(REGULARISERS)}")
+    """The regulariser of this name; `lam` belongs to `l21`, `anchor (D, D)` to `fro`."""
+    check_choice(REGULARISERS, regulariser=name)
     if anchor is not None and name != "fro":
-        raise ValueError(f"an anchor needs regulariser='fro', not {name!r}")
+        raise ValueError(f"anchor needs regulariser='fro', got {name!r}")
     if name == "l21":
         if lam < 0:
-            raise ValueError(f"lam={lam} must not be negative")
+            raise ValueError(f"lam must be >= 0, got {lam}")
         return GroupSparse(lam)
     if name == "fro":
         return Frobenius(None if anchor is None else anchor.detach().double().cpu().numpy())
@@ -174,5 +176,5 @@ def make_regulariser(name: str, lam: float = 0.0, anchor: torch.Tensor | None = 
 
 
 def _inverse(top: float) -> float:
-    """1 / top: how far a slope may be scaled up until it reaches 1; any scale will do where it never does."""
+    """1 / top, by which a slope may be scaled until it reaches 1; infinite where it never does."""
     return 1 / float(top) if top > 0 else math.inf

@@ -1,12 +1,12 @@
-"""Coordinate descent on the domination loss of linear scores (Stevens 2010): scores stay, a step reads one column.
+"""Coordinate descent on the domination loss of linear scores (Stevens 2010): a step reads one column of the features.
 
-A column is read, its gradient taken from the scores as they are, the weight moved, and the scores with it. Two forms of
-the lists do this: `DenseLists` computes the slopes of all scores anew, `SparseLists` touches the documents in which the
-feature occurs and the dominating documents of their lists.
+A step reads a column, computes its gradient from the current scores, moves the weight, and updates the scores. The
+lists come in two forms: `DenseLists` recomputes the slopes of all scores, `SparseLists` touches only the documents in
+which the feature occurs and the dominating documents of their lists.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,14 +20,29 @@ from torchrank.solvers.domination.penalty import Penalty
 from torchrank.solvers.domination.sparse_lists import Margins, SparseLists
 from torchrank.solvers.linear.scores import entry_scores
 
-Lists = Any  # DenseLists or SparseLists: refresh, read, gradient, move
+
+class Columns(Protocol):
+    """Lists that keep their scores up to date while weights move, column by column: `DenseLists` or `SparseLists`."""
+
+    def refresh(self, weight: Tensor) -> None:
+        """Compute the scores for these weights (T, D), without the rounding errors of the steps that led to them."""
+
+    def read(self, part: slice) -> Any:
+        """The columns of the features `part`, for `gradient` and `move`."""
+
+    def gradient(self, column: Any) -> Tensor:
+        """Slopes (T, B) of the loss along the weights of these columns."""
+        ...
+
+    def move(self, column: Any, steps: Tensor) -> None:
+        """Update the scores after the weights of these columns have moved by `steps` (T, B)."""
 
 
 # ---- steps ------------------------------------------------------------------------------------------------------
 
 
 def coordinate_sweep(
-    lists: Lists,
+    lists: Columns,
     weight: Tensor,
     penalty: Penalty,
     steepness: Tensor,
@@ -39,7 +54,7 @@ def coordinate_sweep(
     """Weights (T, D) after one step on each block of features first..first+block-1, in the order of `firsts`.
 
     `steepness (T, D)` bounds the curvature for features that move together (`add_curvature`), so that no step raises an
-    objective; weights of 0 where it is 0 stay. `reduce` sums over processes.
+    objective; where it is 0, weights of 0 stay 0. `reduce` sums over processes.
 
     >>> from torchrank.data.batch import make_batch
     >>> batch = make_batch(torch.tensor([[0.0], [1.0]]), torch.tensor([0, 1]), torch.tensor([0, 2]))
@@ -57,17 +72,17 @@ def coordinate_sweep(
 
 
 def coordinate_step(
-    lists: Lists,
+    lists: Columns,
     weight: Tensor,
     part: slice,
     penalty: Penalty,
     steepness: Tensor,
     reduce: Callable[[Tensor], Tensor] = torch.clone,
 ) -> None:
-    """Move the weights of the features `part` to the minimiser of their quadratic bound, in place, and the scores."""
+    """Move the weights of the features `part` to the minimiser of their quadratic bound, and the scores, in place."""
     column = lists.read(part)
     before = weight[:, part]
-    gradient = torch.where(steepness > 0, reduce(lists.gradient(column)), 0.0)  # rounding where there is no slope
+    gradient = torch.where(steepness > 0, reduce(lists.gradient(column)), 0.0)  # no slope: only rounding
     after = penalty.prox(before, gradient, steepness)
     steps = after - before
     if steps.any():
@@ -75,25 +90,20 @@ def coordinate_step(
         weight[:, part] = after
 
 
-def useful_blocks(
-    weight: Tensor, steepness: Tensor, block: int = 1, generator: torch.Generator | None = None
-) -> list[int]:
-    """First features of the blocks that can move: something has a slope, or a weight to lose. In a random order with a
-    generator.
+def useful_blocks(weight: Tensor, steepness: Tensor, block: int = 1) -> list[int]:
+    """First features of the blocks that can move: those with a slope or a non-zero weight.
 
     >>> useful_blocks(torch.zeros(1, 5), torch.tensor([[0.0, 0.0, 1.0, 0.0, 2.0]]), block=2)
     [2, 4]
     """
     moves = ((steepness > 0) | (weight != 0)).any(0)
-    useful = pad(moves, (0, -len(moves) % block)).view(-1, block).any(1).nonzero().flatten().cpu()
-    if generator is not None:
-        useful = useful[torch.randperm(len(useful), generator=generator)]
+    useful = pad(moves, (0, -len(moves) % block)).view(-1, block).any(1).nonzero().flatten()
     return (useful * block).tolist()
 
 
-def coordinate_lists(batches: list[Batch], margins: Margins, topics: int | None = None) -> Lists:
-    """The lists in the form that suits their rows, for one model or one for each of the topics, with the margins of
-    `domination_loss` batch by batch; `refresh` them before the first step."""
+def coordinate_lists(batches: list[Batch], margins: Margins, topics: int | None = None) -> Columns:
+    """The lists in the form that suits their rows, for one model or for one per topic. `margins` has those of
+    `domination_loss` for each batch. Call `refresh` before the first step."""
     form: Any = SparseLists if isinstance(batches[0].x, SparseRows) else DenseLists
     return form(batches, margins, topics)
 
@@ -102,7 +112,7 @@ def coordinate_lists(batches: list[Batch], margins: Margins, topics: int | None 
 
 
 class DenseLists:
-    """Lists of dense rows: a step computes the slopes of all scores in O(N), and only if they have moved."""
+    """Lists of dense rows: a step computes the slopes of all scores in O(N), but only if a score has changed."""
 
     def __init__(self, batches: list[Batch], margins: Margins, topics: int | None = None):
         self.batches, self.margins = batches, margins
@@ -113,7 +123,7 @@ class DenseLists:
         self._slopes: list[Tensor] | None = None
 
     def read(self, part: slice) -> list[Tensor]:
-        """Columns of the entries (N, B), batch by batch."""
+        """Columns (N, B) of the entries of each batch."""
         rows: list[Any] = [batch.x for batch in self.batches]
         pairs = zip((x[:, part].double() for x in rows), self.batches, strict=True)
         return [batch.at_entries(column) for column, batch in pairs]
@@ -135,7 +145,7 @@ class DenseLists:
         return domination_slopes(scores, batch.labels, batch.offsets, margin=margin, **sizes)[1]
 
     def move(self, columns: list[Tensor], steps: Tensor) -> None:
-        """Add the scores that weights (T, B) give to these columns."""
+        """Update the scores after the weights of these columns have moved by `steps` (T, B)."""
         for batch, column, scores in zip(self.batches, columns, self.scores, strict=True):
             if self.per_topic:
                 scores += (column * per_entry(steps[batch.query], batch.offsets, len(scores))).sum(1)

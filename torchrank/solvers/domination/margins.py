@@ -1,4 +1,4 @@
-"""What is learned from labels: the grades that are told apart, and the margins that better documents have to keep."""
+"""What is learned from labels: which grades count as different, and by which margin better documents must win."""
 
 import math
 from typing import Any, NamedTuple
@@ -10,29 +10,31 @@ SCHEDULE = {"slope": 1.0, "offset": 0.0, "log": False}  # s(y) = slope y + offse
 
 
 class Feedback(NamedTuple):
-    """All grades, or with `flat` relevant (label > 0) and other documents only; and the option of the margin.
+    """The grades to learn, and the option for the margin. With `flat` documents are relevant (label > 0) or not.
 
-    A schedule of margins looks at the labels as they are, also where documents are told apart by relevance only: s(i)
-    then says by how much a relevant document has to win (Stevens 2010, graded feedback). Boundaries and pairs are
-    those of the grades.
+    A schedule of margins uses the original labels even with flat grades: s(i) then tells by how much a relevant
+    document must win (Stevens 2010, graded feedback). Boundaries and pairs are those of the grades.
     """
 
     flat: bool
     option: float | list | dict | None
 
     def grades(self, labels: Tensor) -> Tensor:
+        """Grades (N,) of entries with these labels."""
         return (labels > 0).to(labels.dtype) if self.flat else labels
 
     def num_grades(self, found: int) -> int:
+        """The number of grades of data with `found` different labels."""
         return 2 if self.flat else found
 
     def margin(self, labels: Tensor) -> Tensor | None:
-        """Of entries with these labels: what `domination_loss` takes."""
+        """The margin of entries with these labels, in the form that `domination_loss` takes."""
         return margin_of(self.option, self.grades(labels) if isinstance(self.option, list) else labels)
 
 
 def margin_of(option: float | list | dict | None, labels: Tensor) -> Tensor | None:
-    """s (N,) of entries with these labels, or the matrix over pairs of grades. See `DominationRank` for the options.
+    """Margins s (N,) of entries with these labels, or a matrix over pairs of grades. The options are explained in
+    `DominationRank`.
 
     >>> margin_of({"slope": 1.0, "offset": 2.0}, torch.tensor([0, 1, 3])).tolist()
     [0.0, 3.0, 5.0]
@@ -43,7 +45,7 @@ def margin_of(option: float | list | dict | None, labels: Tensor) -> Tensor | No
         return None
     if isinstance(option, list) and option and isinstance(option[0], list):
         return torch.tensor(option, dtype=torch.float64, device=labels.device)
-    if isinstance(option, list):  # one for each boundary: s(k) is their sum below grade k
+    if isinstance(option, list):  # one per boundary: s(k) is the sum of those below grade k
         steps = torch.tensor([0.0, *option], dtype=torch.float64, device=labels.device).cumsum(0)
         return steps[labels.long()]
     slope, offset, log = (SCHEDULE | (option if isinstance(option, dict) else {"slope": option})).values()
@@ -52,23 +54,25 @@ def margin_of(option: float | list | dict | None, labels: Tensor) -> Tensor | No
 
 
 def check_margin(option: float | list | dict | None) -> None:
-    """Refuse what is no margin: by a negative one a better document might stand below.
+    """Refuse an invalid margin; a negative one would allow a better document to rank below.
 
     >>> check_margin({"slop": 1.0})
     Traceback (most recent call last):
-    ValueError: margin has no 'slop': give slope, offset, log
+    ValueError: unknown margin key 'slop': choose one of slope, offset, log
     """
     if isinstance(option, dict):
         for name in option:
             if name not in SCHEDULE:
-                raise ValueError(f"margin has no {name!r}: give {', '.join(SCHEDULE)}")
+                raise ValueError(f"unknown margin key {name!r}: choose one of {', '.join(SCHEDULE)}")
         slope, offset, _ = (SCHEDULE | option).values()
-        _check_numbers([slope], "slope of the margin")
-        _check_numbers([offset], "offset of the margin", lowest=-math.inf)
+        _check_numbers([slope], "margin slope")
+        _check_numbers([offset], "margin offset", lowest=-math.inf)
     elif isinstance(option, list) and option and all(isinstance(row, list) for row in option):
         if any(len(row) != len(option) for row in option):
-            raise ValueError(f"margin has rows of {[len(row) for row in option]} numbers: give a square matrix (K, K)")
-        _check_numbers([number for row in option for number in row], "a number of the margin", lowest=-math.inf)
+            raise ValueError(
+                f"margin must be a square matrix (K, K), got rows of length {[len(row) for row in option]}"
+            )
+        _check_numbers([number for row in option for number in row], "entry of the margin", lowest=-math.inf)
         _check_numbers([number for k, row in enumerate(option) for number in row[:k]], "margin below the diagonal")
     elif isinstance(option, list):
         _check_numbers(option, "margin of a boundary")
@@ -79,17 +83,17 @@ def check_margin(option: float | list | dict | None) -> None:
 def _check_numbers(numbers: list[Any], what: str, lowest: float = 0.0) -> None:
     for number in numbers:
         if type(number) not in (int, float) or not math.isfinite(number) or number < lowest:
-            raise ValueError(f"{what} is {number!r}: give a finite number{' of at least 0' if lowest == 0 else ''}")
+            raise ValueError(f"{what} must be a finite number{' >= 0' if lowest == 0 else ''}, got {number!r}")
 
 
 def check_grades(option: list, num_grades: int) -> None:
-    """Refuse margins at boundaries or between pairs that do not cover the grades of the data (0: real-valued).
+    """Refuse margins for boundaries or pairs that do not cover the grades of the data (0 grades: real-valued labels).
 
     >>> check_grades([1.0], 3)
     Traceback (most recent call last):
-    ValueError: margin is for the grades 0..1, the training labels are grades 0..2
+    ValueError: margin covers the grades 0..1, but the training labels are grades 0..2
     """
     known = len(option) if option and isinstance(option[0], list) else len(option) + 1
     if not 0 < num_grades <= known:
         found = f"grades 0..{num_grades - 1}" if num_grades else "real numbers"
-        raise ValueError(f"margin is for the grades 0..{known - 1}, the training labels are {found}")
+        raise ValueError(f"margin covers the grades 0..{known - 1}, but the training labels are {found}")

@@ -1,4 +1,5 @@
-"""Sparse lists for coordinate descent on the domination loss: what a step on one column must know, kept up to date."""
+"""Sparse lists for coordinate descent on the domination loss: the sums that a step on one column needs, kept up to
+date."""
 
 from typing import NamedTuple
 
@@ -12,53 +13,53 @@ from torchrank.functional.ragged import dominating, list_ids, segment_sum, to_of
 from torchrank.functional.ranking import levels_of
 from torchrank.solvers.linear.scores import entry_scores
 
-Margins = list[Tensor | None]  # of each batch: those of `domination_loss`
+Margins = list[Tensor | None]  # for each batch, the margin of `domination_loss`
 
-LOST_DIGITS = 5.0  # fall of the logarithm of a sum after which differences of its terms are no longer trusted
+LOST_DIGITS = 5.0  # how far the logarithm of a sum may fall before the sum is computed again
 
 
 class Column(NamedTuple):
-    """The entries of lists in which one of the features occurs."""
+    """The entries of the lists in which one of the features that were read occurs."""
 
     entries: Tensor  # (m,)
     values: Tensor  # (m,) float64
-    feature: Tensor  # (m,) which of the features that were read
-    width: int  # how many were read
+    feature: Tensor  # (m,) which of the features it is
+    width: int  # how many features were read
 
 
 class SparseLists:
-    """Lists of sparse rows. With S_k the sum of exp(a) over the scores a of grade k of a list and Z_k that over the
-    grades below, an entry j of grade m has the slope
+    """Lists of sparse rows. With S_k the sum of exp(a) over the scores a of grade k of a list, and Z_k the sum over the
+    grades below k, an entry j of grade m has the slope
 
         exp(a_j) sum_{k > m} W_k / Z_k - sigmoid(log Z_k(j) - a_j),    W_k = sum of sigmoid(log Z_k - a_i) over grade k,
 
-    so that log S, log Z and log sum W / Z of each list and grade are all that a column's gradient needs. A step changes
-    log S by the softmax shares of the documents it moves (no shift is needed: S is its own), sums a list anew when
-    it has lost digits, and goes through the dominating documents of the lists it touches for W.
+    so that a column's gradient needs nothing but log S, log Z and log sum W / Z of each list and grade. A step changes
+    log S by the softmax shares of the documents that it moves (relative to S itself, so no shift is needed), sums a
+    list again when digits were lost, and visits the dominating documents of the lists it touches to update W.
     """
 
     def __init__(self, batches: list[Batch], margins: Margins, topics: int | None = None):
         self.batch = batch = joined(batches)
         self.per_topic, self.num_models = topics is not None, topics or 1
         self.columns = batch.x.transposed()  # type: ignore[union-attr]
-        self.column_bounds = self.columns.row_offsets.tolist()  # on the host: reading a column never synchronises
+        self.column_bounds = self.columns.row_offsets.tolist()  # on the host: no synchronisation to read a column
         self.models = batch.query if self.per_topic else torch.zeros_like(batch.query)
         given = [margin for margin in margins if margin is not None]  # all or none
         self.matrix = given[0] if given and given[0].ndim == 2 else None
-        self.margin = torch.cat(given) if given and self.matrix is None else None  # (N,): part of the scores
+        self.margin = torch.cat(given) if given and self.matrix is None else None  # (N,), subtracted from the scores
         grades = batch.num_grades if self.matrix is None else len(self.matrix)
         levels, self.grades = levels_of(batch.labels, batch.offsets, max_length=batch.max_length, num_grades=grades)
         self.layers = torch.add(levels, list_ids(batch.offsets, len(levels)), alpha=self.grades)
         above = dominating(batch.labels, batch.offsets)
         self.above = above.nonzero().flatten()  # list by list
         self.above_bounds = to_offsets(segment_sum(above.long(), batch.offsets))
-        self.place = torch.zeros_like(batch.query)  # of a list among those that a step touches
+        self.place = torch.zeros_like(batch.query)  # position of a list among those that a step touches
         self.by_row = None if batch.index is None else batch.index.argsort(stable=True)  # entries of each corpus row
         if batch.index is not None:
             self.row_bounds = to_offsets(torch.bincount(batch.index, minlength=len(batch.x)))
 
     def refresh(self, weight: Tensor) -> None:
-        """Scores and sums for these weights, without the rounding of the steps that led to them."""
+        """Compute scores and sums for these weights, without the rounding errors of the steps that led to them."""
         self.scores = entry_scores(self.batch, weight, self.per_topic)
         if self.margin is not None:
             self.scores = self.scores - self.margin
@@ -91,12 +92,12 @@ class SparseLists:
         return self.models[layers // self.grades]
 
     def move(self, column: Column, steps: Tensor) -> None:
-        """Add the scores that weights (T, B) give to these columns."""
+        """Update the scores after the weights of these columns have moved by `steps` (T, B)."""
         places = self._models(self.layers[column.entries]) * column.width + column.feature
         moves = steps.flatten()[places] * column.values
         moved = moves.nonzero().flatten()
         entries, moves = column.entries[moved], moves[moved]
-        if column.width > 1:  # an entry may stand in several columns
+        if column.width > 1:  # an entry may occur in several columns
             entries, which = entries.unique(return_inverse=True)
             moves = moves.new_zeros(len(entries)).index_add_(0, which, moves)
         if len(entries):
@@ -118,7 +119,7 @@ class SparseLists:
         self._weigh(touched)
 
     def _touched(self, layers: Tensor) -> tuple[Tensor, Tensor]:
-        """The lists of these layers, each once, and the layers as numbered among those lists."""
+        """The lists of these layers, each once, and the numbers of the layers among those lists."""
         lists = layers // self.grades
         found = torch.zeros_like(self.place, dtype=torch.bool)
         found[lists] = True
@@ -127,14 +128,14 @@ class SparseLists:
         return touched, (self.place[lists] - lists) * self.grades + layers
 
     def _sum(self, lists: Tensor) -> None:
-        """log S of these lists from all their scores."""
+        """Compute log S of these lists from all their scores."""
         entries, which = spans(self.batch.offsets, lists)
         places = self.layers[entries] + (which - lists[which]) * self.grades
         sums = log_sums(self.scores[entries], places, len(lists) * self.grades).view(-1, self.grades)
         self.sums[lists] = self.highest[lists] = sums
 
     def _weigh(self, lists: Tensor) -> None:
-        """log Z and log sum W / Z of these lists from log S and the scores of their dominating entries."""
+        """Compute log Z and log sum W / Z of these lists from log S and the scores of their dominating entries."""
         below = lower_sums(self.sums[lists], self.matrix)
         slots, which = spans(self.above_bounds, lists)
         entries = self.above[slots]
@@ -147,7 +148,7 @@ class SparseLists:
 
 
 def lower_sums(logs: Tensor, margin: Tensor | None) -> Tensor:
-    """Logarithm of the sums of exp over the grades below each grade, `(Q, K)`; with a margin (K, K) between the two.
+    """Logarithms (Q, K) of the sums of exp(logs) over the grades below each grade; `margin` (K, K) is added to them.
 
     >>> lower_sums(torch.tensor([[0.0, 0.0, 5.0]]), None)
     tensor([[  -inf, 0.0000, 0.6931]])
@@ -159,7 +160,7 @@ def lower_sums(logs: Tensor, margin: Tensor | None) -> Tensor:
 
 
 def log_sums(values: Tensor, places: Tensor, size: int) -> Tensor:
-    """Logarithm of the sum of exp(values) at each place, `(size,)`; -inf where there is none.
+    """Logarithms (size,) of the sums of exp(values) at each place; -inf at places without values.
 
     >>> log_sums(torch.tensor([1e4, 1e4, 3.0]), torch.tensor([2, 2, 0]), 3)
     tensor([3.0000e+00,       -inf, 1.0001e+04])
@@ -170,7 +171,8 @@ def log_sums(values: Tensor, places: Tensor, size: int) -> Tensor:
 
 
 def spans(bounds: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """`entries_of` for a few lists at every step: the entries, and which of the chosen lists each is of.
+    """The entries of the chosen lists, and for each entry which of the chosen lists it belongs to. Faster than
+    `entries_of` for the few lists of a step.
 
     >>> spans(torch.tensor([0, 2, 2, 5]), torch.tensor([2, 0]))
     (tensor([2, 3, 4, 0, 1]), tensor([0, 0, 0, 1, 1]))
@@ -184,7 +186,7 @@ def spans(bounds: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def joined(batches: list[Batch]) -> Batch:
-    """Batches of sparse rows, of their own or of one corpus, as one batch."""
+    """Batches of sparse rows, which may share a corpus, as one batch."""
     if len(batches) == 1:
         return batches[0]
     first = batches[0]

@@ -1,30 +1,93 @@
-"""Several steps of a solver from where it stands to where it stands then: what goes into the checkpoint of a round."""
+"""Steps of FISTA and L-BFGS on a smooth convex loss plus l1 |w|_1 + l2 |w|^2, for T separate problems at once.
 
+A round of a fit makes several steps; the state of the solver after them (`Solving`) goes into the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchrank.solvers.domination.fista import Fista, Slopes, Values, fista_start, fista_step
 from torchrank.solvers.domination.penalty import Penalty
 from torchrank.solvers.linear.lbfgs import LBFGS, lbfgs_start, lbfgs_step
 
-MEMORY = 30  # moves remembered by L-BFGS
+Values = Callable[[Tensor], Tensor]  # points (T, D) -> smooth losses (T,)
+Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]  # points (T, D) -> smooth losses (T,), gradients (T, D)
+
+MEMORY = 30  # moves that L-BFGS remembers
+SHRINK = 0.95  # factor on the curvature after an accepted step, so that it can follow the function downwards
+ROUNDING = 1e-13  # share of a loss within which rounding errors may hide the gain of a step
+
+
+class Fista(NamedTuple):
+    """The state of FISTA between two steps."""
+
+    point: Tensor  # (T, D)
+    ahead: Tensor  # (T, D) where the next gradients are taken
+    momentum: Tensor  # (T,)
+    curvature: Tensor  # (T,) in units of `scale`, see `fista_step`
+
+
+def fista_start(point: Tensor) -> Fista:
+    """The state before the first step from these points (T, D)."""
+    return Fista(point, point, point.new_ones(len(point)), point.new_full((len(point),), 1e-3))
+
+
+def fista_step(state: Fista, value: Values, slopes: Slopes, penalty: Penalty, scale: Tensor) -> Fista:
+    """One accelerated proximal gradient step for each problem (Beck & Teboulle 2009), with backtracking, and a restart
+    of the momentum where it points uphill (O'Donoghue & Candes 2015).
+
+    `scale (T, D)` bounds the curvature along each coordinate: the step on coordinate r is 1 / (curvature scale_r).
+    Coordinates of scale 0 have no slope. Along any direction the curvature is at most D scale (Cauchy-Schwarz), so
+    backtracking ends whatever rounding does to the values. Where rounding errors hide the gain of a step, curvatures
+    below 1 are not accepted, and the curvature is no longer lowered: steps that are too long would amplify the errors.
+
+    >>> quadratic = lambda w: (((w - 3) ** 2).sum(1) / 2, w - 3)
+    >>> state = fista_start(torch.zeros(1, 2, dtype=torch.float64))
+    >>> for _ in range(60):
+    ...     state = fista_step(state, lambda w: quadratic(w)[0], quadratic, Penalty(1.0, 0.0), torch.ones(1, 2))
+    >>> state.point.round(decimals=6)
+    tensor([[2., 2.]], dtype=torch.float64)
+    """
+    loss, gradient = slopes(state.ahead)
+    if not loss.isfinite().all():
+        raise ValueError(f"FISTA: the loss is {float(loss.sum())}, so features or weights are not finite or too large")
+    curvature, enough = state.curvature, (scale > 0).sum(1)
+    while True:
+        steepness = curvature[:, None] * scale
+        point = penalty.prox(state.ahead, gradient, steepness)
+        move = point - state.ahead
+        excess = value(point) - loss - (gradient * move).sum(1) - (steepness * move.square()).sum(1) / 2
+        unclear = excess.abs() <= ROUNDING * loss.abs()
+        trusted = torch.where(unclear, curvature >= 1, excess <= 0)
+        rejected = ~trusted & (curvature < enough)
+        if not rejected.any():
+            break
+        curvature = torch.where(rejected, 2 * curvature, curvature)
+    uphill = (scale * (state.ahead - point) * (point - state.point)).sum(1) > 0
+    momentum = torch.where(uphill, 1.0, (1 + (1 + 4 * state.momentum.square()).sqrt()) / 2)
+    push = torch.where(uphill, 0.0, (state.momentum - 1) / momentum)
+    ahead = point + push[:, None] * (point - state.point)
+    return Fista(point, ahead, momentum, torch.where(unclear, curvature, SHRINK * curvature))
 
 
 class Solving(NamedTuple):
-    """Where a solver stands."""
+    """The state of a solver between two rounds."""
 
     weight: Tensor  # (T, D)
     memory: Tensor  # (rows, T D): where FISTA looks next, or moves and changes of L-BFGS; no row at the start
     pace: Tensor  # (2, T): momentum and curvature of FISTA
 
-    def anew(self) -> "Solving":
-        """The weights without a memory of how they were found."""
+    def restarted(self) -> Solving:
+        """The same weights with an empty memory."""
         return Solving(self.weight, self.memory[:0], self.pace[:0])
 
 
 def fista_steps(state: Solving, steps: int, values: Values, slopes: Slopes, penalty: Penalty, scale: Tensor) -> Solving:
+    """Make so many steps of FISTA; `scale` is explained in `fista_step`."""
     now = fista_start(state.weight)
     if len(state.memory):
         now = Fista(state.weight, state.memory.view_as(state.weight), *state.pace)
@@ -34,7 +97,7 @@ def fista_steps(state: Solving, steps: int, values: Values, slopes: Slopes, pena
 
 
 def lbfgs_steps(state: Solving, steps: int, slopes: Slopes, penalty: Penalty, tolerance: float) -> Solving:
-    """Fewer steps when no slope of the objective, which must be smooth, is above `tolerance`."""
+    """Make at most so many steps of L-BFGS on a smooth objective, until no slope is above `tolerance`."""
 
     def objective(point: Tensor) -> tuple[Tensor, Tensor]:
         weight = point.view_as(state.weight)
@@ -48,5 +111,8 @@ def lbfgs_steps(state: Solving, steps: int, slopes: Slopes, penalty: Penalty, to
     for _ in range(steps):
         if gradient.abs().max() <= tolerance:
             break
-        now, value, gradient = lbfgs_step(now, objective, value, gradient)
+        before = now
+        now, value, gradient = lbfgs_step(before, objective, value, gradient)
+        if now is before:  # another try would be the same
+            break
     return Solving(now.point.view_as(state.weight), torch.cat((now.moves, now.changes)), state.pace)

@@ -1,0 +1,1 @@
+"""Linear models: scores and gradients, L-BFGS, and many models at once."""

@@ -1,4 +1,11 @@
-"""L-BFGS on a smooth convex function whose value and gradient are global sums."""
+"""L-BFGS on many smooth convex functions at once, each with its own step length, its own memory and its own end.
+
+Nocedal & Wright, algorithm 7.5, with a line search by bisection for the weak Wolfe conditions (Lewis & Overton 2013),
+so that changes . moves > 0. Near the minimum, where values agree to their last digit, the slope decides (Hager & Zhang
+2005). Values and gradients may be sums over processes: every decision depends on them alone.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -6,28 +13,64 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-Objective = Callable[[Tensor], tuple[Tensor, Tensor]]  # point -> (value, gradient)
+Objectives = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # points (A, n), their numbers (A,) -> (A,), (A, n)
+Objective = Callable[[Tensor], tuple[Tensor, Tensor]]  # point (n,) -> value, gradient (n,)
 
-ROUNDING = 1e-14  # share of a value in which the rounding of its sums may hide a decrease
+ROUNDING = 1e-14  # share of a value within which rounding errors may hide a decrease
+TRIALS = 60  # of a line search; then the memory is dropped, and without a memory the search is given up
+
+
+class Minimum(NamedTuple):
+    """What was found for each of M functions."""
+
+    point: Tensor  # (M, n)
+    value: Tensor  # (M,)
+    slope: Tensor  # (M,) largest absolute entry of the gradient
 
 
 class LBFGS(NamedTuple):
-    """The last m moves of the point and of the gradient, newest last; rows of zeros are unused."""
+    """The state of one function between two steps. The newest row of the memory is last; rows of zeros are unused."""
 
     point: Tensor  # (n,)
-    moves: Tensor  # (m, n)
-    changes: Tensor  # (m, n)
+    moves: Tensor  # (m, n) of the point
+    changes: Tensor  # (m, n) of the gradient
+
+
+class Search(NamedTuple):
+    """The line searches of the functions that are not done. Each of them tries one step at every evaluation."""
+
+    number: Tensor  # (A,) of the functions
+    point: Tensor  # (A, n) where the search starts
+    value: Tensor  # (A,) there
+    gradient: Tensor  # (A, n) there
+    direction: Tensor  # (A, n)
+    step: Tensor  # (A,) to try next
+    low: Tensor  # (A,) largest step known to be too short
+    high: Tensor  # (A,) smallest step known to be too long
+    trials: Tensor  # (A,) so far
+    moves: Tensor  # (A, m, n)
+    changes: Tensor  # (A, m, n)
+
+
+class Trial(NamedTuple):
+    """The result of one evaluation."""
+
+    search: Search
+    taken: Tensor  # (A,) whether the trial is the new point
+    failed: Tensor  # (A,) whether the search has failed, and the memory was dropped
+    given_up: Tensor  # (A,) whether it has failed without a memory
 
 
 def lbfgs_start(point: Tensor, memory: int = 10) -> LBFGS:
+    """The state before the first step, with room for so many moves."""
     return LBFGS(point, point.new_zeros(memory, len(point)), point.new_zeros(memory, len(point)))
 
 
 def lbfgs_step(state: LBFGS, objective: Objective, value: Tensor, gradient: Tensor) -> tuple[LBFGS, Tensor, Tensor]:
-    """One outer iteration (Nocedal & Wright, algorithm 7.5) from the value and gradient at `state.point`.
+    """One outer iteration on one function, from the value and gradient at `state.point`.
 
-    Returns the new state, value and gradient; the same ones when no step decreases the value, which happens at the
-    limit of the floating-point precision only.
+    Returns the new state, value and gradient, or the given ones if the line search finds no step, which happens only
+    at the limit of the floating-point precision.
 
     >>> quadratic = lambda w: ((w * w).sum() / 2, w)
     >>> start = lbfgs_start(torch.tensor([3.0, 4.0], dtype=torch.float64))
@@ -36,55 +79,124 @@ def lbfgs_step(state: LBFGS, objective: Objective, value: Tensor, gradient: Tens
     >>> float(value) < 1e-20
     True
     """
-    direction = -_inverse_hessian_times(state, gradient)
-    first = not bool(state.changes.any())
-    step = 1 / float(gradient.norm().clamp(min=1)) if first else 1.0
-    found = _weak_wolfe(state.point, direction, objective, value, gradient, step)
-    if found is None and not first:  # forget the past and go down the gradient
-        return lbfgs_step(lbfgs_start(state.point, len(state.moves)), objective, value, gradient)
-    if found is None:
-        return state, value, gradient
-    point, new_value, new_gradient = found
-    moves = torch.cat([state.moves[1:], (point - state.point)[None]])
-    changes = torch.cat([state.changes[1:], (new_gradient - gradient)[None]])
-    return LBFGS(point, moves, changes), new_value, new_gradient
+    one = torch.zeros(1, dtype=torch.int64, device=state.point.device)
+    search = _searches(one, state.point[None], value[None], gradient[None], state.moves[None], state.changes[None])
+    while True:
+        trial = search.point + search.step[:, None] * search.direction
+        search, taken, failed, given_up = _judge(search, trial, *(part[None] for part in objective(trial[0])))
+        if given_up:
+            return state, value, gradient
+        if taken:
+            return LBFGS(search.point[0], search.moves[0], search.changes[0]), search.value[0], search.gradient[0]
+        search = _begin(search, failed)
 
 
-def _inverse_hessian_times(state: LBFGS, gradient: Tensor) -> Tensor:
-    """Two-loop recursion."""
-    products = (state.moves * state.changes).sum(1)
-    used = [i for i, product in enumerate(products.tolist()) if product > 0]
-    result, shares = gradient.clone(), {}
-    for i in reversed(used):
-        shares[i] = state.moves[i] @ result / products[i]
-        result -= shares[i] * state.changes[i]
-    if used:
-        result *= products[used[-1]] / state.changes[used[-1]].square().sum()
-    for i in used:
-        result += (shares[i] - state.changes[i] @ result / products[i]) * state.moves[i]
+def many_lbfgs(
+    objectives: Objectives, start: Tensor, *, tolerance: float = 1e-6, evaluations: int = 1000, memory: int = 20
+) -> Minimum:
+    """Minima of M functions from `start (M, n)`, until no entry of a gradient is larger than `tolerance`.
+
+    `objectives(points, numbers)` returns the values and gradients of the functions `numbers`, those that are not done.
+    A function is also done when its line search finds no step, at the limit of the floating-point precision.
+
+    >>> scale = torch.tensor([1.0, 100.0]).double()[:, None]
+    >>> bowls = lambda w, number: ((scale[number] * w * w).sum(1) / 2, scale[number] * w)
+    >>> found = many_lbfgs(bowls, torch.ones(2, 3).double())
+    >>> bool(found.point.abs().max() < 1e-6), bool(found.slope.max() <= 1e-6)
+    (True, True)
+    """
+    number = torch.arange(len(start), device=start.device)
+    value, gradient = objectives(start, number)
+    found = Minimum(start.clone(), value.clone(), _largest(gradient))
+    past = start.new_zeros(len(start), memory, start.shape[1])
+    search, left = _searches(number, start, value, gradient, past, past.clone()), found.slope > tolerance
+    for _ in range(evaluations):
+        if not left.all():
+            search = Search(*(part[left] for part in search))
+        if not len(search.number):
+            break
+        trial = search.point + search.step[:, None] * search.direction
+        search, taken, failed, given_up = _judge(search, trial, *objectives(trial, search.number))
+        search = _begin(search, taken | failed)
+        slope = _largest(search.gradient)
+        for whole, part in zip(found, (search.point, search.value, slope), strict=True):
+            whole[search.number] = part
+        left = (slope > tolerance) & ~given_up
+    return found
+
+
+def _searches(number: Tensor, point: Tensor, value: Tensor, gradient: Tensor, moves: Tensor, changes: Tensor) -> Search:
+    """Start the first line search of each function."""
+    zeros = torch.zeros_like(value)
+    blank = Search(number, point, value, gradient, gradient, zeros, zeros, zeros, zeros, moves, changes)
+    return _begin(blank, torch.ones_like(number, dtype=torch.bool))
+
+
+def _judge(search: Search, trial: Tensor, value: Tensor, gradient: Tensor) -> Trial:
+    """Take the trial, or shorten or lengthen the step."""
+    slope, new_slope = ((g * search.direction).sum(1) for g in (search.gradient, gradient))
+    flatter = (value - search.value <= ROUNDING * search.value.abs()) & (new_slope <= -0.9 * slope)
+    lower = flatter | (value <= search.value + 1e-4 * search.step * slope)
+    taken = lower & (new_slope >= 0.9 * slope)
+    low, high = torch.where(lower, search.step, search.low), torch.where(lower, search.high, search.step)
+    step = torch.where(high.isinf(), 2 * low, (low + high) / 2)
+    trials = search.trials + 1
+    failed = ~taken & ((trials >= TRIALS) | (slope >= 0))
+    given_up = failed & ~search.changes.flatten(1).any(1)
+    keep = ~(taken | failed)[:, None, None]
+    moves, changes = (
+        torch.where(taken[:, None, None], torch.cat([past[:, 1:], new[:, None]], 1), past * keep)
+        for past, new in ((search.moves, trial - search.point), (search.changes, gradient - search.gradient))
+    )
+    search = search._replace(
+        point=torch.where(taken[:, None], trial, search.point),
+        value=torch.where(taken, value, search.value),
+        gradient=torch.where(taken[:, None], gradient, search.gradient),
+        step=step,
+        low=low,
+        high=high,
+        trials=trials,
+        moves=moves,
+        changes=changes,
+    )
+    return Trial(search, taken, failed, given_up)
+
+
+def _begin(search: Search, these: Tensor) -> Search:
+    """Start new line searches of `these (A,)`, with the full step, or without a memory with a short step downhill."""
+    if not these.any():
+        return search
+    first = ~search.changes.flatten(1).any(1)
+    short = 1 / torch.linalg.vector_norm(search.gradient, dim=1).clamp(min=1)
+    direction = -_inverse_hessians_times(search)
+    return search._replace(
+        direction=torch.where(these[:, None], direction, search.direction),
+        step=torch.where(these, torch.where(first, short, 1.0), search.step),
+        low=search.low.masked_fill(these, 0.0),
+        high=search.high.masked_fill(these, torch.inf),
+        trials=search.trials.masked_fill(these, 0.0),
+    )
+
+
+def _inverse_hessians_times(search: Search) -> Tensor:
+    """The inverse Hessians times the gradients (A, n), by the two-loop recursion."""
+    products = (search.moves * search.changes).sum(2)  # (A, m)
+    unused = int(((products[:, :-1] > 0).any(0).cumsum(0) == 0).sum())  # oldest rows, which no function has filled
+    moves, changes, products = search.moves[:, unused:], search.changes[:, unused:], products[:, unused:]
+    weights = torch.where(products > 0, 1 / products, 0.0)  # rounding can leave a row that is not positive
+    steps = list(zip(moves.unbind(1), changes.unbind(1), weights[:, :, None].unbind(1), strict=True))
+    result, shares = search.gradient.clone(), []
+    for move, change, weight in reversed(steps):
+        shares.append(weight * (move * result).sum(1, keepdim=True))
+        result -= shares[-1] * change
+    each, rows = (torch.arange(size, device=products.device) for size in products.shape)
+    newest = torch.where(products > 0, rows, 0).amax(1)
+    product, length = products[each, newest], changes[each, newest].square().sum(1)
+    result *= torch.where(product > 0, product / length, 1.0)[:, None]
+    for move, change, weight in steps:
+        result += (shares.pop() - weight * (change * result).sum(1, keepdim=True)) * move
     return result
 
 
-def _weak_wolfe(
-    point: Tensor, direction: Tensor, objective: Objective, value: Tensor, gradient: Tensor, step: float
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Bisection for a step that decreases enough and far enough (Lewis & Overton 2013), so that changes . moves > 0.
-
-    Near the minimum values are equal to their last digit: there the slope tells (Hager & Zhang 2005).
-    """
-    slope = float(gradient @ direction)
-    low, high, best = 0.0, float("inf"), None
-    for _ in range(100):
-        trial = point + step * direction
-        trial_value, trial_gradient = objective(trial)
-        trial_slope = float(trial_gradient @ direction)
-        flatter = float(trial_value - value) <= ROUNDING * abs(float(value)) and trial_slope <= -0.9 * slope
-        if not (flatter or float(trial_value) <= float(value) + 1e-4 * step * slope):
-            high = step
-        else:
-            best = (trial, trial_value, trial_gradient)
-            if trial_slope >= 0.9 * slope:
-                return best
-            low = step
-        step = 2 * low if high == float("inf") else (low + high) / 2
-    return best
+def _largest(gradient: Tensor) -> Tensor:
+    return gradient.abs().amax(1) if gradient.shape[1] else gradient.new_zeros(len(gradient))

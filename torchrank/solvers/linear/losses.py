@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from torchrank.functional.losses import listnet_slopes
 from torchrank.functional.ragged import list_ids, pairs, read, segment_softmax, to_offsets, wide
 
 
 class ListNetLoss(NamedTuple):
-    """Cross entropy of softmax(labels) and softmax(scores), as `listnet_loss` for lists with different labels."""
+    """Cross entropy of softmax(labels) and softmax(scores): `listnet_loss` for lists with different labels."""
 
     offsets: Tensor  # (Q+1,)
     target: Tensor  # (N,)
@@ -20,7 +21,7 @@ class ListNetLoss(NamedTuple):
 
     @property
     def work(self) -> Tensor:
-        """Numbers of a column that each list needs (Q,)."""
+        """Values that each list needs for one column of scores (Q,)."""
         return self.offsets.diff()
 
     def block(self, first: int, last: int) -> "ListNetLoss":
@@ -30,14 +31,7 @@ class ListNetLoss(NamedTuple):
 
     def __call__(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Loss (Q, A) and its slopes (N, A) in the scores (N, A)."""
-        ids, target = list_ids(self.offsets, len(scores)), self.target[:, None]
-        shape = (len(self.offsets) - 1, scores.shape[1])
-        peak = scores.new_full(shape, -torch.inf).scatter_reduce_(0, ids[:, None].expand_as(scores), scores, "amax")
-        shifted = scores - peak[ids]
-        linear = scores.new_zeros(shape).index_add_(0, ids, target * shifted)
-        shares = shifted.exp_()
-        sums = scores.new_zeros(shape).index_add_(0, ids, shares)
-        return sums.log() - linear, shares.div_(sums[ids]).sub_(target)
+        return listnet_slopes(scores, self.target, self.offsets)
 
 
 class RankSVMLoss(NamedTuple):

@@ -1,8 +1,8 @@
-"""Many linear models trained at once: one matrix of weights, one matrix of scores, one L-BFGS that knows each model.
+"""Many linear models trained at once: one matrix of weights, one matrix of scores, one batched L-BFGS.
 
-Model m has scores X w_m and minimises the mean over its lists of a loss of the list, plus l2/2 |w_m|^2. The lists are
-all lists (the scores of all models are then one product), or its own few members. With a basis the weights of model m
-are w_m = U_m' v_m and l2 weighs |v_m|^2. Gradients are closed forms: nothing here needs autograd.
+Model m has scores X w_m and minimises the mean loss over its lists plus l2/2 |w_m|^2. Its lists are all lists (the
+scores of all models are then one product), or its own few members. With a basis the weights of model m are
+w_m = U_m' v_m, and l2 weighs |v_m|^2. Gradients are in closed form: nothing here needs autograd.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from torchrank.data.batch import Batch, entries_of
+from torchrank.errors import check_choice
 from torchrank.functional.ragged import has_pairs, per_entry, positions_within, read, to_offsets, wide
+from torchrank.solvers.linear.lbfgs import many_lbfgs
 from torchrank.solvers.linear.losses import LOSSES
-from torchrank.solvers.linear.many_lbfgs import many_lbfgs
 
-BLOCK = 2**18  # scores, or differences of pairs, made at once: 2 MB in float64
-LONGEST = 2**22  # the same of one list, which is never cut: fewer models go together then
-MODELS = 512  # solved at once on all lists
-MEMBERS = 2**24  # numbers in the rows of the members of the models solved at once: 128 MB in float64
+BLOCK = 2**18  # scores, or differences of pairs, computed at once: 2 MB in float64
+LONGEST = 2**22  # the same for one list, which is never split: long lists are computed for fewer models at once
+MODELS = 512  # models solved at once on all lists
+MEMBERS = 2**24  # values in the rows of all members of the models solved at once: 128 MB in float64
 
 Reduce = Callable[[Tensor], Tensor]  # sum over processes
 
@@ -32,23 +33,25 @@ class Lists(NamedTuple):
     labels: Tensor  # (N,)
     offsets: Tensor  # (Q+1,)
     query: Tensor  # (Q,) number of each list in the whole set
-    num_lists: Tensor  # () lists of all processes, with one label or several
+    num_lists: Tensor  # () number of all lists of all processes, with one label or several
 
     def take(self, chosen: Tensor) -> "Lists":
-        """These lists (B,) in this order, perhaps the same one again and again."""
+        """The lists `chosen` (B,) in this order; a list may be chosen several times."""
         rows, offsets = entries_of(self.offsets, chosen)
         return Lists(self.x[rows], self.labels[rows], offsets, self.query[chosen], self.num_lists)
 
 
 class ManyLinear(NamedTuple):
+    """What was found for each of M models."""
+
     weight: Tensor  # (M, D) float64; U' v where there is a basis
     value: Tensor  # (M,) objective
-    slope: Tensor  # (M,) largest entry of its gradient: not above `tolerance` where the model is solved
-    used: Tensor  # (M,) lists with two different labels; without any the weights are 0
+    slope: Tensor  # (M,) largest absolute entry of its gradient: at most `tolerance` if the model is solved
+    used: Tensor  # (M,) number of lists with two different labels; without any the weights are 0
 
 
 def join_lists(batches: Iterable[Batch], reduce: Reduce | None = None) -> Lists:
-    """The lists of dense batches that have two different labels. `reduce` adds up over processes.
+    """The lists of dense batches that have two different labels. `reduce` sums over processes.
 
     >>> from torchrank.data.batch import make_batch
     >>> lists = join_lists([make_batch(torch.eye(3), torch.tensor([0.0, 1.0, 1.0]), torch.tensor([0, 2, 3]))])
@@ -82,12 +85,12 @@ def solve_many_linear(
     evaluations: int = 1000,
     reduce: Reduce | None = None,
 ) -> ManyLinear:
-    """M linear models, each until no entry of its gradient is larger than `tolerance`.
+    """Solve M linear models, each until no entry of its gradient is larger than `tolerance`.
 
     `loss="listnet"` is the objective of the ranker `ListNet`; `"ranksvm"` is, for each list, the mean of
     max(0, 1 - (s_i - s_j))^2 over its pairs with y_i > y_j. Lists with one label count in the mean and add 0 to it.
-    `members (M, K)`: numbers of the lists of each model, -1 for none; the cost is that of the members. Without it all
-    models learn from all lists, and differ by their `basis (M, P, D)`. With several processes each has its own lists.
+    `members (M, K)` are the numbers of the lists of each model, -1 for none; the cost is that of the members. Without
+    them all models learn from all lists, and differ by their `basis (M, P, D)`. Each process has lists of its own.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(2, 1)
     >>> lists = Lists(x, torch.tensor([1, 0, 0, 1]), torch.tensor([0, 2, 4]), torch.arange(2), torch.tensor(2.0))
@@ -95,10 +98,9 @@ def solve_many_linear(
     tensor([[ 0.1500, -0.1500],
             [-0.1500,  0.1500]], dtype=torch.float64)
     """
-    if loss not in LOSSES:
-        raise ValueError(f"unknown loss {loss!r}: choose one of {', '.join(LOSSES)}")
+    check_choice(LOSSES, loss=loss)
     if not l2 >= 0:
-        raise ValueError(f"l2={l2} has to be 0 or larger")
+        raise ValueError(f"l2 must be >= 0, got {l2}")
     add: Reduce = reduce or (lambda sums: sums)
     found = []
     for models in torch.arange(num_models, device=lists.x.device).split(_at_once(lists, members, add)):
@@ -116,7 +118,7 @@ def solve_many_linear(
 
 
 def _at_once(lists: Lists, members: Tensor | None, reduce: Reduce) -> int:
-    """Models of a chunk, the same number on every process."""
+    """How many models are solved at once; the same on every process."""
     if members is None:
         return MODELS
     sizes = lists.offsets.new_tensor([len(lists.labels), len(lists.query)], dtype=torch.float64)
@@ -143,7 +145,7 @@ def _objectives(source: Any, basis: Tensor | None, l2: float, count: Tensor, red
 
 
 class SharedLists:
-    """All models learn from all lists: two products of the rows with a matrix, block by block of lists."""
+    """All models learn from all lists: two matrix products with the rows, one block of lists after another."""
 
     def __init__(self, lists: Lists, loss: str):
         self.x, self.loss = lists.x, LOSSES[loss].of(lists.labels, lists.offsets)
@@ -165,14 +167,14 @@ class SharedLists:
         return total, gradient
 
     def _blocks(self, columns: int) -> Iterable[tuple[int, int]]:
-        step = max(1, BLOCK // max(1, columns))  # work of a block; a long list is a block of its own
+        step = max(1, BLOCK // max(1, columns))  # work of a block; a long list is its own block
         ends = range(step, int(self.work[-1]) if len(self.work) else 0, step)
         inner = torch.searchsorted(self.work, torch.tensor(ends, device=self.work.device), right=True)
         return pairwise(sorted({0, len(self.work), *read(inner)}))
 
 
 class OwnLists:
-    """Each model learns from its own lists: their rows are gathered for it, filled up to the model with most rows."""
+    """Each model learns from its own lists: their rows are gathered and padded to the model with the most rows."""
 
     def __init__(self, lists: Lists, members: Tensor, loss: str):
         self.lists, self.members, self.loss_name = lists, members, loss
@@ -181,15 +183,15 @@ class OwnLists:
         self.used = torch.bincount(self.model, minlength=len(members))
 
     def _gather(self) -> None:
-        """Rows (A, L, D) of the models `self.numbers`, and the place of each entry of their lists in (A L,)."""
+        """Gather the rows (A, L, D) of the models `self.numbers`, and the place of each of their entries in (A L,)."""
         members, query = self.members[self.numbers], self.lists.query
         place = members.new_full((int(torch.cat([members.flatten(), query, query.new_zeros(1)]).max()) + 1,), -1)
         place[query] = torch.arange(len(query), device=query.device)
         here = torch.where(members >= 0, place[members.clamp(min=0)], -1)
-        self.model = (here >= 0).nonzero()[:, 0]  # (B,) rising
+        self.model = (here >= 0).nonzero()[:, 0]  # (B,) ascending
         lists = self.lists.take(here[here >= 0])
         self.loss = LOSSES[self.loss_name].of(lists.labels, lists.offsets)
-        model = per_entry(self.model, lists.offsets, len(lists.labels))  # of each entry
+        model = per_entry(self.model, lists.offsets, len(lists.labels))  # model of each entry
         sizes = torch.bincount(model, minlength=len(members))
         longest = int(sizes.max()) if len(sizes) else 0
         self.place = model * longest + positions_within(to_offsets(sizes), len(model))
@@ -201,7 +203,7 @@ class OwnLists:
         if 2 * len(numbers) <= len(self.numbers):
             self.numbers = numbers
             self._gather()
-        if len(numbers) < len(self.numbers):  # few are done: they go along
+        if len(numbers) < len(self.numbers):  # few models are done: compute them too
             asked = torch.searchsorted(self.numbers, numbers)
             everywhere = weight.new_zeros(len(self.numbers), weight.shape[1]).index_copy_(0, asked, weight)
             loss, gradient = self.sums(everywhere, self.numbers)

@@ -1,4 +1,4 @@
-"""Linear models of ranked documents, dense or sparse: one for all lists, or one for each list (a topic)."""
+"""Scores and gradients of linear models on dense or sparse rows: one model for all lists, or one per list (a topic)."""
 
 from typing import Any
 
@@ -8,17 +8,18 @@ from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
+from torchrank.data.training import TrainingLists
 from torchrank.functional.ragged import list_ids, to_offsets
 
 
 def entry_scores(batch: Batch, weight: Tensor, per_topic: bool) -> Tensor:
-    """Scores (N,) of the entries under weights (T, D): row 0, or with `per_topic` the row at the list's position."""
+    """Scores (N,) of the entries under weights (T, D): row 0, or with `per_topic` the row of the list's topic."""
     if not per_topic:
         scores = wide_rows(batch.x, weight.dtype) @ weight[0]
         return batch.at_entries(scores)
     lists = list_ids(batch.offsets, len(batch.labels))
     if batch.index is not None:
-        return (wide_rows(batch.x, weight.dtype) @ weight[batch.query].T)[batch.index, lists]  # of (n, Q)
+        return (wide_rows(batch.x, weight.dtype) @ weight[batch.query].T)[batch.index, lists]  # from (n, Q)
     if isinstance(batch.x, SparseRows):
         rows = batch.x.row_ids()
         products = batch.x.values.to(weight.dtype) * weight[batch.query[lists[rows]], batch.x.columns]
@@ -27,7 +28,7 @@ def entry_scores(batch: Batch, weight: Tensor, per_topic: bool) -> Tensor:
 
 
 def add_gradient(batch: Batch, slopes: Tensor, into: Tensor, per_topic: bool) -> None:
-    """into (T, D) += the gradient in the weights of a function with these slopes (N,) at the entry scores."""
+    """Add to `into` (T, D) the gradient in the weights of a function with these slopes (N,) in the entry scores."""
     x = wide_rows(batch.x, into.dtype)
     if not per_topic:
         if batch.index is not None:
@@ -37,7 +38,7 @@ def add_gradient(batch: Batch, slopes: Tensor, into: Tensor, per_topic: bool) ->
     lists = list_ids(batch.offsets, len(slopes))
     if batch.index is not None:
         spread = slopes.new_zeros(len(x), batch.num_lists)
-        spread.index_put_((batch.index, lists), slopes, accumulate=True)  # a document may stand in a list twice
+        spread.index_put_((batch.index, lists), slopes, accumulate=True)  # a document may occur twice in a list
         into[batch.query] += (x.T @ spread).T
     elif isinstance(x, SparseRows):
         rows = x.row_ids()
@@ -46,22 +47,22 @@ def add_gradient(batch: Batch, slopes: Tensor, into: Tensor, per_topic: bool) ->
         into.index_add_(0, batch.query[lists], x * slopes[:, None])
 
 
-def restrict(batches: list[Batch], features: Tensor) -> list[Batch]:
-    """The batches with these features only; a corpus that they share stays shared."""
-    made: dict[int, Any] = {}
-    for batch in batches:
-        if id(batch.x) not in made:
-            made[id(batch.x)] = take_columns(batch.x, features)
-    return [batch._replace(x=made[id(batch.x)]) for batch in batches]
+def take_features(lists: TrainingLists, features: Tensor) -> TrainingLists:
+    """The lists with only these features; a shared corpus stays shared."""
+    if lists.corpus is None:
+        return lists.changed(lambda batch: batch._replace(x=take_columns(batch.x, features)))
+    corpus = take_columns(lists.corpus, features)
+    return lists.changed(lambda batch: batch._replace(x=corpus))
 
 
 def take_columns(x: Tensor | SparseRows, features: Tensor) -> Any:
+    """The rows with only these features."""
     if not isinstance(x, SparseRows):
         return x[:, features]
     place = torch.full((x.num_features,), -1, device=x.device, dtype=x.columns.dtype)
     place[features] = torch.arange(len(features), device=x.device, dtype=x.columns.dtype)
     values, columns, lengths = [x.values[:0]], [x.columns[:0]], [x.row_offsets[:0]]
-    for _, block in x.blocks():  # what is left is small: so is what is held beside it
+    for _, block in x.blocks():  # little memory beside what is kept
         found = place[block.columns]
         inside = found >= 0
         values.append(block.values[inside])
@@ -82,13 +83,13 @@ def column_extremes(x: Tensor | SparseRows) -> Tensor:
     found = torch.full((2, x.num_features), -torch.inf, dtype=torch.float64, device=x.device)
     counts = torch.zeros(x.num_features, dtype=torch.int64, device=x.device)
     for _, block in x.blocks():
-        columns = block.transposed()  # adds up what stands twice in a row
+        columns = block.transposed()  # adds up repeated columns of a row
         counts += columns.row_offsets.diff()
         ends = torch.stack((-columns.values, columns.values)).double()
         found.scatter_reduce_(1, columns.row_ids().expand(2, -1), ends, "amax")
-    return torch.where(counts == len(x), found, found.clamp(min=0))  # where values are absent they are 0
+    return torch.where(counts == len(x), found, found.clamp(min=0))  # absent values are 0
 
 
 def wide_rows(x: Tensor | SparseRows, dtype: torch.dtype) -> Any:
-    """Dense rows in this dtype; sparse ones take that of what they are multiplied by."""
+    """Dense rows in this dtype; sparse rows take the dtype of what they are multiplied by."""
     return x if isinstance(x, SparseRows) else x.to(dtype)

@@ -1,0 +1,1 @@
+"""Local metrics of L-GMML: closed form, the lists they are learned from, sampled WARP."""

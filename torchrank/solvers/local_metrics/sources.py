@@ -1,4 +1,4 @@
-"""From which training lists and documents local metrics and their anchors are made."""
+"""Which training lists and documents local metrics and their anchors are learned from."""
 
 import warnings
 from typing import Any, NamedTuple
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from torchrank.data.batch import Batch, entries_of
+from torchrank.errors import DataError, DataWarning
 from torchrank.functional.ragged import (
     list_ids,
     per_entry,
@@ -14,12 +15,13 @@ from torchrank.functional.ragged import (
     segment_max,
     segment_min,
     segment_sum,
+    subsample,
     to_offsets,
 )
 
 
 class ListTable(NamedTuple):
-    """What the draws need to know of every training list, on the host."""
+    """What the draws need to know about every training list, on the host."""
 
     highs: Tensor  # (Q,) number of high documents
     top: Tensor  # (Q,) largest label
@@ -27,8 +29,10 @@ class ListTable(NamedTuple):
 
 
 def high_and_low(labels: Tensor, offsets: Tensor, high: str) -> tuple[Tensor, Tensor]:
-    """Masks (N,) of the high and the low documents of each list. Low: the smallest label of the list. High, and never
-    low: with `half` the labels from max(1, ceil(top / 2)) on, with `max` the top label, with `positive` all above 0.
+    """Masks (N,) of the high and the low documents of each list.
+
+    Low documents have the smallest label of the list. High documents are never low and have a label of at least
+    max(1, ceil(top / 2)) (`half`), the top label (`max`), or any label above 0 (`positive`).
 
     >>> high_and_low(torch.tensor([0., 1., 4.]), torch.tensor([0, 3]), "half")
     (tensor([False, False,  True]), tensor([ True, False, False]))
@@ -42,7 +46,7 @@ def high_and_low(labels: Tensor, offsets: Tensor, high: str) -> tuple[Tensor, Te
 
 
 def add_table(batch: Batch, table: Tensor, high: str) -> None:
-    """Write the rows (highs, top, tops) of these lists into `table (Q, 3)`."""
+    """Write the rows (highs, top, tops) of the lists of a batch into `table (Q, 3)`."""
     if len(batch.labels):
         top = segment_max(batch.labels, batch.offsets)
         at_top = batch.labels == per_entry(top, batch.offsets, len(batch.labels))
@@ -60,26 +64,30 @@ def draw_sources(
     generator: torch.Generator,
     classes: Tensor | None = None,
 ) -> Tensor:
-    """Training lists (M, `lists`) of every metric: none is drawn again before all were, then they are shuffled anew.
+    """Training lists (M, `lists`) of every metric: all are drawn once before they are shuffled and drawn again.
 
-    A list can be drawn when it has two high documents at least; `lists=None` takes every list with one. Where queries
-    have classes every class comes once before one comes again: queries of a class have the same relevant documents.
+    A list can be drawn when it has at least two high documents; `lists=None` takes every list that has one. Where
+    queries have classes, every class comes once before any comes again, because the queries of a class have the same
+    relevant documents.
 
     >>> draw_sources(torch.tensor([2, 1, 5, 0]), 2, 1, torch.Generator().manual_seed(0)).sort(0).values.tolist()
     [[0], [2]]
     """
     usable = (highs >= (1 if lists is None else 2)).nonzero().flatten()
     if len(usable) == 0:
-        raise ValueError(
-            f"none of the {len(highs)} training lists has two high documents beside a lower one, so no metric can be "
-            "learned: check the labels, or try high=positive"
+        wanted = "one high document" if lists is None else "two high documents"
+        raise DataError(
+            f"none of the {len(highs)} training lists has {wanted} and a lower one, so no metric can be learned: check "
+            "the labels, or try high=positive"
         )
     if lists is None:
         return usable.repeat(metrics, 1)
     count = min(lists, len(usable))
     if metrics > 1 and count == len(usable) and count > 1:
         warnings.warn(
-            f"every metric is made of the same {count} lists: lower queries_per_metric (now {lists})", stacklevel=2
+            f"every metric is learned from the same {count} lists: lower queries_per_metric (now {lists})",
+            DataWarning,
+            stacklevel=2,
         )
     rows: list[list[int]] = []
     deck: list[int] = []
@@ -95,6 +103,7 @@ def draw_sources(
 
 
 def _shuffled(usable: Tensor, generator: torch.Generator, classes: Tensor | None) -> list[int]:
+    """The usable lists in random order, in which classes take turns."""
     deck = usable[torch.randperm(len(usable), generator=generator)]
     if classes is None:
         return deck.tolist()
@@ -105,24 +114,25 @@ def _shuffled(usable: Tensor, generator: torch.Generator, classes: Tensor | None
 
 
 def draw_candidates(table: ListTable, sources: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Documents that may become the anchor of each metric: those with the largest label among its lists, as lists
-    (M, C), -1 where there are fewer, and numbers (M, C) among the list's documents of that label.
+    """Documents that may become the anchor of each metric: those with the largest label among its lists.
 
-    Of more than `count` documents a seeded choice is kept, in their order.
+    They are given by their lists (M, C), -1 where there are fewer, and by their numbers (M, C) among the documents of
+    the list that have that label. If there are more than `count`, a random choice is kept, in their order.
     """
     lists, numbers = torch.full((2, len(sources), count), -1)
     for metric, row in enumerate(sources):
         best = row[table.top[row] == table.top[row].max()]
         tops = table.tops[best].long()
         number = positions_within(to_offsets(tops), int(tops.sum()))
-        kept = torch.randperm(len(number), generator=generator)[:count].sort().values
+        kept = subsample(len(number), count, generator)
         lists[metric, : len(kept)] = best.repeat_interleave(tops)[kept]
         numbers[metric, : len(kept)] = number[kept]
     return lists, numbers
 
 
 def found_in(batch: Batch, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Which of the training lists `positions (M, C)` are in this batch: list of the batch, row and column, `(U,)`."""
+    """Where the training lists `positions (M, C)` are in this batch: list of the batch, row and column `(U,)` of each
+    that is."""
     if batch.num_lists == 0:
         none = torch.zeros(0, dtype=torch.int64, device=batch.device)
         return none, none, none
@@ -133,7 +143,7 @@ def found_in(batch: Batch, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def take_lists(batch: Batch, lists: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows in float64, labels and offsets of these lists of a batch, one after another."""
+    """Rows in float64, labels and offsets of these lists of a batch, in this order."""
     entries, offsets = entries_of(batch.offsets, lists)
     return own_rows(batch, entries), batch.labels[entries], offsets
 

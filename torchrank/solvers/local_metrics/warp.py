@@ -24,16 +24,14 @@ def sampled_warp(
     margin: float = 0.1,
     negatives: str = "lower",
     nonneg: bool = True,
-    exact_rank: bool = False,
-    capped: bool = True,
 ) -> Tensor:
     """Weights after a step of size `lr (S,)` on each list of `steps (S,)` in turn; the scores are features @ weights.
 
     `weights` are `(M,)`, shared by all lists, or `(Q, M)`, a row for each list. A step draws a positive p and then
-    negatives until one, n, violates the margin; the number of draws estimates the rank k that p would pay for, and the
-    weights move by -lr L(k) (features of n - features of p), then to 0 where they are below it (`nonneg`). No violator
-    within as many draws as there are negatives (`capped`): no move. With `exact_rank` k is the number of violators, and
-    without the cap the expected move is then -lr times the gradient of `warp_loss`; the estimate and the cap make it
+    negatives until one of them, n, violates the margin. The number of draws estimates the rank k that p pays for, and
+    the weights move by -lr L(k) (features of n - features of p); with `nonneg`, negative weights are then set to 0. If
+    no violator is found in as many draws as there are negatives, nothing moves. If k were the number of violators, and
+    without that cap, the expected move would be -lr times the gradient of `warp_loss`; the estimate and the cap make it
     1.2 to 1.8 times as long.
 
     >>> features, labels, offsets = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]), torch.tensor([0, 2])
@@ -55,7 +53,7 @@ def sampled_warp(
         rows, others = features[step.start : step.end], places[step.first : step.last]
         scores = rows @ own.to(rows.dtype)
         violators = others[margin + scores[others] > scores[step.positive]]
-        if rank := _paid_rank(len(violators), step, exact_rank, capped):
+        if rank := _paid_rank(len(violators), step):
             negative = violators[int(step.choice * len(violators))]
             own.sub_(rows[negative] - rows[step.positive], alpha=step.lr * pay[rank])
             if nonneg:
@@ -71,20 +69,20 @@ class _Step(NamedTuple):
     first: int  # places[first:last] are those of its negatives
     last: int
     lr: float
-    patience: float  # two uniform numbers: how long to draw, which violator to take
-    choice: float
+    patience: float  # uniform in [0, 1): decides after how many draws a violator is found
+    choice: float  # uniform in [0, 1): decides which violator it is
 
 
 def _plan(
     labels: Tensor, offsets: Tensor, steps: Tensor, lr: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Iterator[_Step]]:
-    """Places of the entries in their lists, by descending label in each, and what is known of the steps before they are
-    made. Steps on lists in which nothing has a negative are left out."""
+    """The places of the entries in their lists, sorted by descending label in each list, and all that is known about
+    the steps before they are made. Steps on lists in which no entry has a negative are left out."""
     device = labels.device
     uniform = torch.rand(len(steps), 3, dtype=torch.float64, device=generator.device, generator=generator)
     order, partners, first = partner_blocks(labels, offsets)
     places = positions_within(offsets, len(labels))[order]
-    positives = segment_sum((partners > 0).long(), offsets)  # the first so many of the list in this order
+    positives = segment_sum((partners > 0).long(), offsets)  # in this order they come first in their list
     drawable = positives[steps.to(device)] > 0
     steps, lr, uniform = steps.to(device)[drawable], lr.to(device)[drawable], uniform.to(device)[drawable]
     slot = offsets[steps] + (uniform[:, 0] * positives[steps]).long()
@@ -93,16 +91,14 @@ def _plan(
     return places, map(_Step._make, rows)
 
 
-def _paid_rank(found: int, step: _Step, exact_rank: bool, capped: bool) -> int:
-    """Rank to pay for when `found` of the negatives violate the margin; 0 if none is drawn.
+def _paid_rank(found: int, step: _Step) -> int:
+    """The rank to pay for when `found` of the negatives violate the margin; 0 if none of them is drawn.
 
-    The number of draws with replacement until the first violator is geometric, and which violator it is does not depend
-    on that number: so neither needs a loop.
+    The number of draws with replacement until the first violator is geometric, and which violator that is does not
+    depend on the number, so neither needs a loop.
     """
     total = step.last - step.first
     if found == 0:
         return 0
     draws = 1 if found == total else 1 + int(math.log1p(-step.patience) / math.log1p(-found / total))
-    if capped and draws > total:
-        return 0
-    return found if exact_rank else max(1, total // draws)
+    return 0 if draws > total else max(1, total // draws)

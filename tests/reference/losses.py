@@ -1,0 +1,158 @@
+"""Losses typed again, plainly: one list at a time, loops over pairs; 0 where a list has one distinct label.
+
+The second opinion against which `torchrank.functional` is compared, as in tests/reference/measures.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from tests.reference.measures import List, blocks, dcg, ideal_dcg, ordered_pairs, stable_order
+
+
+def softplus(value: float) -> float:
+    """log(1 + exp(value)) without overflow."""
+    return max(value, 0.0) + math.log1p(math.exp(-abs(value)))
+
+
+def log_softmax(values: List) -> list[float]:
+    top = max(values)
+    log_total = math.log(math.fsum(math.exp(v - top) for v in values))
+    return [v - top - log_total for v in values]
+
+
+def listnet_loss(scores, labels) -> float:
+    if len(set(labels)) < 2:
+        return 0.0
+    target = [math.exp(v) for v in log_softmax(labels)]
+    return -math.fsum(p * v for p, v in zip(target, log_softmax(scores), strict=True))
+
+
+def listnet_gradient(scores, labels) -> np.ndarray:
+    """softmax(scores) - softmax(labels)."""
+    if len(set(labels)) < 2:
+        return np.zeros(len(scores))
+    return np.exp(log_softmax(scores)) - np.exp(log_softmax(labels))
+
+
+def ranknet_loss(scores, labels) -> float:
+    return math.fsum(softplus(scores[j] - scores[i]) for i, j in ordered_pairs(labels))
+
+
+def swap_weights(scores, labels, *, k=None) -> dict[tuple[int, int], float]:
+    """|change of NDCG@k| when the two entries of a pair exchange their places: by exchanging them."""
+    order, ideal = stable_order(scores), ideal_dcg(labels, k)
+    before = dcg([labels[i] for i in order], k)
+    weights = {}
+    for i, j in ordered_pairs(labels):
+        swapped = [j if entry == i else i if entry == j else entry for entry in order]
+        weights[i, j] = abs(dcg([labels[entry] for entry in swapped], k) - before) / ideal if ideal > 0 else 0.0
+    return weights
+
+
+def lambdarank_loss(scores, labels, *, k=None, weights=None) -> float:
+    """`weights` hold the order fixed while finite differences move the scores."""
+    weights = swap_weights(scores, labels, k=k) if weights is None else weights
+    return math.fsum(weight * softplus(scores[j] - scores[i]) for (i, j), weight in weights.items())
+
+
+# --- WARP (Su, King & Lyu 2017) ---
+
+
+def rank_weight(k: int) -> float:
+    """L(k) = sum over i <= k of 1/log2(i + 1), eq. 16."""
+    return math.fsum(1.0 / math.log2(i + 1) for i in range(1, k + 1))
+
+
+def negatives_of(label: float, labels, negatives: str) -> list[int]:
+    """Places of the less relevant documents: all of them, or those of label 0."""
+    return [j for j, other in enumerate(labels) if other < label and (negatives == "lower" or other == 0)]
+
+
+def warp_terms(scores, labels, margin=0.1, negatives="lower") -> list[tuple[int, list[int], float]]:
+    """(i, its violators V, L(|V|) / |V|) for every entry i that has a negative."""
+    terms = []
+    for i, label in enumerate(labels):
+        below = negatives_of(label, labels, negatives)
+        if below:
+            found = [j for j in below if margin + scores[j] > scores[i]]
+            terms.append((i, found, rank_weight(len(found)) / max(len(found), 1)))
+    return terms
+
+
+def warp_loss(scores, labels, margin=0.1, negatives="lower") -> float:
+    """Eq. 17: the mean over i of its weight times the sum over V of margin - s_i + s_j."""
+    terms = warp_terms(scores, labels, margin, negatives)
+    total = math.fsum(weight * (margin - scores[i] + scores[j]) for i, found, weight in terms for j in found)
+    return total / max(len(terms), 1)
+
+
+def warp_gradient(scores, labels, margin=0.1, negatives="lower") -> np.ndarray:
+    """The weights are constants, so every violator adds its weight to itself and takes it from i."""
+    result, terms = np.zeros(len(scores)), warp_terms(scores, labels, margin, negatives)
+    for i, found, weight in terms:
+        result[i] -= weight * len(found) / len(terms)
+        result[found] += weight / len(terms)
+    return result
+
+
+def exact_warp(scores, labels) -> float:
+    """Eq. 14-15: the mean of L(number of less relevant documents that score as high or higher)."""
+    found = []
+    for i, label in enumerate(labels):
+        below = negatives_of(label, labels, "lower")
+        if below:
+            found.append(rank_weight(sum(scores[j] >= scores[i] for j in below)))
+    return math.fsum(found) / len(found) if found else 0.0
+
+
+# --- domination (Stevens 2010) ---
+
+Delta = Callable[[int, int], float]
+
+
+def no_margin(i: int, j: int) -> float:
+    return 0.0
+
+
+def domination_terms(scores, labels, delta: Delta) -> dict[int, dict[int, np.longdouble]]:
+    """{i: {j: f_j - f_i + delta(i, j) for the j with smaller label}} for the i that have such a j."""
+    s = [np.longdouble(score) for score in scores]
+    terms: dict[int, dict[int, np.longdouble]] = {}
+    for i, j in ordered_pairs(labels):
+        terms.setdefault(i, {})[j] = s[j] - s[i] + np.longdouble(delta(i, j))
+    return terms
+
+
+def domination_loss(scores, labels, delta: Delta = no_margin) -> float:
+    """Sum over i of log(1 + sum of exp(f_j - f_i + delta(i, j)) over the j with smaller label), pair by pair."""
+    total = np.longdouble(0)
+    for terms in domination_terms(scores, labels, delta).values():
+        top = max(0, *terms.values())
+        total += top + np.log(np.exp(-top) + sum(np.exp(term - top) for term in terms.values()))
+    return float(total)
+
+
+def domination_gradient(scores, labels, delta: Delta = no_margin) -> np.ndarray:
+    """The share of j in the sum of i goes up at j and down at i."""
+    result = np.zeros(len(scores), dtype=np.longdouble)
+    for i, terms in domination_terms(scores, labels, delta).items():
+        top = max(0, *terms.values())
+        whole = np.exp(-top) + sum(np.exp(term - top) for term in terms.values())
+        for j, term in terms.items():
+            share = np.exp(term - top) / whole
+            result[j] += share
+            result[i] -= share
+    return result.astype(float)
+
+
+def gradients(function: Callable[..., np.ndarray], scores, labels, offsets, **options) -> np.ndarray:
+    """`function` of every list of a flat batch, one list after another (N,)."""
+    found: Iterable[np.ndarray] = (
+        function([float(s) for s in scores[block]], [float(y) for y in labels[block]], **options)
+        for block in blocks(offsets)
+    )
+    return np.concatenate([np.zeros(0), *found])

@@ -1,0 +1,102 @@
+"""Named errors and warnings, so that callers can catch or filter them.
+
+Every error is a `ValueError`, every warning a `UserWarning`.
+
+Example:
+    >>> import warnings, torchrank
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", torchrank.NumericalWarning)
+    ...     # a fit here stops at the first numerical problem
+"""
+
+import math
+import operator
+from collections.abc import Callable, Iterable
+from numbers import Integral, Real
+from typing import Any, cast
+
+
+class DataError(ValueError):
+    """The data cannot be used: a file, a row, a label, or lists that do not fit together.
+
+    The message says what is wrong, where, and what to do.
+    """
+
+
+class CheckpointError(ValueError):
+    """The file is not a checkpoint of torchrank, or it does not fit the ranker or its data."""
+
+
+class NotFittedError(ValueError, AttributeError):
+    """A ranker, transform or estimator is used before it was fitted."""
+
+
+class NotPositiveDefinite(ValueError):
+    """A matrix that must be positive definite is singular or indefinite."""
+
+
+class DataWarning(UserWarning):
+    """Something about the data that the user should know."""
+
+
+class NumericalWarning(UserWarning):
+    """A computation lost digits, or needed help such as a larger ridge."""
+
+
+class ConvergenceWarning(UserWarning):
+    """A fit ended before it reached its certificate."""
+
+
+def check_choice(choices: Iterable[object], **options: object) -> None:
+    """Refuse options that are none of the choices.
+
+    Example:
+        >>> check_choice(("stable", "average"), ties="first")
+        Traceback (most recent call last):
+        ValueError: unknown ties='first': choose one of stable, average
+    """
+    known = list(choices)
+    for name, value in options.items():
+        if value not in known:
+            raise ValueError(f"unknown {name}={value!r}: choose one of {', '.join(map(str, known))}")
+
+
+def check_number(wanted: str, **options: object) -> None:
+    """Refuse options that are not finite numbers in a range, which is written as it is told. None passes: not given.
+
+    Example:
+        >>> check_number("> 0 and <= 1", stabilise=0.3, eps=None)
+        >>> check_number("> 0 and <= 1", stabilise=2)
+        Traceback (most recent call last):
+        ValueError: stabilise must be > 0 and <= 1, got 2
+    """
+    _check("a number", Real, wanted, options)
+
+
+def check_integer(wanted: str, **options: object) -> None:
+    """Refuse options that are not integers in a range, which is written as it is told. None passes: not given.
+
+    Example:
+        >>> check_integer(">= 1", rounds=2.5)
+        Traceback (most recent call last):
+        ValueError: rounds must be an integer >= 1, got 2.5
+    """
+    _check("an integer", Integral, wanted, options)
+
+
+def _check(what: str, kind: type, wanted: str, options: dict[str, object]) -> None:
+    bounds = [each.split() for each in wanted.split(" and ")]
+    for name, value in options.items():
+        given = value is not None
+        if given and (not isinstance(value, kind) or isinstance(value, bool) or not math.isfinite(cast(float, value))):
+            raise ValueError(f"{name} must be {what} {wanted}, got {value!r}")
+        if given and not all(COMPARED[sign](value, float(limit)) for sign, limit in bounds):
+            raise ValueError(f"{name} must be {wanted}, got {value!r}")
+
+
+COMPARED: dict[str, Callable[[Any, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}

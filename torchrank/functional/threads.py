@@ -1,0 +1,31 @@
+"""Pieces of work that run side by side on the CPU, one thread each."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
+
+
+def side_by_side(function: Callable[[Piece], Result], pieces: list[Piece], device: torch.device) -> list[Result]:
+    """`function` of each piece; on the CPU as many pieces run at a time as torch has threads, each on one thread.
+
+    LAPACK works on one small matrix after the other and gains next to nothing from several threads per matrix.
+    """
+    threads, inference = torch.get_num_threads(), torch.is_inference_mode_enabled()
+    if device.type != "cpu" or min(threads, len(pieces)) < 2:
+        return [function(piece) for piece in pieces]
+
+    def alone(piece: Piece) -> Result:
+        torch.set_num_threads(1)  # of this thread, like the two modes
+        with torch.inference_mode(inference), torch.no_grad():
+            return function(piece)
+
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(alone, pieces))
+    finally:
+        torch.set_num_threads(threads)  # threads started later inherit the number that was set last
