@@ -5,6 +5,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from torchrank import __version__
 
@@ -102,7 +103,7 @@ def _neighbours(options: argparse.Namespace) -> None:
     print(f"{document['runs']} runs read; wrote table.md and table.json to {options.folder}")
 
 
-def _show(pages: list) -> None:
+def _show(pages: list[Any]) -> None:
     from rich.console import Console
 
     from torchrank.report.tables import show

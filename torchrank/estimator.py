@@ -16,6 +16,7 @@ from torchrank.data.sets import RankingSet
 from torchrank.data.transforms import one_list
 from torchrank.errors import DataError
 from torchrank.functional.neighbours import majority
+from torchrank.rankers.metric import DistanceRanker
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
@@ -28,7 +29,7 @@ MODELS = {"mlr": "MLR", "rmlr": "RMLR", "lowrank_mlr": "LowRankMLR", "metric_bas
 CHUNK_NUMBERS = 2**22  # distances held at once
 
 
-class MetricEstimator(ClassifierMixin, TransformerMixin, BaseEstimator):
+class MetricEstimator(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Learns a metric from classes, as an estimator of scikit-learn.
 
     `transform` maps points to a space whose squared Euclidean distances are those of the metric. `predict` lets the
@@ -92,9 +93,9 @@ class MetricEstimator(ClassifierMixin, TransformerMixin, BaseEstimator):
         self._images = self._embed(x - centre)
         return self
 
-    def _fitted(self, x: Tensor, codes: Tensor, names: np.ndarray) -> Any:
+    def _fitted(self, x: Tensor, codes: Tensor, names: np.ndarray) -> DistanceRanker:
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in self.options.items()}
-        ranker = _ranker_class(self.model)(x.shape[1], **{"transform": None, **plain})
+        ranker: DistanceRanker = _ranker_class(self.model)(x.shape[1], **{"transform": None, **plain})
         relevance = SameClass(codes, codes, tuple(str(name) for name in names), own=torch.arange(len(x)))
         return ranker.fit(RankingSet(x, relevance, queries=x, name="train"), epochs=ranker.rounds or int(self.epochs))
 
@@ -118,7 +119,7 @@ class MetricEstimator(ClassifierMixin, TransformerMixin, BaseEstimator):
         if points.dim() != 3 or points.shape[1:] != (2, self.n_features_in_):
             raise DataError(f"expected pairs (n, 2, {self.n_features_in_}), got {tuple(points.shape)}")
         first, second = (self._embed(side - self._centre) for side in points.unbind(1))
-        return torch.linalg.vector_norm(first - second, dim=1).numpy()
+        return np.asarray(torch.linalg.vector_norm(first - second, dim=1).numpy())
 
     def pair_score(self, pairs: Any) -> np.ndarray:
         """Similarities (n,) of the points of each pair (n, 2, D): minus their distances."""
@@ -145,7 +146,7 @@ class MetricEstimator(ClassifierMixin, TransformerMixin, BaseEstimator):
     def predict(self, X: Any) -> np.ndarray:
         """Classes (n,) for which the nearest training points vote."""
         found = [majority(votes, torch.ones_like(votes, dtype=torch.bool)) for votes in self._votes(X)]
-        return self.classes_[torch.cat(found).numpy()]
+        return np.asarray(self.classes_[torch.cat(found).numpy()])
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Shares of the votes for each class (n, classes), in the order of `classes_`."""
@@ -169,7 +170,7 @@ class MetricEstimator(ClassifierMixin, TransformerMixin, BaseEstimator):
         return torch.from_numpy(validate_data(self, X, dtype=np.float64, reset=False))
 
     def _embed(self, x: Tensor) -> Tensor:
-        rows = self.ranker_.transform(x, one_list(x))
+        rows: Tensor = self.ranker_.transform(x, one_list(x))
         return rows.double() @ self.ranker_.components.detach().double().T
 
 

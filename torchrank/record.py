@@ -110,11 +110,11 @@ def _certificate(certificate: Any) -> dict[str, Any]:
     return {**known, "proved": certificate.proved, "text": str(certificate)}
 
 
-def write_results(folder: Path, results: dict[str, Any], measured: dict[str, Any], query_ids: Sequence | None) -> None:
+def write_results(folder: Path, results: dict[str, Any], measured: dict[str, Any], ids: Sequence[Any] | None) -> None:
     """Write the values per query first, so that a `results.json` always has them."""
     if results["per_query"] is not None:
         count = results["num_lists"]["test"]
-        columns = {"query": np.asarray(range(count) if query_ids is None else query_ids).astype(str)}
+        columns = {"query": np.asarray(range(count) if ids is None else ids).astype(str)}
         for name, part in measured["test"].items():
             columns |= {f"{name}/{measure}": values.numpy() for measure, values in part["per_query"].items()}
         write_atomically(folder / PER_QUERY, lambda file: np.savez(file, **columns))  # type: ignore[arg-type]
@@ -191,7 +191,7 @@ class Run:
     findings: dict[str, Any] = field(default_factory=dict)  # what else the fit reported
     steps: int | None = None  # of the optimizer, or rounds of a ranker that learns by rounds
 
-    def queries(self, convention: str, measure: str) -> tuple[NDArray, NDArray[np.float64]]:
+    def queries(self, convention: str, measure: str) -> tuple[NDArray[np.str_], NDArray[np.float64]]:
         """Query ids `(Q,)` and the test measure of each query `(Q,)`; nan: left out."""
         path, key = self.folder / self.per_query, f"{convention}/{measure}"
         try:
@@ -216,7 +216,7 @@ def read_runs(folder: str | Path) -> list[Run]:
     if not Path(folder).is_dir():
         raise ValueError(f"folder not found: {folder}")
     runs = [read_run(path) for path in sorted(Path(folder).rglob(RESULTS))]
-    seen: dict[tuple, Run] = {}
+    seen: dict[tuple[Any, ...], Run] = {}
     for run in runs:
         key = (run.name, run.data, run.fold, run.seed, json.dumps(run.settings, sort_keys=True))
         if key in seen:

@@ -15,10 +15,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from hydra.types import RunMode
 from hydra.utils import instantiate
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf
 from pytorch_lightning import Trainer, seed_everything
 from pytorch_lightning.callbacks import EarlyStopping
-from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from torchrank.data.datamodule import RankingDataModule
 from torchrank.errors import DataError
@@ -51,7 +52,8 @@ def main(config: DictConfig) -> float | None:
     for noise in NOISE:
         warnings.filterwarnings("ignore", noise)
     folder = Path(HydraConfig.get().runtime.output_dir)
-    return with_short_errors(config, folder)["selection"]["value"]
+    value: float | None = with_short_errors(config, folder)["selection"]["value"]
+    return value
 
 
 def with_short_errors(config: DictConfig, folder: Path) -> dict[str, Any]:
@@ -136,7 +138,7 @@ def fit_and_test(config: DictConfig, trainer: Trainer, evaluation: RankingEvalua
 
 def read_data(config: DictConfig) -> RankingDataModule:
     """The data of a run, with validation lists."""
-    data = instantiate(config.data, _convert_="all")
+    data: RankingDataModule = instantiate(config.data, _convert_="all")
     data.setup()
     if "val" not in data.sets:
         raise DataError("a run selects by validation, but this data has no val lists: hold out some queries.")

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from torchrank.data.cache_files import DamagedError, check_set, is_fresh, load_set, read_all, save_set, state
+from torchrank.data.cache_files import DamagedError, Plain, check_set, is_fresh, load_set, read_all, save_set, state
 from torchrank.data.sets import RankingSet
 from torchrank.errors import DataError, DataWarning
 from torchrank.files import write_atomically
@@ -47,7 +47,7 @@ BROKEN = (
 def cached(
     path: str | Path,
     read: Callable[..., RankingSet],
-    options: dict,
+    options: Plain,
     *,
     sides: Sequence[Path] = (),
     cache_dir: str | Path | None = None,
@@ -107,7 +107,7 @@ def cached(
 # ---- the sources of a cache ----------------------------------------------------------------------------------------
 
 
-def _key(read: Callable, options: dict) -> str:
+def _key(read: Callable[..., RankingSet], options: Plain) -> str:
     name = getattr(read, "__qualname__", type(read).__qualname__)  # a partial has no name of its own
     text = json.dumps([VERSION, read.__module__, name, options], sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -168,23 +168,23 @@ def _load(folder: Path, sources: list[Path]) -> tuple[RankingSet, list[str]]:
     return lists, manifest["notes"]
 
 
-def _read_manifest(path: Path) -> dict:
+def _read_manifest(path: Path) -> Plain:
     manifest = json.loads(path.read_text())
     if not isinstance(manifest, dict) or manifest.pop("checksum", None) != _checksum(manifest):
         raise DamagedError("its manifest is damaged")
     return manifest
 
 
-def _write_manifest(path: Path, manifest: dict) -> None:
+def _write_manifest(path: Path, manifest: Plain) -> None:
     content = json.dumps({**manifest, "checksum": _checksum(manifest)}, indent=1).encode()
     write_atomically(path, lambda file: file.write(content))
 
 
-def _checksum(manifest: dict) -> str:
+def _checksum(manifest: Plain) -> str:
     return hashlib.blake2b(json.dumps(manifest, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def _check_source(known: dict, sources: list[Path]) -> dict:
+def _check_source(known: Plain, sources: list[Path]) -> Plain:
     """What is known about the sources, with their new states if they were only copied or touched."""
     states = [state(source) for source in sources]
     fresh = any(is_fresh(found, known["checked"], FRESH) for found in states)
@@ -196,7 +196,7 @@ def _check_source(known: dict, sources: list[Path]) -> dict:
     return {"digest": known["digest"], "states": states, "checked": now}
 
 
-def _write(folder: Path, sources: list[Path], lists: RankingSet, source: dict, notes: list[str]) -> RankingSet:
+def _write(folder: Path, sources: list[Path], lists: RankingSet, source: Plain, notes: list[str]) -> RankingSet:
     """Write to a temporary name and rename; if another process was first, its cache is opened instead."""
     _check_writable(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)

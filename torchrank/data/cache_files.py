@@ -6,6 +6,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
 from torchrank.data.strings import Strings
 
+Plain = dict[str, Any]  # of plain values, which JSON can hold
 SMALL = 1 << 20  # bytes of a file whose checksum is verified whenever it is opened
 TICK = 50 * 10**6  # ns: two changes of a file that are closer may have the same time
 
@@ -57,7 +59,7 @@ def checksum(path: Path) -> int:
     return value
 
 
-def save_set(folder: Path, lists: RankingSet) -> dict:
+def save_set(folder: Path, lists: RankingSet) -> Plain:
     """Write the arrays of a set; returns their description, which `load_set` takes."""
     files = {}
     for name, array in _arrays(lists).items():
@@ -67,7 +69,7 @@ def save_set(folder: Path, lists: RankingSet) -> dict:
     return {"files": files, "name": lists.name, "num_features": lists.num_features, "num_grades": lists.num_grades}
 
 
-def check_set(folder: Path, description: dict) -> dict:
+def check_set(folder: Path, description: Plain) -> Plain:
     """The description, with new states of files that were only copied or touched; raises `DamagedError` otherwise."""
     files = {
         name: {**known, **_check_again(folder / f"{name}.npy", known)} for name, known in description["files"].items()
@@ -75,12 +77,12 @@ def check_set(folder: Path, description: dict) -> dict:
     return {**description, "files": files}
 
 
-def _check(path: Path) -> dict:
+def _check(path: Path) -> Plain:
     before = state(path)
     return {"state": before, "checksum": checksum(path), "checked": time.time_ns()}
 
 
-def _check_again(path: Path, known: dict) -> dict:
+def _check_again(path: Path, known: Plain) -> Plain:
     """What is new about a file. A large file whose state is the known one is trusted without reading it."""
     found = state(path)
     trusted = found == known["state"] and not is_fresh(found, known["checked"], TICK)
@@ -108,7 +110,7 @@ def _arrays(lists: RankingSet) -> dict[str, np.ndarray]:
     return arrays
 
 
-def load_set(folder: Path, description: dict) -> RankingSet:
+def load_set(folder: Path, description: Plain) -> RankingSet:
     """The set, its arrays mapped copy-on-write: pages are read when they are used, and the files never change."""
     arrays = {name: _load(folder / f"{name}.npy", known) for name, known in description["files"].items()}
 
@@ -132,8 +134,8 @@ def load_set(folder: Path, description: dict) -> RankingSet:
     )
 
 
-def _load(path: Path, known: dict) -> np.ndarray:
-    array = np.load(path, mmap_mode="c", allow_pickle=False)
+def _load(path: Path, known: Plain) -> np.ndarray:
+    array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
     if list(array.shape) != known["shape"] or str(array.dtype) != known["dtype"]:
         raise DamagedError(
             f"{path.name} is damaged: it holds {array.dtype} {array.shape}, expected {known['dtype']} {known['shape']}"

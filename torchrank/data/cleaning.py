@@ -105,7 +105,8 @@ def row_keys(x: torch.Tensor | SparseRows) -> np.ndarray:
         _refuse_nan(values, lambda place: int(np.searchsorted(starts, place, side="right")) - 1)
         sums = np.cumsum(_bits(values) * factors[x.columns.cpu().numpy()], dtype=np.uint64)
         sums = np.concatenate((np.zeros(1, np.uint64), sums))
-        return sums[starts[1:]] - sums[starts[:-1]]  # exact, since integers wrap around
+        found: np.ndarray = sums[starts[1:]] - sums[starts[:-1]]  # exact, since integers wrap around
+        return found
     keys, step = np.empty(len(x), dtype=np.uint64), max(1, ELEMENTS // x.shape[1])
     for start in tqdm(range(0, len(x), step), desc="compare rows", delay=2, leave=False):
         values = x[start : start + step].cpu().numpy()

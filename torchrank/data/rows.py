@@ -154,7 +154,7 @@ def column_squares(rows: Rows) -> Tensor:
     return (rows**2).sum(0)
 
 
-def present(rows: Rows) -> Any:
+def present(rows: Rows) -> Rows:
     """1 where a number is above 0, otherwise 0, in float64."""
     if isinstance(rows, SparseRows):
         return rows.with_values((rows.values > 0).double())

@@ -7,10 +7,12 @@ before a checkpoint is loaded, and none is written beside its tensors.
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+T = TypeVar("T")
 
 
 @torch.no_grad()
@@ -68,13 +70,13 @@ class Derived:
     def __init__(self) -> None:
         self._made: dict[str, tuple[list[_Seen], Any]] = {}
 
-    def __call__(self, name: str, tensors: Sequence[Tensor], make: Callable[[], Any]) -> Any:
+    def __call__(self, name: str, tensors: Sequence[Tensor], make: Callable[[], T]) -> T:
         """What `make` returned when it was last called for this name; it is called again if the tensors changed."""
         seen, made = self._made.get(name, ([], None))
         if len(seen) != len(tensors) or not all(map(_Seen.is_same, seen, tensors)):
-            seen, made = [_Seen(each) for each in tensors], make()
-            self._made[name] = seen, made
-        return made
+            _, made = self._made[name] = [_Seen(each) for each in tensors], make()
+        found: T = made
+        return found
 
     def clear(self) -> None:
         """Forget everything."""

@@ -13,7 +13,7 @@ from torchrank.functional.columns import SAME, by_column, first_largest
 from torchrank.functional.conventions import parse_measure
 from torchrank.functional.measures import average_precision, ndcg
 from torchrank.functional.ragged import per_entry, sort_within, to_offsets
-from torchrank.rankers.core.ranker import Ranker
+from torchrank.rankers.core.ranker import Ranker, TransformOption
 from torchrank.rankers.core.rounds import Round
 from torchrank.solvers.linear.scores import entry_scores
 
@@ -76,7 +76,7 @@ class AdaRank(Ranker):
         tolerance: float = 1e-5,
         patience: int = 10,
         rounds: int = 500,
-        transform: str | dict | list | None = "query_minmax",
+        transform: TransformOption = "query_minmax",
     ):
         super().__init__(num_features, transform, rounds)
         check_choice(("stable", "average"), ties=ties)

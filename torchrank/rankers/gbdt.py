@@ -10,7 +10,7 @@ from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
 from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, NumericalWarning, check_choice
-from torchrank.rankers.core.ranker import Ranker, warn
+from torchrank.rankers.core.ranker import Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Round
 
 OBJECTIVES = ("lambdarank", "rank_xendcg", "regression")  # LambdaMART, its listwise variant, and GBRT of the papers
@@ -56,8 +56,8 @@ class GBDTRanker(Ranker):
         min_leaf: int = 20,
         threads: int = 0,
         seed: int = 0,
-        transform: str | dict | list | None = None,
-        options: dict | None = None,
+        transform: TransformOption = None,
+        options: dict[str, Any] | None = None,
     ):
         check_choice(OBJECTIVES, objective=objective)
         super().__init__(num_features, transform, rounds)
@@ -132,8 +132,8 @@ class GBDTRanker(Ranker):
         if not hasattr(self.kept, "scores") or batch.num_lists == 0 or self.booster is None:
             return self.score(batch)
         key = int(batch.query[0])
-        trees, scores = self.kept.scores.get(key, (0, torch.zeros_like(batch.labels, dtype=torch.float64)))
-        scores = scores + self._predict(batch, first_tree=trees)
+        trees, before = self.kept.scores.get(key, (0, torch.zeros_like(batch.labels, dtype=torch.float64)))
+        scores: Tensor = before + self._predict(batch, first_tree=trees)
         self.kept.scores[key] = (self.booster.current_iteration(), scores)
         return scores
 
@@ -153,7 +153,7 @@ class GBDTRanker(Ranker):
 
 
 def as_text(booster: Any) -> str:
-    return booster.model_to_string(num_iteration=-1)
+    return str(booster.model_to_string(num_iteration=-1))
 
 
 def as_booster(text: str) -> Any:

@@ -8,7 +8,8 @@ from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import NumericalWarning
 from torchrank.functional.losses import listnet_loss
-from torchrank.rankers.core.ranker import warn
+from torchrank.rankers.core.optimizers import Option
+from torchrank.rankers.core.ranker import TransformOption, warn
 from torchrank.rankers.core.rounds import Certificate, Round
 from torchrank.rankers.neural import LinearScorer, NeuralRanker
 from torchrank.solvers.linear.lbfgs import LBFGS, lbfgs_step
@@ -41,12 +42,12 @@ class ListNet(NeuralRanker):
         num_features: int,
         solver: str = "lbfgs",
         l2: float = 1e-4,
-        transform: str | dict | list | None = "standard",
+        transform: TransformOption = "standard",
         rounds: int = 500,
         tolerance: float = 1e-6,
         lr: float = 1e-2,
-        optimizer: str | dict = "Adam",
-        scheduler: str | dict | None = None,
+        optimizer: Option = "Adam",
+        scheduler: Option | None = None,
     ):
         if solver not in ("lbfgs", "gradient"):
             raise ValueError(f"unknown solver={solver!r}: choose lbfgs or gradient")

@@ -14,8 +14,8 @@ from torchrank.data.training import TrainingLists
 from torchrank.errors import check_choice
 from torchrank.functional.kernels import KERNELS
 from torchrank.functional.losses import LOSSES
-from torchrank.rankers.core.optimizers import Optimization
-from torchrank.rankers.core.ranker import Ranker
+from torchrank.rankers.core.optimizers import Optimization, Option
+from torchrank.rankers.core.ranker import Ranker, TransformOption
 
 
 class LinearScorer(nn.Module):
@@ -88,7 +88,7 @@ class LocalMetricScorer(nn.Module):
         return KERNELS[self.kernel](distances / self.log_tau.exp().to(x.dtype), self.beta) * self.weights.to(x.dtype)
 
 
-SCORERS: dict[str, Any] = {"linear": LinearScorer, "mlp": MLPScorer, "local": LocalMetricScorer}
+SCORERS: dict[str, type[nn.Module]] = {"linear": LinearScorer, "mlp": MLPScorer, "local": LocalMetricScorer}
 
 
 class NeuralRanker(Ranker):
@@ -114,13 +114,13 @@ class NeuralRanker(Ranker):
         num_features: int,
         scorer: str = "mlp",
         loss: str = "lambdarank",
-        transform: str | dict | list | None = "standard",
-        scorer_options: dict | None = None,
-        loss_options: dict | None = None,
+        transform: TransformOption = "standard",
+        scorer_options: dict[str, Any] | None = None,
+        loss_options: dict[str, Any] | None = None,
         lr: float = 1e-3,
         weight_decay: float = 0.0,
-        optimizer: str | dict = "Adam",
-        scheduler: str | dict | None = None,
+        optimizer: Option = "Adam",
+        scheduler: Option | None = None,
     ):
         super().__init__(num_features, transform)
         for name, choices, what in ((scorer, SCORERS, "scorer"), (loss, LOSSES, "loss")):
@@ -175,11 +175,11 @@ class LambdaRank(NeuralRanker):
         self,
         num_features: int,
         k: int | None = None,
-        transform: str | dict | list | None = "standard",
+        transform: TransformOption = "standard",
         lr: float = 5e-2,
         weight_decay: float = 0.0,
-        optimizer: str | dict = "Adam",
-        scheduler: str | dict | None = None,
+        optimizer: Option = "Adam",
+        scheduler: Option | None = None,
     ):
         super().__init__(
             num_features,

@@ -9,7 +9,7 @@ from torchrank.data.batch import Batch
 from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import NotFittedError, NumericalWarning, check_choice, check_integer
-from torchrank.rankers.core.ranker import Ranker, warn
+from torchrank.rankers.core.ranker import Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Certificate, Round
 from torchrank.solvers.linear.losses import LOSSES
 from torchrank.solvers.linear.many import join_lists, solve_many_linear
@@ -64,7 +64,7 @@ class QueryKNN(Ranker):
         standardise: bool = True,
         tolerance: float = 1e-6,
         rounds: int = 1000,
-        transform: str | dict | list | None = "standard",
+        transform: TransformOption = "standard",
     ):
         super().__init__(num_features, transform, rounds)
         check_choice(LOSSES, base=base)

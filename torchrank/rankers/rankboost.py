@@ -10,7 +10,7 @@ from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, check_choice
 from torchrank.functional.columns import first_largest
-from torchrank.rankers.core.ranker import Ranker
+from torchrank.rankers.core.ranker import Ranker, TransformOption
 from torchrank.rankers.core.rounds import Round
 from torchrank.solvers.boosting.potentials import PairedLists, crossing_masses, pair_masses, paired_lists
 from torchrank.solvers.boosting.thresholds import Thresholds, binned_edges, encode, exact_edges, stump_scores
@@ -74,7 +74,7 @@ class RankBoost(Ranker):
         alpha: str = "approximate",
         rounds: int = 300,
         seed: int = 0,
-        transform: str | dict | list | None = None,
+        transform: TransformOption = None,
     ):
         super().__init__(num_features, transform, rounds)
         check_choice(("uniform", "query"), pair_weight=pair_weight)

@@ -7,7 +7,7 @@ from torchrank.data.batch import Batch
 from torchrank.data.training import TrainingLists
 from torchrank.functional.columns import by_column, first_largest
 from torchrank.functional.measures import ndcg
-from torchrank.rankers.core.ranker import Ranker
+from torchrank.rankers.core.ranker import Ranker, TransformOption
 from torchrank.rankers.core.rounds import Round
 
 
@@ -33,7 +33,7 @@ class SingleFeature(Ranker):
     feature: Tensor
     sign: Tensor
 
-    def __init__(self, num_features: int, k: int = 10, transform: str | dict | list | None = None):
+    def __init__(self, num_features: int, k: int = 10, transform: TransformOption = None):
         super().__init__(num_features, transform, rounds=1)
         self.k = k
         self.register_buffer("feature", torch.tensor(0))

@@ -9,7 +9,7 @@ from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, NotFittedError, NumericalWarning, check_choice, check_integer
 from torchrank.functional.clouds import choose_components, cloud_pca
 from torchrank.functional.ragged import per_entry, to_offsets, wide
-from torchrank.rankers.core.ranker import Ranker, warn
+from torchrank.rankers.core.ranker import Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Certificate, Round
 from torchrank.solvers.boosting.many import Rules, boost_many, project, rule_scores
 from torchrank.solvers.linear.many import Lists, ManyLinear, join_lists, solve_many_linear
@@ -66,7 +66,7 @@ class TransductivePCA(Ranker):
         augment: bool = False,
         tolerance: float = 1e-6,
         boosting_rounds: int = 100,
-        transform: str | dict | list | None = "standard",
+        transform: TransformOption = "standard",
     ):
         super().__init__(num_features, transform, rounds=1)
         check_choice(BASES, base=base)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torchrank.record import Run, read_runs
-from torchrank.report.select import natural, sortable
+from torchrank.report.select import Fold, natural, sortable
 from torchrank.report.tables import NOTHING, Sheet
 
 FAMILY = "knn_error@"
@@ -41,7 +41,7 @@ class Errors(NamedTuple):
     """The errors of one method on one data set for S settings, F splits and K cut-offs; nan where a run is missing."""
 
     settings: list[dict[str, Any]]  # (S,) in order
-    splits: list[tuple]  # (F,) fold and seed
+    splits: list[tuple[Fold, int]]  # (F,) fold and seed
     cuts: list[int]  # (K,) ascending
     val: np.ndarray  # (S, F, K)
     test: np.ndarray  # (S, F, K)
@@ -209,7 +209,7 @@ def _chosen_sheet(table: dict[str, Any]) -> Sheet:
     return sheet
 
 
-def _first(part: dict[str, dict]) -> dict[str, float]:
+def _first(part: dict[str, dict[str, dict[str, float]]]) -> dict[str, float]:
     """The measures of the first convention of a run."""
     return next(iter(part.values()))["measures"]
 

@@ -53,7 +53,7 @@ class Method:
         values = {fold: [measured(run, convention, measure) for run in runs] for fold, runs in self.folds.items()}
         return {fold: float(np.mean(each)) for fold, each in values.items()}
 
-    def per_query(self, convention: str, measure: str) -> dict[Fold, tuple[NDArray, NDArray[np.float64]]]:
+    def per_query(self, convention: str, measure: str) -> dict[Fold, tuple[NDArray[np.str_], NDArray[np.float64]]]:
         """Query ids and test measures of each fold, averaged over the seeds."""
         return {fold: _seed_average(runs, convention, measure) for fold, runs in self.folds.items()}
 
@@ -114,7 +114,7 @@ def paired(a: Method, b: Method, convention: str, measure: str) -> tuple[NDArray
 
 def measured(run: Run, convention: str, measure: str) -> float:
     """Test measure of one run; nan if it lacks it."""
-    return run.test.get(convention, {"measures": {}})["measures"].get(measure, math.nan)
+    return float(run.test.get(convention, {"measures": {}})["measures"].get(measure, math.nan))
 
 
 def natural(value: Any) -> tuple[int, str]:
@@ -137,14 +137,14 @@ def _method(name: str, runs: list[Run]) -> Method:
     if len(rules) > 1:
         found = " and ".join(rules)
         raise ValueError(f"runs of '{name}' on {runs[0].data} were selected by {found}: give them different names")
-    replicates: dict[tuple, list[Run]] = defaultdict(list)
+    replicates: dict[tuple[Fold, int], list[Run]] = defaultdict(list)
     for run in runs:
         replicates[run.fold, run.seed].append(run)
     order = sorted(replicates, key=lambda replicate: tuple(map(natural, replicate)))
     return Method(name, [Choice(best(replicates[each]), replicates[each]) for each in order])
 
 
-def _seed_average(runs: list[Run], convention: str, measure: str) -> tuple[NDArray, NDArray[np.float64]]:
+def _seed_average(runs: list[Run], convention: str, measure: str) -> tuple[NDArray[np.str_], NDArray[np.float64]]:
     ids, values = runs[0].queries(convention, measure)
     total = np.zeros_like(values)
     for run in runs:
@@ -155,7 +155,7 @@ def _seed_average(runs: list[Run], convention: str, measure: str) -> tuple[NDArr
     return ids, total / len(runs)
 
 
-def sortable(settings: dict[str, Any]) -> list[tuple]:
+def sortable(settings: dict[str, Any]) -> list[tuple[str, int, float, str]]:
     """Settings as a sort key: numbers by value, everything else as text."""
     return [
         (key, 0, value, "") if isinstance(value, int | float) else (key, 1, 0, str(value))

@@ -78,11 +78,11 @@ def holm(p: ArrayLike) -> NDArray[np.float64]:
     return adjusted
 
 
-def _all_patterns(size: int) -> Iterator[NDArray]:
+def _all_patterns(size: int) -> Iterator[NDArray[np.int64]]:
     yield (np.arange(2**size)[:, None] >> np.arange(size)) & 1
 
 
-def _random_patterns(size: int, rounds: int, seed: int) -> Iterator[NDArray]:
+def _random_patterns(size: int, rounds: int, seed: int) -> Iterator[NDArray[np.float64]]:
     """Rows of zeros and ones (1: the sign is flipped), in blocks of about 32 MB."""
     generator = np.random.default_rng(seed)
     block = max(1, 2**22 // size)

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from torchrank.files import write_atomically
 from torchrank.record import read_runs, smaller_is_better, unfinished
-from torchrank.report.select import Method, Selection, measured, natural, paired, select
+from torchrank.report.select import Fold, Method, Selection, measured, natural, paired, select
 from torchrank.report.significance import ALPHA, holm, paired_t, randomisation
 from torchrank.report.tables import Sheet, markdown, sheets
 
@@ -35,7 +35,7 @@ def tabulate(
     _check_names("convention", conventions, {name for run in runs for name in run.test})
     present = {name for run in runs for part in run.test.values() for name in part["measures"]}
     _check_names("measure", [*(measures or []), *([test_measure] if test_measure else [])], present)
-    tables = [_table(selection, measures, conventions, test_measure) for selection in select(runs)]
+    tables = [_table(selection, measures or [], conventions or [], test_measure or "") for selection in select(runs)]
     names = [str(path.relative_to(folder)) for path in missing]
     return {"schema": 1, "runs": len(runs), "unfinished": names, "tables": tables}
 
@@ -67,7 +67,7 @@ def compare(methods: list[Method], convention: str, measure: str) -> list[dict[s
     return rows
 
 
-def _table(selection: Selection, measures: list | None, conventions: list | None, test_measure: str | None) -> dict:
+def _table(selection: Selection, measures: list[str], conventions: list[str], test_measure: str) -> dict[str, Any]:
     present = _present(selection)
     shown = {
         convention: [name for name in measures or present[convention] if name in present[convention]]
@@ -88,7 +88,7 @@ def _table(selection: Selection, measures: list | None, conventions: list | None
         "comparisons": comparisons,
     }
     table["best"] = {convention: _best(table, convention) for convention in shown}
-    return _plain(table)
+    return {key: _plain(value) for key, value in table.items()}
 
 
 def _present(selection: Selection) -> dict[str, list[str]]:
@@ -103,7 +103,7 @@ def _present(selection: Selection) -> dict[str, list[str]]:
 def _ordered(selection: Selection, convention: str, measure: str) -> list[Method]:
     """Best first, methods with missing folds last."""
 
-    def key(method: Method) -> tuple:
+    def key(method: Method) -> tuple[bool, float, str]:
         mean = float(np.mean(list(method.fold_means(convention, measure).values())))
         incomplete = len(method.folds) < len(selection.folds) or math.isnan(mean)
         return incomplete, mean if smaller_is_better(measure) else -mean, method.name
@@ -111,7 +111,7 @@ def _ordered(selection: Selection, convention: str, measure: str) -> list[Method
     return sorted(selection.methods, key=key)
 
 
-def _describe(method: Method, folds: list, shown: dict[str, list[str]]) -> dict[str, Any]:
+def _describe(method: Method, folds: list[Fold], shown: dict[str, list[str]]) -> dict[str, Any]:
     return {
         "name": method.name,
         "ranker": method.choices[0].run.ranker,
@@ -183,7 +183,7 @@ def _measure(method: Method, convention: str, name: str) -> dict[str, Any] | Non
     }
 
 
-def _best(table: dict, convention: str) -> dict[str, dict[str, Any]]:
+def _best(table: dict[str, Any], convention: str) -> dict[str, dict[str, Any]]:
     """For each measure, the best method with all folds, and those that do not differ significantly from it."""
     rows = [method for method in table["methods"] if not method["missing_folds"]] or table["methods"]
     found = {}
@@ -197,7 +197,7 @@ def _best(table: dict, convention: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _not_different(name: str, tests: list[dict]) -> list[str]:
+def _not_different(name: str, tests: list[dict[str, Any]]) -> list[str]:
     level = [test for test in tests if name in (test["a"], test["b"]) and not test["randomisation_holm"] < ALPHA]
     return [test["b"] if test["a"] == name else test["a"] for test in level]
 

@@ -85,7 +85,7 @@ def _text(cell: str, terminal: bool) -> "Text":
     return Text(cell.strip("*"), style="bold") if terminal and cell.startswith("**") else Text(cell)
 
 
-def _measures(table: dict, convention: str) -> Sheet:
+def _measures(table: dict[str, Any], convention: str) -> Sheet:
     names, best = table["measures"][convention], table["best"][convention]
     digits = {"density": 4, "steps": 1}
     told = [name for name in digits if any(method.get(name) is not None for method in table["methods"])]
@@ -110,7 +110,7 @@ def _measures(table: dict, convention: str) -> Sheet:
     return sheet
 
 
-def _value(name: str, value: dict | None, best: dict | None) -> str:
+def _value(name: str, value: dict[str, Any] | None, best: dict[str, Any] | None) -> str:
     """Mean, deviation and pooled mean of a method: bold if best, marked if not significantly different from it."""
     if value is None:
         return NOTHING
@@ -121,13 +121,13 @@ def _value(name: str, value: dict | None, best: dict | None) -> str:
     return f"{text} {LEVEL}" if best and name in best["not_different"] else text
 
 
-def _method(method: dict, table: dict) -> str:
+def _method(method: dict[str, Any], table: dict[str, Any]) -> str:
     if not method["missing_folds"]:
-        return method["name"]
+        return str(method["name"])
     return f"{method['name']} ({len(method['folds'])} of {len(table['folds'])} folds)"
 
 
-def _counts(table: dict, convention: str) -> list[str]:
+def _counts(table: dict[str, Any], convention: str) -> list[str]:
     """The convention in words, and the number of queries."""
     parts = {method["name"]: method["test"][convention] for method in table["methods"]}
     texts = {name: part["text"] if part else "not measured" for name, part in parts.items()}
@@ -149,7 +149,7 @@ def _agreed(texts: dict[str, str]) -> str:
     return "; ".join(f"{', '.join(names)}: {text}" for text, names in methods.items())
 
 
-def _legend(table: dict) -> str:
+def _legend(table: dict[str, Any]) -> str:
     folds = len(table["folds"])
     if folds > 1:
         text = f"Mean of {folds} fold means ±standard deviation over the folds (pooled mean over all queries)."
@@ -161,7 +161,7 @@ def _legend(table: dict) -> str:
     return f"{text} Bold: best{' of the methods with all folds' if incomplete else ''}."
 
 
-def _tests(table: dict, convention: str) -> Sheet:
+def _tests(table: dict[str, Any], convention: str) -> Sheet:
     measure, tests = table["test_measure"], table["comparisons"][convention]
     header = ["pair", "difference", "queries", "t test p (Holm)", "randomisation p (Holm)", "verdict"]
     sheet = Sheet(f"{table['data']}: paired tests of {measure}, convention {convention}", header)
@@ -179,14 +179,14 @@ def _tests(table: dict, convention: str) -> Sheet:
     return sheet
 
 
-def _verdict(test: dict, measure: str) -> str:
+def _verdict(test: dict[str, Any], measure: str) -> str:
     if test["randomisation_holm"] is None or test["randomisation_holm"] >= ALPHA:
         return "undecided"
     a_wins = (test["difference"] < 0) == smaller_is_better(measure)
     return f"{test['b'] if a_wins else test['a']} loses"
 
 
-def _chosen(table: dict) -> Sheet:
+def _chosen(table: dict[str, Any]) -> Sheet:
     by = table["selection"] or "each method's validation measure"
     header = ["method", "fold", "seed", "settings", "of", "validation", "fit seconds"]
     sheet = Sheet(f"{table['data']}: settings chosen by {by}", header)
@@ -200,7 +200,7 @@ def _chosen(table: dict) -> Sheet:
     return sheet
 
 
-def _gaps(method: dict) -> list[str]:
+def _gaps(method: dict[str, Any]) -> list[str]:
     """Notes on what the sweep lacks for this method."""
     candidates = [chosen["candidates"] for chosen in method["chosen"]]
     folds, seeds = len(method["folds"]), len(method["seeds"])

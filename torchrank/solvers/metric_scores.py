@@ -44,18 +44,17 @@ def component_scores(batch: Batch, components: Tensor) -> Tensor:
     apart, a row equal to the query scores 0, and equal rows tie whatever else is in the batch. The exceptions are some
     rows of a shared corpus whose distance from the query is at most 1e-4 of their length.
     """
-    x: Any = batch.x
-    dtype = torch.promote_types(x.dtype, components.dtype)
+    dtype = torch.promote_types(batch.x.dtype, components.dtype)
     turn = components.to(dtype).T
     if batch.index is None:
-        gaps = x.to(dtype) - per_entry(_given(batch).to(dtype), batch.offsets, len(x))
-        return -(gaps @ turn).square().sum(1).to(x.dtype)
+        gaps = _rows(batch, dtype) - per_entry(_given(batch).to(dtype), batch.offsets, len(batch.x))
+        return -(gaps @ turn).square().sum(1).to(batch.x.dtype)
     right, left = (rows @ turn for rows in centred_rows(batch, dtype))
     own, theirs = left.square().sum(1), right.square().sum(1)
     sizes = per_entry(own, batch.offsets, len(batch.index)) + theirs.index_select(0, batch.index)
     unsure = 8 * torch.finfo(dtype).eps * sizes  # what the difference of squares loses
     scores = _minus_squares(batch, own, theirs, left, right)
-    return torch.where(scores.abs() <= unsure, 0, scores).to(x.dtype)
+    return torch.where(scores.abs() <= unsure, 0, scores).to(batch.x.dtype)
 
 
 def linear_scores(batch: Batch, weight: Tensor) -> Tensor:
@@ -102,7 +101,8 @@ def _times(rows: Tensor, metric: Tensor) -> Tensor:
 
 def _rows(batch: Batch, dtype: torch.dtype = torch.float64) -> Tensor:
     x: Any = batch.x
-    return x.to(dtype)
+    rows: Tensor = x.to(dtype)
+    return rows
 
 
 def centred_rows(batch: Batch, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:

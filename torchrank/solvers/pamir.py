@@ -82,7 +82,7 @@ def differences(x: Tensor | SparseRows, first: Tensor, second: Tensor) -> Any:
     return SparseRows(both.values.double() * signs, both.columns, both.row_offsets[::2], x.num_features)
 
 
-def in_order(parts: list, order: Tensor) -> Any:
+def in_order(parts: list[Any], order: Tensor) -> Any:
     """The rows `order` of the concatenated parts, which are all dense or all sparse.
 
     >>> in_order([torch.eye(2)[:1], torch.eye(2)[1:]], torch.tensor([1, 0]))

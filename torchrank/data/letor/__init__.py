@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -139,7 +139,7 @@ def _parsed(path: Path, form: Form) -> Iterator[tuple[Rows, float]]:
         ThreadPoolExecutor(THREADS) as pool,
         tqdm(total=total, desc=f"read {path.name}", unit="B", unit_scale=True, delay=2) as progress,
     ):
-        waiting: deque = deque()
+        waiting: deque[Future[tuple[Rows, int]]] = deque()
         for block in read_blocks(path):
             waiting.append(pool.submit(work, block))
             if len(waiting) > THREADS:

@@ -70,7 +70,7 @@ def _cut(block: bytes, heads: int) -> _Lines | None:
     return lines
 
 
-class _Labels(dict):
+class _Labels(dict[bytes, float]):
     """The number of each label seen so far; a file has few labels, so nearly all are looked up."""
 
     def __missing__(self, token: bytes) -> float:

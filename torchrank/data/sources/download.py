@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Sequence
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import NamedTuple
 from urllib.error import HTTPError, URLError
@@ -134,13 +134,13 @@ def _fetch(url: str, part: Path, timeout: float) -> None:
         raise ConnectionError(f"{url} was interrupted: {error}. {kept} bytes are kept: run again to resume.") from error
 
 
-def _first_byte(response) -> int:
+def _first_byte(response: HTTPResponse) -> int:
     """The first position of a partial answer: 100 for `Content-Range: bytes 100-199/200`, -1 for anything else."""
     first = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
     return int(first) if first.isdecimal() else -1
 
 
-def _copy(response, part: Path, have: int) -> None:
+def _copy(response: HTTPResponse, part: Path, have: int) -> None:
     """Write the answer into `part` from position `have` on; an answer that is too short is an error."""
     length = response.headers.get("Content-Length")
     total = have + int(length) if length else None

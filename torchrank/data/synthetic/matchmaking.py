@@ -64,7 +64,7 @@ def hidden_mixtures(informative: int, random: np.random.Generator) -> np.ndarray
         (4, 6)
     """
     weights = 0.7 ** np.arange(min(RANK, informative))
-    return weights[:, None] * random.standard_normal((len(weights), informative)) / np.sqrt(informative)
+    return weights[:, None] * random.standard_normal((len(weights), informative)) / float(np.sqrt(informative))
 
 
 def _lists(

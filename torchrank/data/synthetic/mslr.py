@@ -151,7 +151,8 @@ def draw_lengths(num_queries: int, mean_length: float, random: np.random.Generat
 def hidden_relevance(world: World, rows: np.ndarray, types: np.ndarray) -> np.ndarray:
     """The part of relevance that the features explain. By einsum, since the sums of BLAS depend on its threads."""
     shared = np.einsum("nd,d->n", rows[:, world.shared], world.shared_weights)
-    return shared + np.einsum("nd,nd->n", rows[:, world.local], world.local_weights[types])
+    found: np.ndarray = shared + np.einsum("nd,nd->n", rows[:, world.local], world.local_weights[types])
+    return found
 
 
 def observe(world: World, rows: np.ndarray, types: np.ndarray, query_values: np.ndarray) -> None:
@@ -168,4 +169,5 @@ def observe(world: World, rows: np.ndarray, types: np.ndarray, query_values: np.
 
 def _of_length(weights: np.ndarray, variance: float) -> np.ndarray:
     """Weights scaled so that their sum over independent normal numbers has this variance."""
-    return weights * np.sqrt(variance / (weights**2).sum(-1, keepdims=True))
+    scaled: np.ndarray = weights * np.sqrt(variance / (weights**2).sum(-1, keepdims=True))
+    return scaled

@@ -119,7 +119,7 @@ def correlated_noise(rows: int, features: int, random: np.random.Generator) -> n
         (3, 4)
     """
     hidden = max(1, features // 2)
-    mixing = random.standard_normal((hidden, features)) / np.sqrt(hidden)
+    mixing = random.standard_normal((hidden, features)) / float(np.sqrt(hidden))
     return 0.8 * random.standard_normal((rows, hidden)) @ mixing + 0.6 * random.standard_normal((rows, features))
 
 

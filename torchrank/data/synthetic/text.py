@@ -105,7 +105,7 @@ def zipf(count: int) -> np.ndarray:
         array([0.43, 0.75, 1.  ])
     """
     cumulative = np.cumsum(1 / (np.arange(count) + 2.7))
-    return cumulative / cumulative[-1]
+    return cumulative / float(cumulative[-1])
 
 
 def make_topics(num_features: int, num_topics: int, topic_words: int, random: np.random.Generator) -> Topics:

@@ -38,8 +38,6 @@ __all__ = [
     "transform_rows",
 ]
 
-TransformOption = str | dict[str, Any] | list[Any] | None  # the option `transform` of rankers
-
 SAMPLE = 10_000  # training rows from which quantiles are taken
 MOST_PRODUCTS = 100_000  # outputs of a quadratic transform, reached by 445 features: a row of them takes 400 kB
 
@@ -337,7 +335,7 @@ class Chain(Transform):
 
     @property
     def num_outputs(self) -> int:
-        return self.steps[-1].num_outputs
+        return int(self.steps[-1].num_outputs)
 
     def learn(self, chunks: Chunks) -> None:
         for step in self.steps:

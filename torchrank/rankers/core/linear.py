@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchrank.data.batch import Batch
 from torchrank.data.sets import RankingSet
 from torchrank.errors import DataError
-from torchrank.rankers.core.ranker import Ranker
+from torchrank.rankers.core.ranker import Ranker, TransformOption
 from torchrank.solvers.linear.scores import entry_scores
 
 
@@ -20,7 +20,7 @@ class LinearRanker(Ranker):
     takes = frozenset({"sparse", "corpus"})
     weight: nn.Parameter  # (T, D): a row for each topic, or one
 
-    def __init__(self, num_features: int, transform: str | dict | list | None, rounds: int, per_topic: bool):
+    def __init__(self, num_features: int, transform: TransformOption, rounds: int, per_topic: bool):
         super().__init__(num_features, transform, rounds)
         self.per_topic = per_topic
         self.topics: list[str] | None = None  # names of the topics, if the training lists have query_ids

@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler
 from torchrank.errors import check_choice, check_integer
 from torchrank.record import smaller_is_better
 
-Option = str | dict[str, Any] | None
+Option = str | dict[str, Any]  # a name, or a dict with a name and options
 INTERVALS = ("epoch", "step")
 
 
@@ -40,7 +40,7 @@ class Optimization:
     """
 
     optimizer: Option = "Adam"
-    scheduler: Option = None
+    scheduler: Option | None = None
     lr: float = 1e-3
     weight_decay: float = 0.0
 
@@ -83,7 +83,7 @@ class Optimization:
         return {"scheduler": whole, **rules}
 
 
-def _named(option: Option, what: str) -> tuple[str | None, dict[str, Any]]:
+def _named(option: Option | None, what: str) -> tuple[str | None, dict[str, Any]]:
     if isinstance(option, str):
         return option, {}
     if not isinstance(option, dict):

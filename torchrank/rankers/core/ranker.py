@@ -20,7 +20,7 @@ from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
 from torchrank.data.state import clear_derived, take_sizes
 from torchrank.data.training import TrainingLists
-from torchrank.data.transforms import Identity, TransformOption, make_transform, transform_batch
+from torchrank.data.transforms import Identity, make_transform, transform_batch
 from torchrank.errors import ConvergenceWarning, DataError, check_integer
 from torchrank.functional.ragged import sort_within
 from torchrank.rankers.core.checkpoints import FORMAT, check_format, check_plain, check_same_data, check_same_ranker
@@ -29,6 +29,7 @@ from torchrank.rankers.core.fitting import fit, mean_over_lists
 from torchrank.rankers.core.optimizers import Optimization
 from torchrank.rankers.core.rounds import Certificate, Round, RoundOptimizer
 
+TransformOption = str | dict[str, Any] | list[Any] | None  # see `make_transform`
 STAGE_SETS = {"fit": "train", "validate": "val", "test": "test", "predict": "test"}
 KINDS = {
     "sparse": "sparse rows (set data.sparse=false to make them dense)",

@@ -48,7 +48,8 @@ class Objective:
         def add(batch: Batch, into: tuple[Tensor, ...]) -> None:
             into[0].index_add_(0, self._models(batch), self._list_slopes(batch, weight)[0])
 
-        return self.lists.total(add, into=(torch.zeros_like(weight[:, 0]),))[0]
+        loss: Tensor = self.lists.total(add, into=(torch.zeros_like(weight[:, 0]),))[0]
+        return loss
 
     def curvature(self, width: int, block: int = 1) -> Tensor:
         """Bound (T, D) on the curvature along each of `width` weights, or along `block` weights that move together."""
@@ -67,7 +68,8 @@ class Objective:
             else:
                 into[0].index_add_(0, models, counts[:, None] * corpus)
 
-        return self.lists.total(add, into=(self.lists.zeros(self.topics or 1, width),))[0]
+        bounds: Tensor = self.lists.total(add, into=(self.lists.zeros(self.topics or 1, width),))[0]
+        return bounds
 
     @cached_property
     def columns(self) -> Columns:
@@ -127,7 +129,7 @@ class PooledObjective(Objective):
         extremes, seen = lists.total(write, into=(lists.zeros(lists.world, 2, width), lists.zeros(lists.world)))
         if not seen.any():
             return lists.zeros(1, width)
-        down, up = extremes[seen > 0].amax(0)
+        down, up = torch.amax(extremes[seen > 0], 0).unbind()
         return above * ((down + up).square() / 4)[None]
 
     def _at_places(self, weight: Tensor) -> tuple[Tensor, Tensor]:

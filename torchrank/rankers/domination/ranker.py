@@ -13,11 +13,11 @@ from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import ConvergenceWarning, check_choice, check_integer, check_number
 from torchrank.rankers.core.linear import LinearRanker, density_of
-from torchrank.rankers.core.ranker import warn
+from torchrank.rankers.core.ranker import TransformOption, warn
 from torchrank.rankers.core.rounds import Certificate, Round
 from torchrank.rankers.domination.objective import Objective, PooledObjective
 from torchrank.solvers.domination.coordinate import coordinate_sweep, useful_blocks
-from torchrank.solvers.domination.margins import Feedback, check_grades, check_margin
+from torchrank.solvers.domination.margins import Feedback, Margin, check_grades, check_margin
 from torchrank.solvers.domination.penalty import Penalty, take_in
 from torchrank.solvers.domination.steps import Solving, fista_steps, lbfgs_steps
 from torchrank.solvers.linear.scores import take_features
@@ -77,7 +77,7 @@ class DominationRank(LinearRanker):
         solver: str = "auto",
         block: int = 8,
         grades: str = "layered",
-        margin: float | list | dict | None = None,
+        margin: Margin = None,
         group: str = "query",
         negatives: float = 1.0,
         per_topic: bool = False,
@@ -87,7 +87,7 @@ class DominationRank(LinearRanker):
         tolerance: float = 1e-3,
         rounds: int = 500,
         seed: int = 0,
-        transform: str | dict | list | None = "standard",
+        transform: TransformOption = "standard",
     ):
         super().__init__(num_features, transform, path or rounds, per_topic)
         self.l1, self.l2, self.relative, self.grades = l1, l2, relative, grades

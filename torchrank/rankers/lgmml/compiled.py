@@ -51,7 +51,7 @@ class CompiledMetrics(nn.Module):
 
     def _blocks(self, rows: Tensor) -> Tensor:  # (M, directions, D+1)
         rows = pad(rows, (0, 0, 0, -rows.shape[1] % self.directions))
-        blocks = rows.unflatten(1, (-1, self.directions))  # (M, blocks, directions of a block, D+1)
+        blocks: Tensor = rows.unflatten(1, (-1, self.directions))  # (M, blocks, directions of a block, D+1)
         return blocks.permute(1, 3, 2, 0).flatten(2).contiguous()
 
     @property
@@ -99,13 +99,13 @@ class CompiledScorer(nn.Module):
         features = KERNELS[self.kernel](self.metrics._distances(x), self.beta)
         return features @ self.weights + x.to(self.linear.dtype) @ self.linear
 
-    def save(self, path: str | PathLike) -> None:
+    def save(self, path: str | PathLike[str]) -> None:
         """Write tensors and plain values to a file; an existing file is replaced as a whole or not at all."""
         plain = {"kernel": self.kernel, "beta": self.beta, "rank": self.metrics.rank}
         write_atomically(Path(path), lambda file: torch.save(plain | {"state": self.state_dict()}, file))
 
     @classmethod
-    def load(cls, path: str | PathLike, device: torch.device | str = "cpu") -> "CompiledScorer":
+    def load(cls, path: str | PathLike[str], device: torch.device | str = "cpu") -> "CompiledScorer":
         """Read a saved scorer; nothing but tensors and plain values is read from the file."""
         saved = torch.load(path, map_location=device, weights_only=True)
         state = saved["state"]
@@ -232,8 +232,8 @@ def staircase(factors: Tensor, shifts: Tensor) -> Tensor:
         >>> staircase(torch.tensor([[[3.0], [4.0]]]), torch.tensor([[1.0]])).abs()
         tensor([[[3., 4., 1.]]], dtype=torch.float64)
     """
-    rows = torch.cat([factors.mT, -shifts.unsqueeze(-1)], -1)
-    return torch.linalg.qr(rows.double(), mode="r").R
+    rows: Tensor = torch.linalg.qr(torch.cat([factors.mT, -shifts.unsqueeze(-1)], -1).double(), mode="r").R
+    return rows
 
 
 def in_chunks(function: Callable[[Tensor], Tensor], x: Tensor, rows: int) -> Tensor:
@@ -251,7 +251,7 @@ def in_chunks(function: Callable[[Tensor], Tensor], x: Tensor, rows: int) -> Ten
 def _smallest_rank(spread: Tensor, tolerance: float) -> int:
     lost = spread.flip(-1).cumsum(-1).flip(-1)  # (M, k): what is lost without the directions from i on
     needed = (lost > tolerance * lost[:, :1]).sum(-1)
-    return max([1, *needed.tolist()])
+    return int(max([1, *needed.tolist()]))
 
 
 def _check_truncation(

@@ -61,15 +61,15 @@ class LGMMLNet(NeuralRanker):
         tau: str | float = "median",
         linear: bool = True,
         freeze: list[str] | tuple[str, ...] = (),
-        closed_form: dict | None = None,
+        closed_form: dict[str, Any] | None = None,
         loss: str = "lambdarank",
-        loss_options: dict | None = None,
+        loss_options: dict[str, Any] | None = None,
         lr: float = 1e-3,
         weight_decay: float = 0.0,
-        optimizer: str | dict = "Adam",
-        scheduler: str | dict | None = None,
+        optimizer: str | dict[str, Any] = "Adam",
+        scheduler: str | dict[str, Any] | None = None,
         seed: int = 0,
-        transform: str | dict | list | None = "standard",
+        transform: str | dict[str, Any] | list[Any] | None = "standard",
     ):
         options = {"metrics": metrics, "rank": rank, "kernel": kernel, "beta": beta, "linear": linear}
         super().__init__(

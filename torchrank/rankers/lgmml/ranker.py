@@ -15,7 +15,7 @@ from torchrank.errors import NotFittedError, check_choice, check_number
 from torchrank.functional.kernels import KERNELS
 from torchrank.functional.losses import warp_loss
 from torchrank.functional.ragged import has_pairs
-from torchrank.rankers.core.ranker import Ranker
+from torchrank.rankers.core.ranker import Ranker, TransformOption
 from torchrank.rankers.core.rounds import Round
 from torchrank.rankers.lgmml.compiled import CompiledScorer, compile_scorer
 from torchrank.rankers.lgmml.scorer import (
@@ -123,7 +123,7 @@ class LGMML(Ranker):
         lr: float = 0.5,
         rounds: int = 50,
         seed: int = 0,
-        transform: str | dict | list | None = "standard",
+        transform: TransformOption = "standard",
     ):
         super().__init__(num_features, transform, rounds)
         self.options = MetricOptions(
@@ -459,7 +459,7 @@ class GMML(LGMML):
         kappa: float = 10.0,
         anchor_candidates: int = 30,
         seed: int = 0,
-        transform: str | dict | list | None = "standard",
+        transform: TransformOption = "standard",
     ):
         super().__init__(
             num_features,

@@ -10,14 +10,14 @@ from torchrank.data.batch import Batch
 from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import ConvergenceWarning, NotFittedError, check_choice, check_number
+from torchrank.functional.clouds import KINDS as DIRECTIONS
 from torchrank.functional.ragged import list_ids, per_entry
-from torchrank.rankers.core.ranker import Ranker, warn
+from torchrank.rankers.core.ranker import Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Round
 from torchrank.rankers.listnet import ListNet
 from torchrank.rankers.localrank.clusters import QueryClusters
 from torchrank.rankers.localrank.parts import LINEAR, make_base, spread
 from torchrank.record import smaller_is_better
-from torchrank.solvers.clouds.shapes import DIRECTIONS
 from torchrank.solvers.linear.many import join_lists, solve_many_linear
 
 
@@ -72,7 +72,7 @@ class LocalRank(Ranker):
         self,
         num_features: int,
         base: str = "listnet",
-        base_options: dict | None = None,
+        base_options: dict[str, Any] | None = None,
         clusters: int | list[int] = (1, 2, 3, 5, 8),  # type: ignore[assignment]
         choose_by: str = "ndcg@10",
         similarity: str = "ordered",
@@ -83,10 +83,10 @@ class LocalRank(Ranker):
         stiffness: float = 3.0,
         min_lists: int = 10,
         partition: str = "clouds",
-        lsh: dict | None = None,
+        lsh: dict[str, Any] | None = None,
         rounds: int = 500,
         seed: int = 0,
-        transform: str | dict | list | None = "query_minmax",
+        transform: TransformOption = "query_minmax",
     ):
         with torch.random.fork_rng([]):  # this copy is only inspected: it must not change the weights drawn for parts
             shape = make_base(base, num_features, rounds, base_options or {})
@@ -135,7 +135,8 @@ class LocalRank(Ranker):
         """A copy of the base for the rows of a part, in the mode, on the device and in the precision of the whole."""
         width = self.transform.num_outputs
         width *= max(self.numbers) + 1 if number and self.assignment == "shrink" else 1
-        part = make_base(self.base, width, self.base_rounds, self.base_options).to(self.device).train(self.training)
+        part: Ranker = make_base(self.base, width, self.base_rounds, self.base_options)
+        part = part.to(self.device).train(self.training)
         return part.double() if self.clusters.points.dtype == torch.float64 else part  # trainer.precision=64-true
 
     def start(self, lists: TrainingLists) -> None:
@@ -247,7 +248,7 @@ class LocalRank(Ranker):
 
     def loss(self, batch: Batch) -> Tensor:
         """Loss (Q,) of each list, summed over the parts that learn from it."""
-        losses = self.parts[0].loss(batch)
+        losses: Tensor = self.parts[0].loss(batch)
         for part, (row, each) in zip(self.parts[1:], self._places(), strict=True):
             cluster = self.clusters.labels[row, batch.query]
             if self.assignment == "shrink":
@@ -275,8 +276,9 @@ class LocalRank(Ranker):
 
     def _scores(self, batch: Batch, row: int, place: Tensor | None) -> Tensor:
         """Scores (N,) by the clusters of this row, for lists whose most similar training lists are at `place (Q,)`."""
+        whole: Ranker = self.parts[0]
         if place is None or not self._is_local(row):
-            return self.parts[0].score(batch)
+            return whole.score(batch)
         cluster = self.clusters.of(place, row)
         part = self._part_of(cluster, row)
         if self.assignment == "hard":
@@ -285,7 +287,7 @@ class LocalRank(Ranker):
             local, without = self._mixed(batch, row), cluster < 0
         else:
             local, without = self.parts[int(self.models[row].max())].score(self._spread(batch, cluster)), part == 0
-        return torch.where(per_entry(without, batch.offsets, len(batch.labels)), self.parts[0].score(batch), local)
+        return torch.where(per_entry(without, batch.offsets, len(batch.labels)), whole.score(batch), local)
 
     def _part_of(self, cluster: Tensor, row: int) -> Tensor:
         """The number of the part that ranks lists of these clusters (Q,)."""

@@ -1,7 +1,5 @@
 """Rankers that learn a distance from the query, and structural SVMs trained by cutting planes."""
 
-from typing import Any
-
 from torch import Tensor
 
 from torchrank.data.batch import Batch, as_floats
@@ -17,7 +15,7 @@ class DistanceRanker(Ranker):
 
     takes = frozenset({"corpus", "queries"})
     corpus_entries = 2**20  # their scores take 8 MB
-    components: Any  # (r, D)
+    components: Tensor  # (r, D)
 
     def score(self, batch: Batch) -> Tensor:
         self.check_queries(batch.queries is not None)
@@ -31,7 +29,7 @@ class DistanceRanker(Ranker):
     def embed(self, x: Tensor) -> Tensor:
         """Images (n, r) of rows (n, D): their squared Euclidean distances are the distances under the metric."""
         x = as_floats(x)
-        rows: Any = self.transform(x, one_list(x))
+        rows: Tensor = self.transform(x, one_list(x))
         return rows @ self.components.detach().to(rows.dtype).T
 
     def check_queries(self, there: bool) -> None:

@@ -44,8 +44,8 @@ class MetricBaseline(DistanceRanker):
         num_features: int,
         method: str = "euclidean",
         seed: int = 0,
-        transform: str | dict | list | None = "standard",
-        options: dict | None = None,
+        transform: str | dict[str, Any] | list[Any] | None = "standard",
+        options: dict[str, Any] | None = None,
     ):
         check_choice(METHODS, method=method)
         super().__init__(num_features, transform, rounds=1)
@@ -70,7 +70,7 @@ class MetricBaseline(DistanceRanker):
         return Round(done=True)
 
 
-def learn(method: str, x: Tensor, classes: Tensor, options: dict) -> np.ndarray:
+def learn(method: str, x: Tensor, classes: Tensor, options: dict[str, Any]) -> np.ndarray:
     """The components (r, D) that the library learns from rows (n, D) and their classes (n,)."""
     try:
         learner = library(method)(**options)

@@ -19,6 +19,8 @@ from torchrank.rankers.core.rounds import Certificate, Round
 from torchrank.solvers.cutting_plane.plane import Plane, add_cut, gap, restart, start
 
 MEASURES = ("auc", "map", "mrr", "precision", "ndcg")
+Scores = Callable[[Batch, Tensor], Tensor]  # (batch, W) -> scores of the entries
+Adds = Callable[[Batch, Tensor, Tensor], None]  # (batch, coefficients, into) adds up delta psi
 CUT_OFF = 3  # k of precision and ndcg where none is given
 
 
@@ -135,7 +137,7 @@ class CutRounds(nn.Module):
         self.lists.copy_(lists.total(lambda batch: self.oracle.usable(batch).double().sum()))
 
     def advance(
-        self, lists: TrainingLists, number: int, scores: Callable, add: Callable, anchor: Tensor | None = None
+        self, lists: TrainingLists, number: int, scores: Scores, add: Adds, anchor: Tensor | None = None
     ) -> tuple[Plane, Round]:
         """The state after one more round, and what the round found. Nothing is written.
 
@@ -161,9 +163,7 @@ class CutRounds(nn.Module):
         """Store a new state, as the last act of a round."""
         store(self, **plane._asdict())
 
-    def _cut(
-        self, lists: TrainingLists, plane: Plane, scores: Callable, add: Callable, options: dict[str, Any]
-    ) -> Plane:
+    def _cut(self, lists: TrainingLists, plane: Plane, scores: Scores, add: Adds, options: dict[str, Any]) -> Plane:
         def violate(batch: Batch, into: tuple[Tensor, ...]) -> None:
             coefficients, loss = self.oracle(scores(batch, plane.probe), batch)
             add(batch, coefficients, into[0])

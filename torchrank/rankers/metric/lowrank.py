@@ -8,7 +8,8 @@ from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import check_integer
 from torchrank.functional.ragged import segment_sum
-from torchrank.rankers.core.optimizers import Optimization
+from torchrank.rankers.core.optimizers import Optimization, Option
+from torchrank.rankers.core.ranker import TransformOption
 from torchrank.rankers.metric import DistanceRanker
 from torchrank.rankers.metric.cutting_plane import Oracle, is_positive
 
@@ -56,10 +57,10 @@ class LowRankMLR(DistanceRanker):
         threshold: float | str = 1,
         init: str = "pca",
         lr: float = 1e-2,
-        optimizer: str | dict = "Adam",
-        scheduler: str | dict | None = None,
+        optimizer: Option = "Adam",
+        scheduler: Option | None = None,
         seed: int = 0,
-        transform: str | dict | list | None = "standard",
+        transform: TransformOption = "standard",
     ):
         super().__init__(num_features, transform)
         if init not in ("pca", "random"):

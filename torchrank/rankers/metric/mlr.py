@@ -9,7 +9,7 @@ from torchrank.data.batch import Batch
 from torchrank.data.state import Derived, store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import ConvergenceWarning, check_choice, check_integer, check_number
-from torchrank.rankers.core.ranker import warn
+from torchrank.rankers.core.ranker import TransformOption, warn
 from torchrank.rankers.core.rounds import Round
 from torchrank.rankers.metric import DistanceRanker
 from torchrank.rankers.metric.cutting_plane import CutRounds, Oracle
@@ -81,7 +81,7 @@ class MLR(DistanceRanker):
         neighbours: int | None = None,
         anchor: float | list[list[float]] | None = None,
         rounds: int = 200,
-        transform: str | dict | list | None = "standard",
+        transform: TransformOption = "standard",
     ):
         super().__init__(num_features, transform, max(1, len(C)) if isinstance(C, list) else rounds)
         self.is_path = isinstance(C, list)
@@ -117,7 +117,7 @@ class MLR(DistanceRanker):
     # ---- scoring ------------------------------------------------------------------------------------------------
 
     @property
-    def components(self) -> Tensor:
+    def components(self) -> Tensor:  # type: ignore[override]
         """L (r, D) with W = L'L, in float64, of the transformed features; the strongest direction comes first."""
         return self.derived("components", [self.metric], lambda: metric_components(self.metric.detach()))
 
@@ -199,7 +199,7 @@ def metric_components(metric: Tensor) -> Tensor:
     block = metric[live].diag() if metric.dim() == 1 else metric[live][:, live]
     values, vectors = torch.linalg.eigh(block)
     kept = values > len(values) * torch.finfo(values.dtype).eps * values.abs().max() if len(values) else values > 0
-    found = (vectors * values.clamp(min=0).sqrt())[:, kept].flip(1).T
+    found: Tensor = (vectors * values.clamp(min=0).sqrt())[:, kept].flip(1).T
     return found.new_zeros(len(found), len(metric)).index_copy(1, live, found)
 
 
@@ -242,7 +242,7 @@ class RMLR(MLR):
         stabilise: float = 0.3,
         neighbours: int | None = None,
         rounds: int = 200,
-        transform: str | dict | list | None = "standard",
+        transform: TransformOption = "standard",
     ):
         super().__init__(
             num_features,

@@ -7,7 +7,7 @@ from torchrank.data.batch import Batch
 from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import ConvergenceWarning, DataError
-from torchrank.rankers.core.ranker import Ranker, warn
+from torchrank.rankers.core.ranker import Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Round
 from torchrank.rankers.metric.cutting_plane import CutRounds, Oracle
 from torchrank.solvers.cutting_plane.psi import add_linear_psi
@@ -58,7 +58,7 @@ class SVMMap(Ranker):
         eps: float = 1e-3,
         stabilise: float = 0.3,
         rounds: int = 500,
-        transform: str | dict | list | None = "query_minmax",
+        transform: TransformOption = "query_minmax",
     ):
         super().__init__(num_features, transform, max(1, len(C)) if isinstance(C, list) else rounds)
         self.is_path = isinstance(C, list)
@@ -121,7 +121,7 @@ class RankSVM(SVMMap):
         eps: float = 1e-3,
         stabilise: float = 0.3,
         rounds: int = 500,
-        transform: str | dict | list | None = "query_minmax",
+        transform: TransformOption = "query_minmax",
     ):
         super().__init__(
             num_features,

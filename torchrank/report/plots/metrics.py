@@ -45,7 +45,7 @@ def spectrum(metric: ArrayLike) -> NDArray[np.float64]:
     if not values.sum() > 0:
         total = f"{values.sum():g}"
         raise ValueError(f"a metric {values.shape * 2} whose eigenvalues sum to {total} has no spectrum: raise C")
-    return values / values.sum()
+    return values / float(values.sum())
 
 
 def plot_projection(
@@ -143,7 +143,7 @@ def _legend(panels: Iterable["Axes"]) -> dict[str, Any]:
     return {label: artist for artist, label in pairs}
 
 
-def _draw_errors(axes: "Axes", rows: list[tuple[int, dict]]) -> None:
+def _draw_errors(axes: "Axes", rows: list[tuple[int, dict[str, Any]]]) -> None:
     """Draw two bars per method, the optimistic selection above the honest one."""
     for shift, (selection, meaning) in zip((-0.19, 0.19), SELECTIONS.items(), strict=True):
         colour = "C0" if selection == "honest" else "lightsteelblue"

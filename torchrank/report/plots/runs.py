@@ -88,8 +88,8 @@ def sweep_lines(
     """
     runs = list(runs)
     _check(runs, option, measure, group, convention)
-    swept: dict[tuple, list[Run]] = defaultdict(list)
-    references: dict[tuple, list[Run]] = defaultdict(list)
+    swept: dict[tuple[Any, str], list[Run]] = defaultdict(list)
+    references: dict[tuple[Any, str], list[Run]] = defaultdict(list)
     for run in runs:
         (swept if option in run.settings else references)[_group(run, group), run.name].append(run)
     methods = {name for _, name in swept}
@@ -106,7 +106,7 @@ def sweep_lines(
     return _one_kind_of_x(lines)
 
 
-def _line(label: str, group: Any, x: list, points: list[list[Run]], measure: str, convention: str) -> Line:
+def _line(label: str, group: Any, x: list[Any], points: list[list[Run]], measure: str, convention: str) -> Line:
     """The chosen runs of each point, summarised; the label says if points have different numbers of runs."""
     methods = [select(members)[0].methods[0] for members in points]
     counts = sorted({len(method.choices) for method in methods})
@@ -192,7 +192,7 @@ def _label(name: str, group: str, value: Any) -> str:
     return f"{name}, {value}" if group == "data" else f"{name}, {group.rpartition('.')[2]}={value}"
 
 
-def _order(item: tuple[tuple, Any]) -> list[tuple]:
+def _order(item: tuple[tuple[Any, str], Any]) -> list[tuple[int, str]]:
     return [natural(part) for part in item[0]]
 
 

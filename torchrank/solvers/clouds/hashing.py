@@ -73,7 +73,7 @@ def complement(codes: Tensor, bits: int) -> Tensor:
     >>> complement(torch.tensor([0, 5, 7]), 3)
     tensor([7, 2, 0])
     """
-    return (2**bits - 1) - codes
+    return ((1 << bits) - 1) - codes
 
 
 @torch.no_grad()

@@ -28,13 +28,13 @@ class Semidefinite:
 
     def __init__(self, w: Array, s: Array) -> None:
         self.w, self.root = w, _cholesky(w)
-        low = _cholesky(s)
-        self.root_inverse, self.low_inverse = dtrtri(self.root, lower=1)[0], dtrtri(low, lower=1)[0]
-        self.inverse = self.low_inverse.T @ self.low_inverse
+        self.root_inverse: Array = dtrtri(self.root, lower=1)[0]
+        self.low_inverse: Array = dtrtri(_cholesky(s), lower=1)[0]
+        self.inverse: Array = self.low_inverse.T @ self.low_inverse
 
     def scaled(self, psi: Array) -> Array:
         """L^-1 Psi_R G, flattened: their inner products are <Psi_R, W Psi_T S^-1>."""
-        return np.matmul(self.low_inverse, psi @ self.root).reshape(len(psi), -1)
+        return (self.low_inverse @ (psi @ self.root)).reshape(len(psi), -1)
 
     def product(self, a: Array, b: Array) -> Array:
         """The symmetric part of a b S^-1."""
@@ -183,7 +183,8 @@ def _moved(flat: Array, loss: Array, unit: Array, C: float, now: Point, move: Mo
 
 
 def _cholesky(a: Array) -> Array:
-    factor, info = dpotrf(a, lower=1, clean=1)
+    found: tuple[Array, int] = dpotrf(a, lower=1, clean=1)
+    factor, info = found
     if info:
         raise np.linalg.LinAlgError
     return factor

@@ -20,14 +20,15 @@ RELAXATION = 1.6  # over-relaxation of ADMM
 
 def eigenvalues(a: Array) -> Array:
     """Eigenvalues of a symmetric matrix, ascending."""
-    return dsyevd(a, compute_v=0)[0]
+    values: Array = dsyevd(a, compute_v=0)[0]
+    return values
 
 
 def shrink_spectrum(a: Array, threshold: float) -> Array:
     """V max(lambda - threshold, 0) V' of a matrix whose symmetric part is V lambda V'."""
     values, vectors, _ = dsyevd((a + a.T) / 2)
     kept = int(np.searchsorted(values, threshold, side="right"))
-    factor = vectors[:, kept:] * np.sqrt(values[kept:] - threshold)
+    factor: Array = vectors[:, kept:] * np.sqrt(values[kept:] - threshold)
     return factor @ factor.T
 
 

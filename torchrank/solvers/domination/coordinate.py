@@ -104,8 +104,8 @@ def useful_blocks(weight: Tensor, steepness: Tensor, block: int = 1) -> list[int
 def coordinate_lists(batches: list[Batch], margins: Margins, topics: int | None = None) -> Columns:
     """The lists in the form that suits their rows, for one model or for one per topic. `margins` has those of
     `domination_loss` for each batch. Call `refresh` before the first step."""
-    form: Any = SparseLists if isinstance(batches[0].x, SparseRows) else DenseLists
-    return form(batches, margins, topics)
+    sparse = isinstance(batches[0].x, SparseRows)
+    return SparseLists(batches, margins, topics) if sparse else DenseLists(batches, margins, topics)
 
 
 # ---- dense rows -------------------------------------------------------------------------------------------------

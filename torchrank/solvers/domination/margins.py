@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+Margin = float | list[Any] | dict[str, float] | None  # the option, explained in `DominationRank`
 SCHEDULE = {"slope": 1.0, "offset": 0.0, "log": False}  # s(y) = slope y + offset, or slope ln y + offset
 
 
@@ -17,7 +18,7 @@ class Feedback(NamedTuple):
     """
 
     flat: bool
-    option: float | list | dict | None
+    option: Margin
 
     def grades(self, labels: Tensor) -> Tensor:
         """Grades (N,) of entries with these labels."""
@@ -32,7 +33,7 @@ class Feedback(NamedTuple):
         return margin_of(self.option, self.grades(labels) if isinstance(self.option, list) else labels)
 
 
-def margin_of(option: float | list | dict | None, labels: Tensor) -> Tensor | None:
+def margin_of(option: Margin, labels: Tensor) -> Tensor | None:
     """Margins s (N,) of entries with these labels, or a matrix over pairs of grades. The options are explained in
     `DominationRank`.
 
@@ -53,7 +54,7 @@ def margin_of(option: float | list | dict | None, labels: Tensor) -> Tensor | No
     return torch.where(labels > 0, (slope * height + offset).clamp(min=0), 0.0)
 
 
-def check_margin(option: float | list | dict | None) -> None:
+def check_margin(option: Margin) -> None:
     """Refuse an invalid margin; a negative one would allow a better document to rank below.
 
     >>> check_margin({"slop": 1.0})
@@ -86,7 +87,7 @@ def _check_numbers(numbers: list[Any], what: str, lowest: float = 0.0) -> None:
             raise ValueError(f"{what} must be a finite number{' >= 0' if lowest == 0 else ''}, got {number!r}")
 
 
-def check_grades(option: list, num_grades: int) -> None:
+def check_grades(option: list[Any], num_grades: int) -> None:
     """Refuse margins for boundaries or pairs that do not cover the grades of the data (0 grades: real-valued labels).
 
     >>> check_grades([1.0], 3)

@@ -17,7 +17,7 @@ class Penalty(NamedTuple):
     def __call__(self, point: Tensor) -> Tensor:
         """Penalty (T,) of the points (T, D), one for each problem."""
         l1, l2 = (side.squeeze(-1) if isinstance(side, Tensor) else side for side in self)
-        return l1 * vector_norm(point, 1, dim=-1) + l2 * vector_norm(point, dim=-1).square()
+        return torch.add(l1 * vector_norm(point, 1, dim=-1), l2 * vector_norm(point, dim=-1).square())
 
     def prox(self, point: Tensor, gradient: Tensor, steepness: Tensor) -> Tensor:
         """The minimiser of gradient . move + steepness/2 move^2 + penalty(point + move), coordinate by coordinate, with

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchrank.data.batch import Batch, entries_of
+from torchrank.data.batch import Batch
 from torchrank.errors import check_choice
-from torchrank.functional.ragged import has_pairs, per_entry, positions_within, read, to_offsets, wide
-from torchrank.solvers.linear.lbfgs import many_lbfgs
+from torchrank.functional.ragged import entries_of, has_pairs, per_entry, positions_within, read, to_offsets, wide
+from torchrank.solvers.linear.lbfgs import Objectives, many_lbfgs
 from torchrank.solvers.linear.losses import LOSSES
 
 BLOCK = 2**18  # scores, or differences of pairs, computed at once: 2 MB in float64
@@ -131,7 +131,7 @@ def _spanned(points: Tensor, basis: Tensor | None) -> Tensor:
     return points if basis is None else torch.bmm(points[:, None], basis)[:, 0]
 
 
-def _objectives(source: Any, basis: Tensor | None, l2: float, count: Tensor, reduce: Reduce) -> Callable:
+def _objectives(source: Any, basis: Tensor | None, l2: float, count: Tensor, reduce: Reduce) -> Objectives:
     """Values and gradients of the models `numbers` at their points (A, P), for `many_lbfgs`."""
 
     def objectives(points: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:

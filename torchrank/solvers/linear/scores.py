@@ -90,6 +90,6 @@ def column_extremes(x: Tensor | SparseRows) -> Tensor:
     return torch.where(counts == len(x), found, found.clamp(min=0))  # absent values are 0
 
 
-def wide_rows(x: Tensor | SparseRows, dtype: torch.dtype) -> Any:
+def wide_rows(x: Tensor | SparseRows, dtype: torch.dtype) -> Tensor | SparseRows:
     """Dense rows in this dtype; sparse rows take the dtype of what they are multiplied by."""
     return x if isinstance(x, SparseRows) else x.to(dtype)

@@ -124,7 +124,7 @@ def _variation(batch: Batch, reference: Tensor) -> Tensor:
     rows: Any = batch.x
     if batch.index is not None and not (batch.query == 0).any():
         rows = rows[:0]  # a shared corpus counts once
-    return (rows != reference).sum(0).double()
+    return torch.ne(rows, reference).sum(0).double()
 
 
 def _add_scatter(batch: Batch, scatter: Scatter, sources: Tensor, high: str) -> None:

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchrank.data.batch import Batch, entries_of
+from torchrank.data.batch import Batch
 from torchrank.errors import DataError, DataWarning
 from torchrank.functional.ragged import (
+    entries_of,
     list_ids,
     per_entry,
     positions_within,
@@ -150,5 +151,6 @@ def take_lists(batch: Batch, lists: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def own_rows(batch: Batch, entries: Tensor) -> Tensor:
     """Rows of these entries in float64."""
-    rows: Any = batch.x[entries if batch.index is None else batch.index[entries]]
-    return rows.double()
+    x: Any = batch.x
+    rows: Tensor = x[entries if batch.index is None else batch.index[entries]].double()
+    return rows
