@@ -1,6 +1,6 @@
 """NDCG@1,5,10 + MAP + MRR on 6,000 lists: torchrank against torchmetrics, pytrec_eval and ranx, in one run.
 
-    python benchmarks/metrics.py [--lists 6000] [--repeats 7] [--threads 2] [--quick]
+    python benchmarks/measures.py [--lists 6000] [--repeats 7] [--threads 2] [--quick]
 
 Each time is the best of `repeats` rounds in which all tools but torchmetrics (one round: it takes seconds) take turns,
 so that a busy machine slows down all of them. No two scores are equal, so all tools rank alike: MAP and MRR agree, and
