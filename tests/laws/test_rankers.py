@@ -27,6 +27,7 @@ from torchrank import (
     TrainingLists,
 )
 from torchrank.data import SparseRows
+from torchrank.data.state import Derived
 from torchrank.data.transforms import transform_batch
 
 BY_ROUNDS = [name for name, case in CASES.items() if case.make().by_rounds]
@@ -170,9 +171,7 @@ def numbers_outside(value, known, seen):
         return sum(numbers_outside(each, known, seen) for each in value.values())
     if isinstance(value, list | tuple | set | frozenset):
         return sum(numbers_outside(each, known, seen) for each in value)
-    if (hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value)) or isinstance(
-        value, torch.nn.Module
-    ):
+    if isinstance(value, torch.nn.Module | Derived) or (hasattr(value, "__dict__") and not callable(value)):
         return numbers_outside(vars(value), known, seen)
     return 0
 
