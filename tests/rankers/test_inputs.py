@@ -1,4 +1,4 @@
-"""What `ranker(x, offsets, ...)` is given: every type of number that has a meaning, and clear words for the others."""
+"""What a ranker and `ranker(x, offsets, ...)` are given: what has a meaning is taken, the rest is refused clearly."""
 
 import pytest
 import torch
@@ -16,12 +16,28 @@ from torchrank import (
     NeuralRanker,
     RankingDataModule,
     RankingSet,
+    SingleFeature,
     SVMMap,
 )
 from torchrank.data import SparseRows
 
 X = lists(2).x
 OFFSETS = lists(2).offsets
+
+
+@pytest.mark.parametrize(
+    ("ranker", "options", "message"),
+    [
+        (ListNet, {"tolerance": 0}, "tolerance must be > 0, got 0"),
+        (SingleFeature, {"k": 0}, "k must be >= 1, got 0"),
+        (GBDTRanker, {"leaves": 1}, "leaves must be >= 2, got 1"),
+        (NeuralRanker, {"scorer_options": {"hiden": 3}}, "'mlp' has no option hiden; its options are: hidden, dropout"),
+        (NeuralRanker, {"loss_options": {"labels": 3}}, "'lambdarank' has no option labels; its options are: k"),
+    ],
+)
+def test_options_without_a_meaning_are_refused(ranker, options, message):
+    with pytest.raises(ValueError, match=message):
+        ranker(FEATURES, **options)
 
 
 @pytest.mark.parametrize("scorer", ["linear", "mlp", "local"])

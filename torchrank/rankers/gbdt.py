@@ -9,7 +9,7 @@ from torch import Tensor
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
 from torchrank.data.training import TrainingLists
-from torchrank.errors import DataError, NumericalWarning, check_choice
+from torchrank.errors import DataError, NumericalWarning, check_choice, check_integer
 from torchrank.rankers.core.ranker import Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Round
 
@@ -60,6 +60,7 @@ class GBDTRanker(Ranker):
         options: dict[str, Any] | None = None,
     ):
         check_choice(OBJECTIVES, objective=objective)
+        check_integer(">= 2", leaves=leaves)
         super().__init__(num_features, transform, rounds)
         self.parameters_of_lightgbm: dict[str, Any] = {
             "objective": objective,

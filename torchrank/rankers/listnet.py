@@ -6,7 +6,7 @@ from torch import Tensor
 from torchrank.data.batch import Batch
 from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
-from torchrank.errors import NumericalWarning
+from torchrank.errors import NumericalWarning, check_choice, check_number
 from torchrank.functional.losses import listnet_loss
 from torchrank.rankers.core.optimizers import Option
 from torchrank.rankers.core.ranker import TransformOption, warn
@@ -31,6 +31,14 @@ class ListNet(NeuralRanker):
         lr: learning rate of solver="gradient".
         optimizer: of solver="gradient": a class of torch.optim by name, or {"name": ..., further options}.
         scheduler: of solver="gradient": a class of torch.optim.lr_scheduler by name, or {"name": ..., "warmup": ...}.
+
+    Example:
+        >>> from torchrank.data import RankingSet
+        >>> x, offsets = torch.tensor([[0.0], [2.0], [1.0]]), torch.tensor([0, 3])
+        >>> lists = RankingSet(x, torch.tensor([0.0, 2.0, 1.0]), offsets)
+        >>> ranker = ListNet(1).fit(lists)
+        >>> ranker.certificate.proved, ranker.rank(x, offsets)
+        (True, tensor([1, 2, 0]))
     """
 
     scorer: LinearScorer
@@ -49,8 +57,8 @@ class ListNet(NeuralRanker):
         optimizer: Option = "Adam",
         scheduler: Option | None = None,
     ):
-        if solver not in ("lbfgs", "gradient"):
-            raise ValueError(f"unknown solver={solver!r}: choose lbfgs or gradient")
+        check_choice(("lbfgs", "gradient"), solver=solver)
+        check_number("> 0", tolerance=tolerance)
         super().__init__(
             num_features,
             "linear",

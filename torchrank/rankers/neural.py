@@ -1,6 +1,7 @@
 """Rankers that learn by gradient: any scorer of single documents with any loss."""
 
 import inspect
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -88,6 +89,7 @@ class LocalMetricScorer(nn.Module):
         return KERNELS[self.kernel](distances / self.log_tau.exp().to(x.dtype), self.beta) * self.weights.to(x.dtype)
 
 
+GIVEN = ("num_inputs", "scores", "labels", "offsets", "max_length", "num_grades", "num_pairs")  # are no options
 SCORERS: dict[str, type[nn.Module]] = {"linear": LinearScorer, "mlp": MLPScorer, "local": LocalMetricScorer}
 
 
@@ -105,6 +107,14 @@ class NeuralRanker(Ranker):
         weight_decay: l2 penalty, as the optimizer defines it.
         optimizer: a class of torch.optim by name, or {"name": ..., further options}.
         scheduler: a class of torch.optim.lr_scheduler by name, or {"name": ..., "warmup": steps, further options}.
+
+    Example:
+        >>> from torchrank.data import RankingSet
+        >>> x, offsets = torch.tensor([[0.0, 1.0], [2.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 3])
+        >>> lists = RankingSet(x, torch.tensor([0.0, 2.0, 1.0]), offsets)
+        >>> ranker = NeuralRanker(2, scorer="mlp", loss="listnet", scorer_options={"hidden": [4]}, lr=0.1)
+        >>> ranker.fit(lists, epochs=20).rank(x, offsets)
+        tensor([1, 2, 0])
     """
 
     takes = frozenset({"sparse", "corpus"})
@@ -123,13 +133,12 @@ class NeuralRanker(Ranker):
         scheduler: Option | None = None,
     ):
         super().__init__(num_features, transform)
-        for name, choices, what in ((scorer, SCORERS, "scorer"), (loss, LOSSES, "loss")):
-            if name not in choices:
-                raise ValueError(f"unknown {what}={name!r}: choose one of {', '.join(choices)}")
+        check_choice(SCORERS, scorer=scorer)
+        check_choice(LOSSES, loss=loss)
         self.loss_name, self.loss_options = loss, loss_options or {}
-        if unknown := self.loss_options.keys() - inspect.signature(LOSSES[loss]).parameters.keys():
-            raise ValueError(f"the loss {loss!r} has no option {', '.join(unknown)}")
         self.scorer_name, self.scorer_options = scorer, scorer_options or {}
+        _check_options(f"the loss {loss!r}", LOSSES[loss], self.loss_options)
+        _check_options(f"the scorer {scorer!r}", SCORERS[scorer], self.scorer_options)
         self.scorer: nn.Module = self._new_scorer()
         self.optimization = Optimization(optimizer, scheduler, lr, weight_decay)
 
@@ -137,7 +146,7 @@ class NeuralRanker(Ranker):
         return SCORERS[self.scorer_name](self.transform.num_outputs, **self.scorer_options)
 
     def start(self, lists: TrainingLists) -> None:
-        """Only `pca` knows its number of outputs after it was fitted: then layers of another size are made anew."""
+        """Replace the layers whose size has changed: `pca` knows its number of outputs only after it was fitted."""
         old, fresh = self.scorer.state_dict(), self._new_scorer().to(self.device).state_dict()
         state = {name: new if new.shape != old[name].shape else old[name] for name, new in fresh.items()}
         take_sizes(self.scorer, state, "")
@@ -158,6 +167,12 @@ class NeuralRanker(Ranker):
         )
 
 
+def _check_options(owner: str, function: Callable[..., Any], options: dict[str, Any]) -> None:
+    known = [name for name in inspect.signature(function).parameters if name not in GIVEN]
+    if unknown := [name for name in options if name not in known]:
+        raise ValueError(f"{owner} has no option {', '.join(unknown)}; its options are: {', '.join(known) or 'none'}")
+
+
 class LambdaRank(NeuralRanker):
     """Linear scores, pairs weighted by the change of NDCG@k (Burges et al. 2006).
 
@@ -169,6 +184,13 @@ class LambdaRank(NeuralRanker):
         weight_decay: l2 penalty, as the optimizer defines it.
         optimizer: a class of torch.optim by name, or {"name": ..., further options}.
         scheduler: a class of torch.optim.lr_scheduler by name, or {"name": ..., "warmup": steps, further options}.
+
+    Example:
+        >>> from torchrank.data import RankingSet
+        >>> x, offsets = torch.tensor([[0.0], [2.0], [1.0]]), torch.tensor([0, 3])
+        >>> lists = RankingSet(x, torch.tensor([0.0, 2.0, 1.0]), offsets)
+        >>> LambdaRank(1, k=10).fit(lists, epochs=5).rank(x, offsets)
+        tensor([1, 2, 0])
     """
 
     def __init__(

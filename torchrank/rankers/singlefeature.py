@@ -5,6 +5,7 @@ from torch import Tensor
 
 from torchrank.data.batch import Batch
 from torchrank.data.training import TrainingLists
+from torchrank.errors import check_integer
 from torchrank.functional.columns import by_column, first_largest
 from torchrank.functional.measures import ndcg
 from torchrank.rankers.core.ranker import Ranker, TransformOption
@@ -35,6 +36,7 @@ class SingleFeature(Ranker):
 
     def __init__(self, num_features: int, k: int = 10, transform: TransformOption = None):
         super().__init__(num_features, transform, rounds=1)
+        check_integer(">= 1", k=k)
         self.k = k
         self.register_buffer("feature", torch.tensor(0))
         self.register_buffer("sign", torch.tensor(1.0))
