@@ -20,31 +20,82 @@ class DataError(ValueError):
     """The data cannot be used: a file, a row, a label, or lists that do not fit together.
 
     The message says what is wrong, where, and what to do.
+
+    Example:
+        >>> import torch, torchrank
+        >>> try:
+        ...     torchrank.RankingSet(torch.zeros(3, 1), torch.zeros(2), torch.tensor([0, 2]))
+        ... except DataError:
+        ...     print("refused")
+        refused
     """
 
 
 class CheckpointError(ValueError):
-    """The file is not a checkpoint of torchrank, or it does not fit the ranker or its data."""
+    """The file is not a checkpoint of torchrank, or it does not fit the ranker or its data.
+
+    Example:
+        >>> import torchrank
+        >>> try:
+        ...     torchrank.load(torchrank.__file__)
+        ... except CheckpointError:
+        ...     print("this is not a checkpoint")
+        this is not a checkpoint
+    """
 
 
 class NotFittedError(ValueError, AttributeError):
-    """A ranker, transform or estimator is used before it was fitted."""
+    """A ranker, transform or estimator is used before it was fitted.
+
+    Example:
+        >>> import torch, torchrank
+        >>> try:
+        ...     torchrank.LambdaRank(2)(torch.zeros(3, 2), torch.tensor([0, 3]))
+        ... except NotFittedError:
+        ...     print("call fit first")
+        call fit first
+    """
 
 
 class NotPositiveDefinite(ValueError):
-    """A matrix that must be positive definite is singular or indefinite."""
+    """A matrix that must be positive definite is singular or indefinite.
+
+    Example:
+        >>> import torch, torchrank
+        >>> try:
+        ...     torchrank.functional.geometric_mean(torch.zeros(2, 2), torch.eye(2))
+        ... except NotPositiveDefinite:
+        ...     print("add a ridge")
+        add a ridge
+    """
 
 
 class DataWarning(UserWarning):
-    """Something about the data that the user should know."""
+    """The data can be used, but something about it is probably not as the user expects.
+
+    Example:
+        >>> import warnings
+        >>> warnings.filterwarnings("ignore", category=DataWarning)  # say nothing about unusual data
+        >>> warnings.filterwarnings("error", category=DataWarning)  # or refuse it
+    """
 
 
 class NumericalWarning(UserWarning):
-    """A computation lost digits, or needed help such as a larger ridge."""
+    """A computation lost digits, or needed help such as a larger ridge.
+
+    Example:
+        >>> import warnings
+        >>> warnings.filterwarnings("error", category=NumericalWarning)  # stop at the first numerical problem
+    """
 
 
 class ConvergenceWarning(UserWarning):
-    """A fit ended before it reached its certificate."""
+    """A fit ended before it reached its certificate.
+
+    Example:
+        >>> import warnings
+        >>> warnings.filterwarnings("ignore", category=ConvergenceWarning)  # fits that end early are expected
+    """
 
 
 def check_choice(choices: Iterable[object], **options: object) -> None:

@@ -25,6 +25,11 @@ class CleanReport(NamedTuple):
         documents_removed: documents in groups of equal rows that have different labels.
         queries_without_relevant: queries without a relevant document after that.
         queries_all_same: queries whose remaining documents all have the same label (`drop_all_same`).
+
+    Example:
+        >>> report = CleanReport(documents_removed=2, queries_without_relevant=1, queries_all_same=3)
+        >>> report.queries_removed
+        4
     """
 
     documents_removed: int

@@ -36,6 +36,11 @@ class Relevance(ABC):
         num_grades: K where the labels are the integers 0..K-1; 0 where they are real-valued.
         lengths: (Q,) entries of each list, on the host.
         pairs: (Q,) pairs of entries with different labels in each list, on the host.
+
+    Example:
+        >>> relevance: Relevance = Explicit(torch.tensor([0., 2., 1.]), torch.tensor([0, 2, 3]))
+        >>> relevance.shared, relevance.lengths, relevance.bounds
+        (False, array([2, 1]), array([0, 2, 3]))
     """
 
     shared: bool
@@ -196,6 +201,7 @@ class SameClass(WholeCorpus):
         corpus_classes: (n,) the class of each corpus row, int64.
         class_names: the names of the classes 0, 1, ...
         own: (Q,) the corpus row that is the query itself and not in its list, n if there is none; None: for no query.
+        num_grades: the number of different labels, always 2: relevant or not.
 
     Example:
         >>> relevance = SameClass(torch.tensor([0, 1]), torch.tensor([0, 1, 0]), ("a", "b"))
@@ -248,6 +254,12 @@ class Judged(WholeCorpus):
         num_rows: rows of the corpus, n.
         own: (Q,) the corpus row that is the query itself and not in its list, n if there is none; None: for no query.
         num_grades: K where the grades are integers of 0..K-1, 0 otherwise; -1: counted.
+
+    Example:
+        >>> rows, grades = torch.tensor([2, 0]), torch.tensor([1.0, 3.0])
+        >>> relevance = Judged(rows, grades, np.array([1, 1]), num_rows=3)
+        >>> relevance.num_grades, relevance.entries(slice(1, 2), torch.tensor([1])).labels
+        (4, tensor([3., 0., 0.]))
     """
 
     rows: Tensor

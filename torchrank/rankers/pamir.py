@@ -49,6 +49,13 @@ class PAMIR(LinearRanker):
         rounds: maximum number of rounds.
         seed: seed of the drawn triplets.
         transform: feature transform, see `make_transform`.
+
+    Example:
+        >>> from torchrank.data import RankingSet
+        >>> x, offsets = torch.tensor([[0.0], [2.0], [1.0]]), torch.tensor([0, 3])
+        >>> lists = RankingSet(x, torch.tensor([0.0, 2.0, 1.0]), offsets)
+        >>> PAMIR(1, rounds=5).fit(lists).rank(x, offsets)
+        tensor([1, 2, 0])
     """
 
     iterate: Tensor  # (T, D) weights after the last step, where `weight` is their mean

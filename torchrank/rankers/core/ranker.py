@@ -45,6 +45,11 @@ class Ranker(LightningModule):
     is one epoch and one optimizer step). What it learns from comes as an argument, `lists`; what has to live as long as
     a fit, and no longer, lies in `self.kept`.
 
+    Args:
+        num_features: number of columns of the rows.
+        transform: feature transform, see `make_transform`.
+        rounds: maximum number of rounds; None: the ranker learns by gradient.
+
     Attributes:
         takes: the kinds of data beyond dense rows that it accepts, of "sparse", "corpus" and "queries".
         certified: the fit ends by its own certificate: no early stopping, the last state counts.
@@ -55,6 +60,17 @@ class Ranker(LightningModule):
         chosen_by: measures by which `choose` decides among the candidates of `validation_scores`.
         kept: fit-scoped state, emptied when a fit begins and ends; `kept.lists` are the lists of the fit.
         optimization: of a ranker that learns by gradient.
+
+    Example:
+        >>> class Sum(Ranker):
+        ...     def score(self, batch):
+        ...         return batch.at_entries(batch.x.sum(1))
+        ...     def round(self, lists, number):
+        ...         return Round(done=True)
+        >>> x, offsets = torch.tensor([[0.0, 1.0], [2.0, 1.0], [1.0, 1.0]]), torch.tensor([0, 3])
+        >>> lists = RankingSet(x, torch.tensor([0.0, 2.0, 1.0]), offsets)
+        >>> Sum(2, transform="standard", rounds=1).fit(lists).rank(x, offsets)
+        tensor([1, 2, 0])
     """
 
     takes: frozenset[str] = frozenset()

@@ -14,6 +14,12 @@ NOTHING: Mapping[str, Any] = {}
 class Certificate(NamedTuple):
     """How near a fit is to its proof: the fit is proved where `found` is at most `limit`.
 
+    Args:
+        name: what is measured, such as gap or gradient.
+        found: its value after the last round.
+        limit: the largest value that proves the fit.
+        bounds: further values that the proof rests on, by name, such as the two ends of a gap.
+
     Example:
         >>> certificate = Certificate("gap", 0.002, 0.01, {"upper": 1.5, "lower": 1.498})
         >>> certificate.proved, str(certificate)
@@ -43,6 +49,11 @@ class Round(NamedTuple):
         log: values to log, by name.
         certificate: how near the fit is to its proof, where it has one.
         findings: what else there is to say, plain values, for results.json; they replace those of the rounds before.
+
+    Example:
+        >>> found = Round(done=False, log={"train/gap": 0.2}, certificate=Certificate("gap", 0.2, 0.01))
+        >>> found.done, found.certificate.proved, dict(found.findings)
+        (False, False, {})
     """
 
     done: bool

@@ -62,6 +62,14 @@ class DominationRank(LinearRanker):
         rounds: maximum number of rounds.
         seed: seed of the drawn negatives.
         transform: feature transform, see `make_transform`.
+
+    Example:
+        >>> from torchrank.data import RankingSet
+        >>> x, offsets = torch.tensor([[0.0], [2.0], [1.0]]), torch.tensor([0, 3])
+        >>> lists = RankingSet(x, torch.tensor([0.0, 2.0, 1.0]), offsets)
+        >>> ranker = DominationRank(1, l2=0.1).fit(lists)
+        >>> ranker.certificate.proved, ranker.rank(x, offsets)
+        (True, tensor([1, 2, 0]))
     """
 
     memory: Tensor  # (rows, T D) of the solver: where FISTA looks next, or moves and changes of L-BFGS
