@@ -115,12 +115,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def find_export(name: str) -> Any:
     if name == "functional":
         return import_module("torchrank.functional")
     if name not in EXPORTS:
         raise AttributeError(f"module 'torchrank' has no attribute {name!r}")
     return vars(import_module(EXPORTS[name]))[name]
+
+
+if not TYPE_CHECKING:  # a type checker would take any name for an export
+    __getattr__ = find_export
 
 
 def __dir__() -> list[str]:

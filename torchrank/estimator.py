@@ -188,4 +188,4 @@ def _check_names(model: str, names: Iterable[str]) -> None:
 
 
 def _ranker_class(model: str) -> Any:
-    return torchrank.__getattr__(MODELS[model])
+    return torchrank.find_export(MODELS[model])

@@ -27,12 +27,12 @@ PACKAGES = ("torch", "pytorch-lightning", "torchmetrics", "hydra-core", "numpy")
 
 
 def smaller_is_better(measure: str) -> bool:
-    """Whether a measure is an error or a loss; ERR is neither.
+    """Whether a measure, or what is logged under this name, is an error or a loss; ERR is neither.
 
-    >>> smaller_is_better("knn_error@3"), smaller_is_better("err@10")
+    >>> smaller_is_better("val/knn_error@3"), smaller_is_better("err@10")
     (True, False)
     """
-    return measure.partition("@")[0].endswith(("error", "loss"))
+    return measure.rpartition("/")[2].partition("@")[0].endswith(("error", "loss"))
 
 
 def monitor_name(split: str, measure: str, convention: str, conventions: Sequence[str]) -> str:

@@ -104,7 +104,7 @@ def check_config(config: DictConfig) -> None:
         raise ValueError("train=false tests a checkpoint: name it with ckpt_path=FILE.")
     if config.ckpt_path is not None and not Path(config.ckpt_path).is_file():
         raise FileNotFoundError(f"ckpt_path not found: {config.ckpt_path}")
-    if config.mode == "max" and smaller_is_better(config.monitor.rpartition("/")[2]):
+    if config.mode == "max" and smaller_is_better(config.monitor):
         raise ValueError(f"monitor={config.monitor} is an error measure: set mode=min.")
 
 

@@ -1,6 +1,7 @@
 """RankingDataModule without a Trainer: its loaders in plain torch loops, resident and streamed sets, and resuming."""
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -150,7 +151,8 @@ class Attached:
 
     def __init__(self, module):
         self.lightning_module, self.global_rank, self.world_size = module, 0, 1
-        self.strategy = type("Strategy", (), {"root_device": torch.device("cpu")})
+        self.strategy = SimpleNamespace(root_device=torch.device("cpu"))
+        self.state = SimpleNamespace(status="running")
 
 
 class Module(torch.nn.Module):
@@ -226,7 +228,7 @@ def test_unknown_options_are_refused_with_the_choices():
         RankingDataModule("mslr")
     with pytest.raises(ValueError, match=r"unknown clean='yes': choose one of none, train, all"):
         RankingDataModule("synthetic", clean="yes")
-    with pytest.raises(ValueError, match=r"unknown resident='no': choose one of true, false, auto"):
+    with pytest.raises(ValueError, match=r"unknown resident='no': choose one of True, False, auto"):
         RankingDataModule("synthetic", resident="no")
     assert not set(LOADERS) & set(CATALOGUE)
 
@@ -261,3 +263,20 @@ def test_data_is_read_once_and_cleaned_where_it_was_asked_for(monkeypatch):
         module.setup("fit")
         assert tuple(len(module.sets[split].x) for split in ("train", "test")) == sizes
     assert calls == [{"fold": 2, "seed": 5, "size": 7}] * 3
+
+
+def test_after_a_fit_the_batches_are_those_without_a_module(tmp_path):
+    from pytorch_lightning import Trainer
+
+    from tests.rankers.small import FEATURES, lists
+    from torchrank import SingleFeature
+
+    data = RankingDataModule.from_sets(train=lists(0), val=lists(1))
+    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "max_epochs": 1}
+    Trainer(accelerator="cpu", default_root_dir=tmp_path, **options).fit(
+        SingleFeature(FEATURES, transform="standard"), datamodule=data
+    )
+    assert data._ready == {}
+    (batch,) = data.val_dataloader()
+    assert torch.equal(batch.x, lists(1).x)
+    assert sum(batch.num_lists for batch in data.train_dataloader()) == len(lists(0))

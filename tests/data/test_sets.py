@@ -289,7 +289,7 @@ def test_streamed_batches_are_those_of_a_resident_set(number, option, kind):
     lists = all_forms()[number]
     x, queries = lists.x.to(dtype=torch.float32), (8 * lists.queries).to(kind)
     x = x.with_values((8 * x.values).to(kind)) if lists.is_sparse else (8 * x).to(kind)
-    lists = lists._like(x, lists.relevance, queries, lists.query_ids, lists.document_ids, None)
+    lists = RankingSet(x, lists.relevance, queries=queries, query_ids=lists.query_ids)
     rows = (x.dense() if lists.is_sparse else x).double()
     transform = None if option is None else make_transform(option, 4).fit(rows)
     if transform is not None and (transform.per_query or (lists.is_sparse and transform.sparse_refusal)):
@@ -388,7 +388,7 @@ def test_the_outline_tells_sets_and_orders_apart(number):
     assert shuffled["query vectors"] != outline["query vectors"]
     assert (shuffled["rows"] == outline["rows"]) == lists.is_shared
     rows = lists.x.with_values(lists.x.values + 1) if lists.is_sparse else lists.x + 1
-    other = lists._like(rows, lists.relevance, lists.queries, None, None, None).outline()
+    other = RankingSet(rows, lists.relevance, queries=lists.queries).outline()
     assert {part for part in outline if other[part] != outline[part]} == {"rows"}
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import torchrank
-from tests.rankers.small import FEATURES, lists
+from tests.rankers.small import FEATURES, data, lists, trainer
 from torchrank import (
     AdaRank,
     LambdaRank,
@@ -175,3 +175,39 @@ def test_digits_that_float32_does_not_have_are_told():
         fit(far.float())  # what is lost already
         fit(far, "standard")
         fit(torch.where(torch.arange(FEATURES) == 1, 1e8, train.x.double()))  # a constant has no digits to lose
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"batch_documents": -5}, "batch_documents must be >= 1, got -5"),
+        ({"batch_documents": 2.5}, "batch_documents must be an integer >= 1, got 2.5"),
+        ({"seed": -1}, "seed must be >= 0, got -1"),
+        ({"val": "lists"}, "val must be a RankingSet, got str"),
+        ({"val": RankingSet(torch.eye(FEATURES), torch.zeros(FEATURES), torch.tensor([0, FEATURES]))}, "different"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(options, told):
+    with pytest.raises(ValueError, match=told):
+        Counted(FEATURES).fit(lists(0), **options)
+
+
+def test_a_schedule_by_another_measure_is_told_apart_from_missing_validation_lists():
+    schedule = {"name": "ReduceLROnPlateau", "monitor": "val/map"}
+    with pytest.raises(ValueError, match="measures val/ndcg@10 only"):
+        LambdaRank(FEATURES, scheduler=schedule).fit(lists(0), lists(1))
+    with pytest.raises(ValueError, match="give val="):
+        LambdaRank(FEATURES, scheduler=schedule).fit(lists(0))
+
+
+def test_a_fit_through_a_trainer_that_breaks_off_leaves_nothing_behind(tmp_path):
+    def broken(lists, number):
+        if number:
+            raise RuntimeError("broken")
+        return whole(lists, number)
+
+    ranker, end = ListNet(FEATURES), trainer(tmp_path, check_val_every_n_epoch=3)
+    whole, ranker.round = ranker.round, broken
+    with pytest.raises(RuntimeError, match="broken"):
+        end.fit(ranker, datamodule=data())
+    assert vars(ranker.kept) == {} and end.check_val_every_n_epoch == 3

@@ -39,7 +39,7 @@ def test_scores_of_validation_lists_grow_tree_by_tree():
         take_rounds(ranker, number, number + 1)
         for batch in batches if number != 3 else []:  # a round that is not validated
             torch.testing.assert_close(ranker.validation_scores(batch), ranker.score(batch), rtol=1e-12, atol=1e-12)
-    ranker.end("rounds")
+    ranker.release()
     assert torch.equal(ranker.validation_scores(batches[0]), ranker.score(batches[0]))
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from pytorch_lightning import LightningDataModule
+from pytorch_lightning import LightningDataModule, Trainer
+from pytorch_lightning.trainer.states import TrainerStatus
 from pytorch_lightning.utilities import rank_zero_warn
 
 from torchrank.data.catalogue import CATALOGUE, load_splits
@@ -24,7 +25,7 @@ from torchrank.data.synthetic.music import load_music
 from torchrank.data.synthetic.text import load_text
 from torchrank.data.training import TrainingLists
 from torchrank.data.transforms import Transform
-from torchrank.errors import DataError, DataWarning
+from torchrank.errors import DataError, DataWarning, check_choice, check_integer
 
 LOADERS: dict[str, Callable[..., dict[str, RankingSet]]] = {
     "clouds": load_clouds,
@@ -81,12 +82,10 @@ class RankingDataModule(LightningDataModule):
         **source: Any,
     ):
         super().__init__()
-        if name not in (*LOADERS, *CATALOGUE):
-            raise ValueError(f"unknown name={name!r}: choose one of {', '.join([*LOADERS, *CATALOGUE])}")
-        if clean not in CLEANED:
-            raise ValueError(f"unknown clean={clean!r}: choose one of {', '.join(CLEANED)}")
-        if resident not in (True, False, "auto"):
-            raise ValueError(f"unknown resident={resident!r}: choose one of true, false, auto")
+        check_choice((*LOADERS, *CATALOGUE), name=name)
+        check_choice(CLEANED, clean=clean)
+        check_choice((True, False, "auto"), resident=resident)
+        check_integer(">= 1", batch_documents=batch_documents)
         self.name: str = name
         self.fold, self.clean, self.source = fold, clean, source
         self.seed, self.order_seed = seed, order_seed
@@ -137,6 +136,10 @@ class RankingDataModule(LightningDataModule):
             rank_zero_warn(f"Removed from {split}: {found}.", category=DataWarning)
         self.sets = sets
 
+    def teardown(self, stage: str) -> None:
+        """Forget the sets as they were prepared for a module."""
+        self._ready = {}
+
     @property
     def num_features(self) -> int:
         """Columns of the rows as they are read, before any transform."""
@@ -154,13 +157,19 @@ class RankingDataModule(LightningDataModule):
     # ---- sets prepared for the module ---------------------------------------------------------------------------
 
     @property
+    def _running(self) -> Trainer | None:
+        """The trainer, while it fits, tests or predicts."""
+        busy = self.trainer is not None and self.trainer.state.status == TrainerStatus.RUNNING
+        return self.trainer if busy else None
+
+    @property
     def _module(self) -> Any:
-        """The module that is being fitted or tested; None without a trainer."""
-        return None if self.trainer is None else self.trainer.lightning_module
+        """The module that is being fitted or tested, if any."""
+        return None if self._running is None else self._running.lightning_module
 
     @property
     def _device(self) -> torch.device:
-        return torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
+        return torch.device("cpu") if self._running is None else self._running.strategy.root_device
 
     @property
     def _transform(self) -> Transform | None:
@@ -190,7 +199,7 @@ class RankingDataModule(LightningDataModule):
     def training_lists(self) -> TrainingLists:
         """The training lists of this process, as a ranker learns from them."""
         lists, (rank, world) = self.ready("train"), self._place()
-        reduce = None if self.trainer is None else self._sum_over_processes
+        reduce = None if self._running is None else self._sum_over_processes
         budget = self._budget("train", evaluated=True)
         return TrainingLists(lists, budget=budget, device=self._device, rank=rank, world=world, reduce=reduce)
 
@@ -202,8 +211,8 @@ class RankingDataModule(LightningDataModule):
 
     def _place(self) -> tuple[int, int]:
         """The number of this process, and the number of processes."""
-        if self.trainer is not None:
-            return self.trainer.global_rank, self.trainer.world_size
+        if self._running is not None:
+            return self._running.global_rank, self._running.world_size
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return torch.distributed.get_rank(), torch.distributed.get_world_size()
         return 0, 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from copy import copy
 
 import numpy as np
 import torch
@@ -238,38 +239,12 @@ class RankingSet(Dataset[Batch]):
     def _picked(
         self, lists: np.ndarray, relevance: Relevance, rows: Tensor | None, document_ids: Ids | None
     ) -> RankingSet:
-        place = torch.from_numpy(lists).to(self.device)
-        return self._like(
-            self.x if self.is_shared or rows is None else self.x[rows],
-            relevance,
-            None if self.queries is None else self.queries[place],
-            _take(self.query_ids, lists),
-            document_ids,
-            self._on_read,
-        )
-
-    def _like(
-        self,
-        x: Tensor | SparseRows,
-        relevance: Relevance,
-        queries: Tensor | None,
-        query_ids: Ids | None,
-        document_ids: Ids | None,
-        on_read: Callable[[Batch], Batch] | None,
-    ) -> RankingSet:
-        """Another set with the name and the grades of this one."""
-        made = RankingSet(
-            x,
-            relevance,
-            queries=queries,
-            query_ids=query_ids,
-            document_ids=document_ids,
-            name=self.name,
-            relevant_from=self.relevant_from,
-            max_label=self.max_label,
-        )
-        made._on_read = on_read
-        return made
+        new = copy(self)
+        new.x = self.x if self.is_shared or rows is None else self.x[rows]
+        new.queries = None if self.queries is None else self.queries[torch.from_numpy(lists).to(self.device)]
+        new.relevance, new.query_ids, new.document_ids = relevance, _take(self.query_ids, lists), document_ids
+        new._check()
+        return new
 
     def to(self, device: torch.device | str, transform: Transform | None = None) -> RankingSet:
         """The set on a device, its rows and query vectors in float32, after a transform.
@@ -284,11 +259,13 @@ class RankingSet(Dataset[Batch]):
         """
         if transform is not None:
             transform.check_lists(shared=self.is_shared, vectors=self.has_queries)
-        x = transform_rows(self.x, None if self.is_shared else self.offsets, device, transform)
-        queries = self.queries
-        if queries is not None:
-            queries = x if queries is self.x else transform_rows(queries, None, device, transform)
-        return self._like(x, self.relevance.to(device), queries, self.query_ids, self.document_ids, None)
+        new = copy(self)
+        new.x = transform_rows(self.x, None if self.is_shared else self.offsets, device, transform)
+        new.relevance, new._on_read = self.relevance.to(device), None
+        if self.queries is not None:
+            same = self.queries is self.x
+            new.queries = new.x if same else transform_rows(self.queries, None, device, transform)  # type: ignore[assignment]
+        return new
 
     def streamed(self, device: torch.device | str, transform: Transform | None = None) -> RankingSet:
         """The same set, but its batches are moved to a device and transformed when they are read.
@@ -309,7 +286,9 @@ class RankingSet(Dataset[Batch]):
                 batch = transform_batch(transform, _with_dtype(batch, torch.float64))  # as resident sets are
             return _with_dtype(batch, torch.float32)
 
-        return self._like(self.x, self.relevance, self.queries, self.query_ids, self.document_ids, read)
+        new = copy(self)
+        new._on_read = read
+        return new
 
     # ---- checksums and ids --------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from copy import copy
 from typing import Any
 
 import torch
@@ -158,22 +159,16 @@ class TrainingLists:
     def subset(self, positions: Tensor) -> TrainingLists:
         """The lists at these positions (of all lists), divided among the processes again."""
         self._refuse_changed("made a subset of")
-        return TrainingLists(
-            self.lists.subset(positions),
-            budget=self.budget,
-            device=self.device,
-            rank=self.rank,
-            world=self.world,
-            reduce=self._reduce,
-        )
+        return self._with(self.lists.subset(positions))
 
     def changed(self, fn: Callable[[Batch], Batch]) -> TrainingLists:
         """The same lists after `fn(batch)`, which is called once for every batch: with fewer entries, other labels, or
         other features. They can be iterated over and summed, but `lists` still are those before the change."""
-        new = TrainingLists(
-            self.lists, budget=self.budget, device=self.device, rank=self.rank, world=self.world, reduce=self._reduce
-        )
-        new._made = [fn(batch) for batch in self]
+        return self._with(self.lists, [fn(batch) for batch in self])
+
+    def _with(self, lists: RankingSet, made: list[Batch] | None = None) -> TrainingLists:
+        new = copy(self)
+        new.lists, new._made = lists, made
         return new
 
     def _refuse_changed(self, done: str) -> None:

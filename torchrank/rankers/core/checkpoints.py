@@ -36,7 +36,7 @@ def load(path: str | PathLike[str], map_location: Any = "cpu") -> Ranker:
     if name not in torchrank.RANKERS:
         known = ", ".join(torchrank.RANKERS)
         raise CheckpointError(f"{path} holds a {name}, not one of {known}: use {name}.load_from_checkpoint(path)")
-    kind: type[Ranker] = torchrank.__getattr__(name)
+    kind: type[Ranker] = torchrank.find_export(name)
     return kind.load_from_checkpoint(Path(path), map_location=map_location, weights_only=True).eval()
 
 

@@ -20,7 +20,7 @@ from torchrank.data.datamodule import batch_entries
 from torchrank.data.sampler import BatchLoader, BudgetSampler, ranges
 from torchrank.data.sets import RankingSet
 from torchrank.data.training import TrainingLists
-from torchrank.errors import check_integer
+from torchrank.errors import DataError, check_integer
 from torchrank.rankers.core.checkpoints import options_of
 from torchrank.rankers.core.evaluation import SplitMeasures
 
@@ -54,7 +54,11 @@ def fit(
     ranker: Ranker, train: RankingSet, val: RankingSet | None, *, epochs: int | None, batch_documents: int, seed: int
 ) -> None:
     """See `Ranker.fit`."""
-    check_integer(">= 1", epochs=epochs)
+    for name, lists in (("train", train), ("val", val)):
+        if not isinstance(lists, RankingSet) and not (name == "val" and lists is None):
+            raise DataError(f"{name} must be a RankingSet, got {type(lists).__name__}")
+    check_integer(">= 1", epochs=epochs, batch_documents=batch_documents)
+    check_integer(">= 0", seed=seed)
     cuda = [ranker.device] if ranker.device.type == "cuda" else []
     with torch.random.fork_rng(cuda):
         torch.manual_seed(seed)
@@ -89,7 +93,7 @@ def _fit(
             descent.end_epoch(watch)
         if done or (watch is not None and watch.stopped):
             break
-    ranker.end(f"epochs (now {epochs})" if epochs is not None and epochs < (ranker.rounds or 0) else ranker.limit())
+    ranker.close(f"epochs (now {epochs})" if epochs is not None and epochs < (ranker.rounds or 0) else ranker.limit())
     if watch is not None:
         watch.restore()
 
@@ -128,8 +132,10 @@ class Descent:
             return
         if not isinstance(self.schedule["scheduler"], ReduceLROnPlateau):
             self.schedule["scheduler"].step()
-        elif watch is None or self.schedule["monitor"] != f"val/{MONITOR}":
-            raise ValueError(f"ReduceLROnPlateau watches val/{MONITOR} in a fit without a Trainer: give val=")
+        elif watch is None:
+            raise DataError(f"ReduceLROnPlateau watches val/{MONITOR}: give val=")
+        elif self.schedule["monitor"] != f"val/{MONITOR}":
+            raise ValueError(f"a fit without a Trainer measures val/{MONITOR} only: set it as scheduler.monitor")
         else:
             self.schedule["scheduler"].step(watch.value)
 
@@ -139,6 +145,8 @@ class Watch:
 
     def __init__(self, ranker: Ranker, val: RankingSet, batch_documents: int):
         ranker.check_set(val)
+        if not val.pairs.any():
+            raise DataError("no validation list has entries with different labels, so none can tell rounds apart")
         self.ranker, self.val = ranker, val.to(ranker.device, ranker.transform)
         self.measures = SplitMeasures(list(dict.fromkeys((MONITOR, *ranker.chosen_by))), lists=self.val)
         self.budget = batch_entries(val, batch_documents, ranker)
@@ -148,7 +156,7 @@ class Watch:
     @property
     def stopped(self) -> bool:
         """A certified fit ends by its certificate; every other one as by early stopping."""
-        return not self.ranker.certified and (self.waited >= PATIENCE or not math.isfinite(self.value))
+        return not self.ranker.certified and self.waited >= PATIENCE
 
     @torch.no_grad()
     def validate(self) -> None:

@@ -75,7 +75,7 @@ class Optimization:
             if warmup and make is lr_scheduler.ReduceLROnPlateau:
                 raise ValueError("scheduler.warmup cannot be combined with ReduceLROnPlateau: choose another schedule")
             if make is lr_scheduler.ReduceLROnPlateau:
-                options = {"mode": "min" if smaller_is_better(rules["monitor"].rpartition("/")[2]) else "max"} | options
+                options = {"mode": "min" if smaller_is_better(rules["monitor"]) else "max"} | options
             parts.append(_call(make, optimizer, **options))
         if not parts:
             raise ValueError("scheduler needs a name of torch.optim.lr_scheduler, or warmup > 0")

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import torch
-from pytorch_lightning import Callback, LightningModule
+from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 
@@ -85,6 +85,7 @@ class Ranker(LightningModule):
     def __init__(self, num_features: int, transform: TransformOption = None, rounds: int | None = None):
         """`rounds` is the limit of a ranker that learns by rounds; None: it learns by gradient."""
         super().__init__()
+        check_integer(">= 1", num_features=num_features)
         self.save_hyperparameters()
         check_plain(dict(self.hparams), "hyper-parameters")
         self.num_features = num_features
@@ -297,11 +298,6 @@ class Ranker(LightningModule):
         self.certificate, self.findings = found.certificate, dict(found.findings)
         return found
 
-    def end(self, limit: str) -> None:
-        """After a fit: say what there is to say, and keep nothing but what was learned."""
-        self.close(limit)
-        self.release()
-
     def release(self) -> None:
         """Keep nothing but what was learned."""
         self.kept = SimpleNamespace()
@@ -325,7 +321,8 @@ class Ranker(LightningModule):
 
     def configure_callbacks(self) -> list[Callback]:
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
-        return [] if any(isinstance(each, RankingEvaluation) for each in callbacks) else [RankingEvaluation()]
+        measured = any(isinstance(each, RankingEvaluation) for each in callbacks)
+        return [Leaving()] if measured else [Leaving(), RankingEvaluation()]
 
     def setup(self, stage: str) -> None:
         self.release()  # a fit that broke off may have left something
@@ -368,9 +365,16 @@ class Ranker(LightningModule):
             self.trainer.check_val_every_n_epoch = sys.maxsize  # validated at its end
 
     def on_fit_end(self) -> None:
-        self.trainer.check_val_every_n_epoch = self.kept.interval
         epochs, rounds = self.trainer.max_epochs, self.rounds or 0
-        self.end(f"trainer.max_epochs (now {epochs})" if epochs is not None and 0 <= epochs < rounds else self.limit())
+        self.close(
+            f"trainer.max_epochs (now {epochs})" if epochs is not None and 0 <= epochs < rounds else self.limit()
+        )
+        self.leave()
+
+    def leave(self) -> None:
+        """After a fit, also one that broke off: the trainer is as it was, and nothing is kept but what was learned."""
+        self.trainer.check_val_every_n_epoch = getattr(self.kept, "interval", self.trainer.check_val_every_n_epoch)
+        self.release()
 
     def limit(self) -> str:
         """The option that limits the rounds, and its value."""
@@ -447,6 +451,13 @@ class Ranker(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         check_format(checkpoint)
         check_same_ranker(self, checkpoint)
+
+
+class Leaving(Callback):
+    """Lets a ranker clean up after a fit that broke off, for which a module itself has no hook."""
+
+    def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
+        module.leave()  # type: ignore[operator]
 
 
 def _make_room(ranker: Ranker, state: dict[str, Any], prefix: str, *_: Any) -> None:

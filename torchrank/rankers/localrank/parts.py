@@ -36,7 +36,7 @@ def make_base(base: str, num_features: int, rounds: int, options: dict[str, Any]
         raise ValueError(f"base_options cannot have {', '.join(sorted(own))}: set model.{min(own)} instead")
     if options.get("per_topic"):
         raise ValueError("base_options cannot have per_topic: models of clusters rank any list")
-    make = torchrank.__getattr__(BASES[base])
+    make = torchrank.find_export(BASES[base])
     limit = {"rounds": rounds} if "rounds" in inspect.signature(make).parameters else {}
     return make(num_features, transform=None, **limit, **options)
 
