@@ -96,30 +96,21 @@ class CutRounds(nn.Module):
     A round asks the oracle about all lists at the `probe`, adds the mean of its answers as a cut, and solves the
     reduced problem. The state is a `Plane` (solvers/cutting_plane), kept in buffers and so in checkpoints. Where C is a
     list, a round is a whole fit, which starts with the cuts of the fits before it: a cut does not depend on C.
+    `options` are those of `add_cut`: regulariser, lam, eps and stabilise.
     """
 
     lists: Tensor  # () number of lists with both classes
 
     def __init__(
-        self,
-        shape: tuple[int, ...],
-        oracle: Oracle,
-        *,
-        regulariser: str,
-        C: float | list[float],
-        eps: float,
-        stabilise: float,
-        cuts: int,
-        lam: float = 0.0,
+        self, shape: tuple[int, ...], oracle: Oracle, C: float | list[float], cuts: int, options: dict[str, Any]
     ):
         super().__init__()
-        self.oracle, self.limit = oracle, cuts
+        self.oracle, self.limit, self.options = oracle, cuts, options
         self.is_path, self.C = isinstance(C, list), C if isinstance(C, list) else [C]
-        self.options: dict[str, Any] = {"regulariser": regulariser, "lam": lam, "eps": eps, "stabilise": stabilise}
         if not self.C or not all(map(is_positive, self.C)):
             raise ValueError(f"C must be a number > 0, or a list of them, got {C!r}")
-        check_number("> 0", eps=eps)
-        check_number("> 0 and <= 1", stabilise=stabilise)
+        check_number("> 0", eps=options["eps"])
+        check_number("> 0 and <= 1", stabilise=options["stabilise"])
         check_integer(">= 1", rounds=cuts)
         for name, value in start(shape)._asdict().items():
             self.register_buffer(name, value.clone())

@@ -88,10 +88,8 @@ class MLR(DistanceRanker):
         self.certified = not self.is_path
         self.regulariser, self.neighbours, self.anchor = regulariser, neighbours, anchor
         self._check(lam, threshold)
-        oracle = Oracle.make(measure, k, threshold)
-        self.cuts = CutRounds(
-            self._shape(), oracle, regulariser=regulariser, lam=lam, C=C, eps=eps, stabilise=stabilise, cuts=rounds
-        )
+        options = {"regulariser": regulariser, "lam": lam, "eps": eps, "stabilise": stabilise}
+        self.cuts = CutRounds(self._shape(), Oracle.make(measure, k, threshold), C, rounds, options)
         self.metric = nn.Parameter(torch.zeros(self._shape(), dtype=torch.float64), requires_grad=False)
         self.derived = Derived()
 
@@ -245,16 +243,5 @@ class RMLR(MLR):
         transform: TransformOption = "standard",
     ):
         super().__init__(
-            num_features,
-            measure=measure,
-            k=k,
-            C=C,
-            regulariser="l21",
-            lam=lam,
-            threshold=threshold,
-            eps=eps,
-            stabilise=stabilise,
-            neighbours=neighbours,
-            rounds=rounds,
-            transform=transform,
+            num_features, measure, k, C, "l21", lam, threshold, eps, stabilise, neighbours, None, rounds, transform
         )

@@ -64,7 +64,8 @@ class SVMMap(Ranker):
         self.is_path = isinstance(C, list)
         self.certified = not self.is_path
         oracle, width = Oracle.make(measure, k, threshold), self.transform.num_outputs
-        self.cuts = CutRounds((width,), oracle, regulariser="linear", C=C, eps=eps, stabilise=stabilise, cuts=rounds)
+        options = {"regulariser": "linear", "eps": eps, "stabilise": stabilise}
+        self.cuts = CutRounds((width,), oracle, C, rounds, options)
         self.weight = nn.Parameter(torch.zeros(width, dtype=torch.float64), requires_grad=False)
 
     def score(self, batch: Batch) -> Tensor:
@@ -123,13 +124,4 @@ class RankSVM(SVMMap):
         rounds: int = 500,
         transform: TransformOption = "query_minmax",
     ):
-        super().__init__(
-            num_features,
-            measure="auc",
-            C=C,
-            threshold=threshold,
-            eps=eps,
-            stabilise=stabilise,
-            rounds=rounds,
-            transform=transform,
-        )
+        super().__init__(num_features, "auc", None, C, threshold, eps, stabilise, rounds, transform)

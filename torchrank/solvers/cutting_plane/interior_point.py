@@ -9,7 +9,7 @@ whatever the cuts, where ADMM may take a thousand on correlated features; each s
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,9 @@ class Orthant:
         return _way(self.w, primal), _way(self.s, dual)
 
 
+Cone = Semidefinite | Orthant
+
+
 class Point(NamedTuple):
     """An interior point of both problems."""
 
@@ -75,14 +78,6 @@ class Point(NamedTuple):
     def complement(self) -> float:
         """The value of the primal minus that of the dual."""
         return float((self.w * self.s).sum() + self.slack @ self.weights) + self.xi * self.rest
-
-
-class Products(NamedTuple):
-    """The products of the changes of both problems, which add to the complementarity."""
-
-    w: Array | float = 0.0
-    slack: Array | float = 0.0
-    xi: float = 0.0
 
 
 class Move(NamedTuple):
@@ -135,15 +130,13 @@ def _inside(psi: Array, loss: Array, unit: Array, C: float) -> Point:
     return Point(w, s, products + xi - loss, weights, xi, C - float(weights.sum()))
 
 
-def _mehrotra(psi: Array, flat: Array, loss: Array, cone: Semidefinite | Orthant, now: Point, terms: int) -> Move:
+def _mehrotra(psi: Array, flat: Array, loss: Array, cone: Cone, now: Point, terms: int) -> Move:
     """A first direction to the optimum tells what to aim at; the second one goes there, with second-order terms."""
     scaled = cone.scaled(psi)
     normal = scaled @ scaled.T + now.xi / now.rest
     normal[np.diag_indices(len(loss))] += now.slack / now.weights
-    factor, info = dpotrf(normal, lower=1)
-    if info:
-        raise np.linalg.LinAlgError
-    first = _direction(flat, factor, loss, cone, now, 0.0, Products())
+    factor = _cholesky(normal)
+    first = _direction(flat, factor, loss, cone, now, 0.0, (0.0, 0.0, 0.0))
     ahead = _stepped(now, first.point, min(first.primal, 1.0), min(first.dual, 1.0))
     before = now.complement() / terms
     aim = before * min(1.0, max(ahead.complement() / terms / before, 0.0)) ** 3
@@ -151,19 +144,20 @@ def _mehrotra(psi: Array, flat: Array, loss: Array, cone: Semidefinite | Orthant
     way = first.point
     curved, slack, xi = cone.product(way.w, way.s), way.slack * way.weights, way.xi * way.rest
     right = loss - flat @ (aim * cone.inverse - curved).ravel() + (aim - slack) / now.weights - (aim - xi) / now.rest
-    return _direction(flat, factor, right, cone, now, aim, Products(curved, slack, xi))
+    return _direction(flat, factor, right, cone, now, aim, (curved, slack, xi))
 
 
 def _direction(
-    flat: Array, factor: Array, right: Array, cone: Semidefinite | Orthant, now: Point, aim: float, second: Products
+    flat: Array, factor: Array, right: Array, cone: Cone, now: Point, aim: float, products: tuple[Any, Any, float]
 ) -> Move:
-    """The Newton direction to complementarity `aim`; `second` are the expected products."""
+    """The Newton direction to complementarity `aim`, to which the expected products of the changes of W and S, of x and
+    a, and of xi and rest add."""
     weights = dpotrs(factor, right, lower=1)[0]
     s = -(weights @ flat).reshape(now.w.shape)
     total = float(weights.sum())
-    w = aim * cone.inverse - now.w - cone.product(now.w, s) - second.w
-    slack = (aim - now.slack * weights - second.slack) / now.weights - now.slack
-    xi = (aim + now.xi * total - second.xi) / now.rest - now.xi
+    w = aim * cone.inverse - now.w - cone.product(now.w, s) - products[0]
+    slack = (aim - now.slack * weights - products[1]) / now.weights - now.slack
+    xi = (aim + now.xi * total - products[2]) / now.rest - now.xi
     primal, dual = cone.reach(w, s)
     primal = min(primal, _way(now.slack, slack), now.xi / -xi if xi < 0 else math.inf)
     dual = min(dual, _way(now.weights, weights), now.rest / total if total > 0 else math.inf)
@@ -183,11 +177,10 @@ def _moved(flat: Array, loss: Array, unit: Array, C: float, now: Point, move: Mo
 
 
 def _cholesky(a: Array) -> Array:
-    found: tuple[Array, int] = dpotrf(a, lower=1, clean=1)
-    factor, info = found
+    factor, info = dpotrf(a, lower=1, clean=1)
     if info:
         raise np.linalg.LinAlgError
-    return factor
+    return np.asarray(factor)
 
 
 def _reach(inverse_root: Array, way: Array) -> float:

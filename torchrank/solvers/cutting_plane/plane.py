@@ -8,10 +8,8 @@ The state lives on any device, always in float64; the reduced problem is solved 
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from threadpoolctl import ThreadpoolController
@@ -69,16 +67,7 @@ def gap(plane: Plane) -> Tensor:
 
 
 def add_cut(
-    plane: Plane,
-    psi: Tensor,
-    loss: Tensor,
-    *,
-    C: float,
-    regulariser: str = "trace",
-    lam: float = 0.0,
-    anchor: Tensor | None = None,
-    eps: float = 1e-3,
-    stabilise: float = 0.3,
+    plane: Plane, psi: Tensor, loss: Tensor, *, C: float, eps: float = 1e-3, stabilise: float = 0.3, **regulariser: Any
 ) -> Plane:
     """The state after a round in which the oracle answered `psi (*shape)` and `loss ()` at `plane.probe`.
 
@@ -86,7 +75,7 @@ def add_cut(
     cut is solved to within 0.4 of the gap. Its lower bound holds for F, and the next probe is `stabilise` of the way
     from `best` to its minimum (1: at the minimum, the algorithm as published). Nothing is solved once the gap is C eps
     or less. A round whose cut does not raise the minimum of the cuts shrinks the gap to 1 - 0.6 `stabilise` of its size
-    or less.
+    or less. Further options choose the regulariser, see `make_regulariser`.
 
     >>> plane = start((1,))
     >>> for _ in range(3):  # w^2 / 2 + 2 max(0, 1 - 3 w)
@@ -95,7 +84,7 @@ def add_cut(
     (tensor([0.3333], dtype=torch.float64), tensor(0.0556, dtype=torch.float64))
     """
     home, plane = plane.probe.device, _to(plane, torch.device("cpu"))
-    omega = make_regulariser(regulariser, lam, anchor)
+    omega = make_regulariser(**regulariser)
     plane = _with_cut(plane, psi.detach().double().cpu(), torch.as_tensor(loss).detach().double().cpu())
     reached = torch.clamp(plane.loss[-1] - (plane.probe * plane.psi[-1]).sum(), min=0.0)
     value = omega.value(plane.probe.numpy()) + C * reached
@@ -106,22 +95,14 @@ def add_cut(
     return _to(plane, home)
 
 
-def restart(
-    plane: Plane,
-    *,
-    C: float,
-    regulariser: str = "trace",
-    lam: float = 0.0,
-    anchor: Tensor | None = None,
-    eps: float = 1e-3,
-    stabilise: float = 0.3,
-) -> Plane:
+def restart(plane: Plane, *, C: float, eps: float = 1e-3, stabilise: float = 0.3, **regulariser: Any) -> Plane:
     """The state with the same cuts for another C (or another Omega of the same shape): a step on a path of C.
 
-    Cuts do not depend on C, so both bounds start from what is known: F at `best`, and the minimum of the cuts.
+    Cuts do not depend on C, so both bounds start from what is known: F at `best`, and the minimum of the cuts. The
+    options are those of `add_cut`.
     """
     home, plane = plane.probe.device, _to(plane, torch.device("cpu"))
-    omega = make_regulariser(regulariser, lam, anchor)
+    omega = make_regulariser(**regulariser)
     upper = omega.value(plane.best.numpy()) + C * plane.hinge
     plane = plane._replace(upper=upper, lower=torch.zeros_like(upper))
     if len(plane.loss) and gap(plane) > C * eps:
@@ -150,13 +131,13 @@ def _solved(plane: Plane, omega: Regulariser, C: float, stabilise: float) -> Pla
     cuts = Cuts(plane.psi.flatten(1).numpy(), plane.loss.numpy(), plane.gram.numpy())
     z, rho = plane.primal.numpy(), float(plane.rho)
     before = Reduced(z, plane.dual.numpy()[: omega.splits], rho, plane.alpha.numpy(), z, math.inf, -math.inf, 0)
-    with _one_thread():
+    with _blas().limit(limits=1):  # on small matrices, threads that wait for each other take ten to fifty times as long
         found = solve_reduced(cuts, before, omega, C, LOOSE * float(gap(plane)), plane.idle.numpy())
     idle = torch.where(torch.from_numpy(found.alpha) > 0, 0, plane.idle + 1)
     keep = idle < PATIENCE
     dual = plane.dual.clone()
     dual[: omega.splits] = torch.from_numpy(found.u)
-    return Plane(
+    return plane._replace(
         psi=plane.psi[keep],
         loss=plane.loss[keep],
         gram=plane.gram[keep][:, keep],
@@ -166,9 +147,6 @@ def _solved(plane: Plane, omega: Regulariser, C: float, stabilise: float) -> Pla
         dual=dual,
         rho=plane.rho.new_tensor(found.rho),
         probe=_next_probe(plane, cuts, torch.from_numpy(found.point), omega, C, stabilise),
-        best=plane.best,
-        hinge=plane.hinge,
-        upper=plane.upper,
         lower=plane.lower.clamp(min=found.lower),
     )
 
@@ -186,13 +164,6 @@ def _next_probe(plane: Plane, cuts: Cuts, point: Tensor, omega: Regulariser, C: 
         if omega.value(rest.numpy()) + C * hinge(cuts, rest.numpy()) <= plane.upper:
             inner = rest
     return stabilise * point + (1 - stabilise) * inner
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Linear algebra on small matrices is ten to fifty times slower with threads that wait for each other."""
-    with _blas().limit(limits=1):
-        yield
 
 
 @cache

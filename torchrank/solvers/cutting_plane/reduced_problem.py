@@ -110,14 +110,14 @@ def admm(
     """Resume from `start` until upper - lower <= tolerance. Both bounds also hold when `max_steps` end the search."""
     solver = simplex(cuts, start.alpha, C)
     shape, psi = start.z.shape, cuts.psi
-    z, u, rho = start.z, start.u, start.rho or _first_rho(cuts, C)
+    first_rho = float(np.sqrt(np.trace(cuts.gram) / max(len(cuts.loss), 1))) * min(1.0, C) or 1.0
+    z, u, rho = start.z, start.u, start.rho or first_rho
     at_z, at_u = psi @ z.ravel(), psi @ u[0].ravel()
     best = start._replace(upper=np.inf, lower=-np.inf)
     adapt = ADAPT
     for step in range(1, max_steps + 1):
         at_y = at_z - at_u
-        full = solver.minimum(np.append(rho * (cuts.loss - at_y), 0.0))
-        alpha = full[:-1]
+        alpha = solver.minimum(np.append(rho * (cuts.loss - at_y), 0.0))[:-1]
         slope = (alpha @ psi).reshape(shape)
         w = z - u[0] + slope / rho
         at_relaxed = RELAXATION * (at_y + cuts.gram @ alpha / rho) + (1 - RELAXATION) * at_z
@@ -126,7 +126,13 @@ def admm(
         at_z = psi @ z.ravel()
         at_u = at_u + at_relaxed - at_z
         if step % CHECK == 0 or step == max_steps:
-            best = _look(best, cuts, regulariser, C, alpha, slope, z, u, rho)
+            total = float(alpha.sum())
+            lower = regulariser.bound(float(alpha @ cuts.loss), C / total if total > 0 else 1.0, slope, z, u, rho)
+            point = regulariser.candidate(z, u, rho)
+            upper = regulariser.value(point) + C * hinge(cuts, point)
+            if upper < best.upper:
+                best = best._replace(point=point, upper=upper)
+            best = best._replace(lower=max(best.lower, lower))
             if best.upper - best.lower <= tolerance:
                 break
         if step == adapt:
@@ -144,31 +150,6 @@ def simplex(cuts: Cuts, alpha: Array, C: float) -> ActiveSet:
     used = np.maximum(alpha, 0.0)
     used = used * min(1.0, C / used.sum()) if used.any() else used
     return ActiveSet(hessian, C, np.append(used, max(C - used.sum(), 0.0)))
-
-
-def _first_rho(cuts: Cuts, C: float) -> float:
-    return float(np.sqrt(np.trace(cuts.gram) / max(len(cuts.loss), 1))) * min(1.0, C) or 1.0
-
-
-def _look(
-    best: Reduced,
-    cuts: Cuts,
-    regulariser: Regulariser,
-    C: float,
-    alpha: Array,
-    slope: Array,
-    z: Array,
-    u: Array,
-    rho: float,
-) -> Reduced:
-    """The best point and bounds so far, those of this step included."""
-    total = float(alpha.sum())
-    lower = regulariser.bound(float(alpha @ cuts.loss), C / total if total > 0 else 1.0, slope, z, u, rho)
-    point = regulariser.candidate(z, u, rho)
-    upper = regulariser.value(point) + C * hinge(cuts, point)
-    if upper < best.upper:
-        best = best._replace(point=point, upper=upper)
-    return best._replace(lower=max(best.lower, lower))
 
 
 def _balance(w: Array, z: Array, old: Array, u: Array) -> float:

@@ -159,21 +159,27 @@ class Linear(Regulariser):
         return float(np.square(w).sum() / 2)
 
 
-REGULARISERS = {"trace": Trace, "fro": Frobenius, "l21": GroupSparse, "diagonal": Diagonal, "linear": Linear}
+REGULARISERS: dict[str, type[Regulariser]] = {
+    "trace": Trace,
+    "fro": Frobenius,
+    "l21": GroupSparse,
+    "diagonal": Diagonal,
+    "linear": Linear,
+}
 
 
-def make_regulariser(name: str, lam: float = 0.0, anchor: torch.Tensor | None = None) -> Regulariser:
+def make_regulariser(regulariser: str = "trace", lam: float = 0.0, anchor: torch.Tensor | None = None) -> Regulariser:
     """The regulariser of this name; `lam` belongs to `l21`, `anchor (D, D)` to `fro`."""
-    check_choice(REGULARISERS, regulariser=name)
-    if anchor is not None and name != "fro":
-        raise ValueError(f"anchor needs regulariser='fro', got {name!r}")
-    if name == "l21":
+    check_choice(REGULARISERS, regulariser=regulariser)
+    if anchor is not None and regulariser != "fro":
+        raise ValueError(f"anchor needs regulariser='fro', got {regulariser!r}")
+    if regulariser == "l21":
         if lam < 0:
             raise ValueError(f"lam must be >= 0, got {lam}")
         return GroupSparse(lam)
-    if name == "fro":
+    if regulariser == "fro":
         return Frobenius(None if anchor is None else anchor.detach().double().cpu().numpy())
-    return {"trace": Trace, "diagonal": Diagonal, "linear": Linear}[name]()
+    return REGULARISERS[regulariser]()
 
 
 def _inverse(top: float) -> float:

@@ -52,15 +52,6 @@ class Search(NamedTuple):
     changes: Tensor  # (A, m, n)
 
 
-class Trial(NamedTuple):
-    """The result of one evaluation."""
-
-    search: Search
-    taken: Tensor  # (A,) whether the trial is the new point
-    failed: Tensor  # (A,) whether the search has failed, and the memory was dropped
-    given_up: Tensor  # (A,) whether it has failed without a memory
-
-
 def lbfgs_start(point: Tensor, memory: int = 10) -> LBFGS:
     """The state before the first step, with room for so many moves."""
     return LBFGS(point, point.new_zeros(memory, len(point)), point.new_zeros(memory, len(point)))
@@ -132,8 +123,9 @@ def _searches(number: Tensor, point: Tensor, value: Tensor, gradient: Tensor, mo
     return _begin(blank, torch.ones_like(number, dtype=torch.bool))
 
 
-def _judge(search: Search, trial: Tensor, value: Tensor, gradient: Tensor) -> Trial:
-    """Take the trial, or shorten or lengthen the step."""
+def _judge(search: Search, trial: Tensor, value: Tensor, gradient: Tensor) -> tuple[Search, Tensor, Tensor, Tensor]:
+    """Take the trial, or shorten or lengthen the step. Returns the searches, and for each of them (A,) whether the
+    trial is the new point, whether it has failed and its memory was dropped, and whether it had no memory then."""
     slope, new_slope = ((g * search.direction).sum(1) for g in (search.gradient, gradient))
     flatter = (value - search.value <= ROUNDING * search.value.abs()) & (new_slope <= -0.9 * slope)
     lower = flatter | (value <= search.value + 1e-4 * search.step * slope)
@@ -159,7 +151,7 @@ def _judge(search: Search, trial: Tensor, value: Tensor, gradient: Tensor) -> Tr
         moves=moves,
         changes=changes,
     )
-    return Trial(search, taken, failed, given_up)
+    return search, taken, failed, given_up
 
 
 def _begin(search: Search, these: Tensor) -> Search:
