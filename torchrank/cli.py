@@ -5,7 +5,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from torchrank import __version__
 
@@ -23,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
-        {"score": _score, "select": _select, "neighbours": _neighbours}[options.command](options)
+        (_score if options.command == "score" else _tabulate)(options)
     except (ValueError, OSError) as error:
         print(f"torchrank: error: {error}", file=sys.stderr)
         return 2
@@ -80,37 +79,23 @@ def _score(options: argparse.Namespace) -> None:
     print(f"{type(ranker).__name__} scored {len(scores)} documents of {len(lists)} queries: {options.out}")
 
 
-def _select(options: argparse.Namespace) -> None:
-    from torchrank.report.summary import tabulate, write
-    from torchrank.report.tables import sheets
-
-    document = tabulate(
-        options.folder, measures=options.measures, conventions=options.convention, test_measure=options.test_measure
-    )
-    _show(sheets(document))
-    write(options.folder, document)
-    print(f"{document['runs']} runs read; wrote table.md and table.json to {options.folder}")
-
-
-def _neighbours(options: argparse.Namespace) -> None:
-    from torchrank.report.knn import pages, tabulate_neighbours
-    from torchrank.report.summary import write_pages
-
-    document = tabulate_neighbours(options.folder)
-    found = pages(document)
-    _show(found)
-    write_pages(options.folder, document, found)
-    print(f"{document['runs']} runs read; wrote table.md and table.json to {options.folder}")
-
-
-def _show(pages: list[Any]) -> None:
+def _tabulate(options: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from torchrank.report.tables import show
+    from torchrank.report import knn, summary, tables
 
+    if options.command == "select":
+        shown = {"measures": options.measures, "conventions": options.convention, "test_measure": options.test_measure}
+        document = summary.tabulate(options.folder, **shown)
+        pages = tables.sheets(document)
+    else:
+        document = knn.tabulate_neighbours(options.folder)
+        pages = knn.pages(document)
     console = Console(width=None if sys.stdout.isatty() else 160)  # a file or pipe has no width
     for sheet in pages:
-        show(sheet, console)
+        tables.show(sheet, console)
+    summary.write(options.folder, document, pages)
+    print(f"{document['runs']} runs read; wrote table.md and table.json to {options.folder}")
 
 
 def _train(overrides: list[str]) -> int:

@@ -139,7 +139,7 @@ def test_a_measure_that_one_method_lacks_is_a_gap(tmp_path):
 def test_files_are_written_whole_and_strict(tmp_path):
     write_sweep(tmp_path, folds=(1,))
     document = tabulate(tmp_path, measures=["map", "ndcg@5"], conventions=["letor"], test_measure="map")
-    write(tmp_path, document)
+    write(tmp_path, document, sheets(document))
     assert json.loads((tmp_path / "table.json").read_text(), parse_constant=pytest.fail) == document
     first, _, header, *_ = (tmp_path / "table.md").read_text().splitlines()
     assert first == "### mq2008: test measures, convention letor"

@@ -14,7 +14,7 @@ from torchrank.files import write_atomically
 from torchrank.record import read_runs, smaller_is_better, unfinished
 from torchrank.report.select import Fold, Method, Selection, measured, natural, paired, select
 from torchrank.report.significance import ALPHA, holm, paired_t, randomisation
-from torchrank.report.tables import Sheet, markdown, sheets
+from torchrank.report.tables import Sheet, markdown
 
 
 def tabulate(
@@ -40,12 +40,7 @@ def tabulate(
     return {"schema": 1, "runs": len(runs), "unfinished": names, "tables": tables}
 
 
-def write(folder: str | Path, document: dict[str, Any]) -> None:
-    """Write table.json and table.md to the folder."""
-    write_pages(folder, document, sheets(document))
-
-
-def write_pages(folder: str | Path, document: dict[str, Any], pages: list[Sheet]) -> None:
+def write(folder: str | Path, document: dict[str, Any], pages: list[Sheet]) -> None:
     """Write a document and its sheets as table.json and table.md; a reader sees the old file or the new one."""
     numbers = json.dumps(_plain(document), indent=1, allow_nan=False)
     text = "\n\n".join(markdown(sheet) for sheet in pages)
@@ -163,10 +158,8 @@ def _measure(method: Method, convention: str, name: str) -> dict[str, Any] | Non
     means = method.fold_means(convention, name)
     if any(math.isnan(value) for value in means.values()):
         return None
-    over = "folds" if len(means) > 1 else "seeds"
-    replicates = list(means.values())
-    if over == "seeds":
-        replicates = [measured(choice.run, convention, name) for choice in method.choices]
+    seeds = [measured(choice.run, convention, name) for choice in method.choices]
+    replicates = list(means.values()) if len(means) > 1 else seeds
     queries = {fold: values for fold, (_, values) in method.per_query(convention, name).items()}
     for fold, values in queries.items():
         if not abs(np.nanmean(values) - means[fold]) < 1e-4:
@@ -177,7 +170,7 @@ def _measure(method: Method, convention: str, name: str) -> dict[str, Any] | Non
     return {
         "mean": float(np.mean(list(means.values()))),
         "deviation": float(np.std(replicates, ddof=1)) if len(replicates) > 1 else math.nan,
-        "deviation_over": over,
+        "deviation_over": "folds" if len(means) > 1 else "seeds",
         "pooled": float(np.nanmean(np.concatenate(list(queries.values())))),
         "folds": list(means.values()),
     }
@@ -193,20 +186,15 @@ def _best(table: dict[str, Any], convention: str) -> dict[str, dict[str, Any]]:
         if means:
             name = (min if smaller_is_better(measure) else max)(means, key=means.__getitem__)
             tests = table["comparisons"].get(convention, []) if measure == table["test_measure"] else []
-            found[measure] = {"name": name, "not_different": _not_different(name, tests)}
+            level = [test for test in tests if not test["randomisation_holm"] < ALPHA]
+            others = [b if a == name else a for a, b in ((test["a"], test["b"]) for test in level) if name in (a, b)]
+            found[measure] = {"name": name, "not_different": others}
     return found
 
 
-def _not_different(name: str, tests: list[dict[str, Any]]) -> list[str]:
-    level = [test for test in tests if name in (test["a"], test["b"]) and not test["randomisation_holm"] < ALPHA]
-    return [test["b"] if test["a"] == name else test["a"] for test in level]
-
-
 def _check_names(kind: str, asked: list[str] | None, present: set[str]) -> None:
-    unknown = [name for name in asked or [] if name not in present]
-    if unknown:
-        names, choices = ", ".join(unknown), ", ".join(sorted(present))
-        raise ValueError(f"no run has the {kind} {names}: choose from {choices}")
+    if unknown := [name for name in asked or [] if name not in present]:
+        raise ValueError(f"no run has the {kind} {', '.join(unknown)}: choose from {', '.join(sorted(present))}")
 
 
 def _plain(value: Any) -> Any:

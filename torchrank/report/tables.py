@@ -248,19 +248,15 @@ def show_run(results: dict[str, Any], folder: Path) -> None:
     console.print(table)
     for name, part in parts.items():
         console.print(f"{name}: {part['text']}; {part['empty']} of {part['lists']} queries have no relevant document.")
-    for line in _remarks(results):
-        console.print(line)
+    if results["certificate"] is not None:
+        console.print(f"Certificate: {results['certificate']['text']}")
+    if results["density"] is not None:
+        console.print(f"Non-zero weights: {results['density']:.2%}")
+    for name, value in results["findings"].items():
+        console.print(f"{name}: {value}")
     selection, seconds, memory = results["selection"], results["seconds"], results["peak_memory_mb"]
     peak = "" if memory is None else f", peak memory {memory:.0f} MB"
     console.print(
         f"{selection['measure']} {selection['value']:.4f}; data {seconds['data']:.1f} s, fit {seconds['fit']:.1f} s, "
         f"evaluation {seconds['test']:.1f} s{peak}. Results in {folder}"
     )
-
-
-def _remarks(results: dict[str, Any]) -> list[str]:
-    """What else the fit reports, one line each."""
-    lines = [] if results["certificate"] is None else [f"Certificate: {results['certificate']['text']}"]
-    if results["density"] is not None:
-        lines.append(f"Non-zero weights: {results['density']:.2%}")
-    return lines + [f"{name}: {value}" for name, value in results["findings"].items()]

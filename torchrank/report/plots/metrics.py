@@ -62,18 +62,9 @@ def plot_projection(
     for points, labels, size, edge in ((train, classes, 10, "none"), (test, test_classes, 60, "black")):
         images = leading(points)
         for place, name in enumerate(names):
-            chosen = images[np.asarray(labels) == name]
+            x, y = images[np.asarray(labels) == name].T
             label = f"{name}" if size > 10 else None
-            axes.scatter(
-                chosen[:, 0],
-                chosen[:, 1],
-                s=size,
-                c=f"C{place}",
-                edgecolors=edge,
-                linewidths=0.6,
-                alpha=0.75,
-                label=label,
-            )
+            axes.scatter(x, y, s=size, c=f"C{place}", edgecolors=edge, linewidths=0.6, alpha=0.75, label=label)
     axes.set_aspect("equal", adjustable="datalim")
     axes.legend(fontsize="small", title="class (large: test)")
     return figure

@@ -18,7 +18,6 @@ from torchrank.record import Run
 from torchrank.report.select import Method, measured, natural, select
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SECONDS = "fit_seconds"
@@ -57,9 +56,13 @@ def plot_sweep(
     for line in lines:
         colour = f"C{groups.index(line.group)}"
         if line.x:
-            _draw_line(axes, line, colour)
-        else:
-            _draw_reference(axes, line, colour, DASHES[drawn[line.group] % len(DASHES)])
+            axes.plot(line.x, line.mean, color=colour, marker="o", markersize=4, label=line.label)
+            low, high = line.mean - line.deviation, line.mean + line.deviation
+            axes.fill_between(line.x, low, high, color=colour, alpha=0.15, linewidth=0)
+        else:  # its deviation is in the legend, since bands of several references would hide the lines
+            dashes = DASHES[drawn[line.group] % len(DASHES)]
+            deviation = f" ±{line.deviation[0]:.3f}" if np.isfinite(line.deviation[0]) else ""
+            axes.axhline(line.mean[0], color=colour, linestyle=dashes, label=line.label + deviation)
             drawn[line.group] += 1
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
@@ -103,7 +106,9 @@ def sweep_lines(
     for (value, name), members in sorted(references.items(), key=_order):
         default = f" (default {option})" if name in methods else ""
         lines.append(_line(_label(name, group, value) + default, value, [], [members], measure, convention))
-    return _one_kind_of_x(lines)
+    if any(isinstance(value, str) for line in lines for value in line.x):  # then all are texts
+        return [replace(line, x=[str(value) for value in line.x]) for line in lines]
+    return lines
 
 
 def _line(label: str, group: Any, x: list[Any], points: list[list[Run]], measure: str, convention: str) -> Line:
@@ -122,18 +127,6 @@ def _summary(method: Method, measure: str, convention: str) -> tuple[float, floa
     repetitions = means if len(means) > 1 else folds[0]
     deviation = float(np.std(repetitions, ddof=1)) if len(repetitions) > 1 else float("nan")
     return float(np.mean(means)), deviation
-
-
-def _draw_line(axes: "Axes", line: Line, colour: str) -> None:
-    axes.plot(line.x, line.mean, color=colour, marker="o", markersize=4, label=line.label)
-    low, high = line.mean - line.deviation, line.mean + line.deviation
-    axes.fill_between(line.x, low, high, color=colour, alpha=0.15, linewidth=0)
-
-
-def _draw_reference(axes: "Axes", line: Line, colour: str, dashes: str) -> None:
-    """Draw a reference. Its deviation is in the legend, since bands of several references would hide the lines."""
-    deviation = f" ±{line.deviation[0]:.3f}" if np.isfinite(line.deviation[0]) else ""
-    axes.axhline(line.mean[0], color=colour, linestyle=dashes, label=line.label + deviation)
 
 
 def _check(runs: list[Run], option: str, measure: str, group: str, convention: str) -> None:
@@ -203,13 +196,6 @@ def _number_or_text(value: Any) -> Any:
 def _place(value: Any) -> tuple[bool, float, str]:
     """A sort key: numbers by value, then texts."""
     return (True, 0.0, value) if isinstance(value, str) else (False, value, "")
-
-
-def _one_kind_of_x(lines: list[Line]) -> list[Line]:
-    """Lines with texts as x, if any of the values is a text."""
-    if any(isinstance(value, str) for line in lines for value in line.x):
-        return [replace(line, x=[str(value) for value in line.x]) for line in lines]
-    return lines
 
 
 # ---- single fits -----------------------------------------------------------------------------------------------------
