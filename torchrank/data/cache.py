@@ -34,14 +34,8 @@ FRESH = 2 * 10**9  # ns: a file that changed so shortly before it was hashed may
 DAY = 24 * 3600
 MANIFEST = "manifest.json"
 ATTEMPTS = 5  # at renaming, while other processes rename too
-BROKEN = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    IndexError,
-    RecursionError,
-)  # what opening a damaged cache can raise
+# what opening a damaged cache can raise
+BROKEN = (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError)
 
 
 def cached(

@@ -18,13 +18,11 @@ from torchrank.errors import DataError, DataWarning
 
 COMPRESSED = (".gz", ".zst")
 NONE: Mapping[str, Any] = MappingProxyType({})
-LETOR_FILES = MappingProxyType(
-    {
-        "train": ("train.txt", "trainingset.txt"),
-        "val": ("vali.txt", "validationset.txt"),
-        "test": ("test.txt", "testset.txt"),
-    }
-)
+LETOR_FILES: Mapping[str, tuple[str, ...]] = {
+    "train": ("train.txt", "trainingset.txt"),
+    "val": ("vali.txt", "validationset.txt"),
+    "test": ("test.txt", "testset.txt"),
+}
 
 
 class Entry(NamedTuple):
@@ -70,10 +68,15 @@ def _gov(kind: str, year: int) -> Entry:
     return _folds(f"{LETOR_PAGE}/letor-3-0/", *folders, max_label=1)
 
 
+def _yahoo(part: str) -> Entry:
+    page = "https://webscope.sandbox.yahoo.com/catalog.php?datatype=c (C14B, Learning to Rank Challenge)"
+    files = {"train": (f"{part}.train.txt",), "val": (f"{part}.valid.txt",), "test": (f"{part}.test.txt",)}
+    return Entry(page, ("ltrc_yahoo", ""), files, num_features=700, max_label=4)
+
+
 OHSUMED = _folds(
     f"{LETOR_PAGE}/letor-3-0/", "OHSUMED/QueryLevelNorm", "QueryLevelNorm", "OHSUMED", "OHSUMED/Data", "", max_label=2
 )
-YAHOO = "https://webscope.sandbox.yahoo.com/catalog.php?datatype=c (C14B, Learning to Rank Challenge)"
 
 CATALOGUE: dict[str, Entry] = {
     "mslr10k": _mslr("MSLR-WEB10K", 10_000),
@@ -84,30 +87,13 @@ CATALOGUE: dict[str, Entry] = {
         page=f"{LETOR_PAGE}/letor-3-0/",
         folds=5,
         subsets={
-            "td2003": _gov("td", 2003),
-            "td2004": _gov("td", 2004),
-            "hp2003": _gov("hp", 2003),
-            "hp2004": _gov("hp", 2004),
-            "np2003": _gov("np", 2003),
-            "np2004": _gov("np", 2004),
+            **{f"{kind}{year}": _gov(kind, year) for kind in ("td", "hp", "np") for year in (2003, 2004)},
             "ohsumed": OHSUMED,
         },
     ),
     "ohsumed": OHSUMED,
-    "yahoo1": Entry(
-        page=YAHOO,
-        folders=("ltrc_yahoo", ""),
-        files={"train": ("set1.train.txt",), "val": ("set1.valid.txt",), "test": ("set1.test.txt",)},
-        num_features=700,
-        max_label=4,
-    ),
-    "yahoo2": Entry(
-        page=YAHOO,
-        folders=("ltrc_yahoo", ""),
-        files={"train": ("set2.train.txt",), "val": ("set2.valid.txt",), "test": ("set2.test.txt",)},
-        num_features=700,
-        max_label=4,
-    ),
+    "yahoo1": _yahoo("set1"),
+    "yahoo2": _yahoo("set2"),
     # Istella-S has a validation part, the full set has none. A value of 1.797e308 means "none" and is read as 0.
     "istella": Entry(
         page="http://quickrank.isti.cnr.it/istella-dataset/",
@@ -315,9 +301,8 @@ def _read(
         shape: dict[str, Any] = {"num_features": num_features}
         if sets:
             shape = {"num_features": sets["train"].num_features, "sparse": sets["train"].is_sparse}
-        sets[split] = cached(
-            path, read_letor, {**options, **shape}, sides=side_files(path, options), cache_dir=cache_dir
-        )
+        sides = side_files(path, options)
+        sets[split] = cached(path, read_letor, {**options, **shape}, sides=sides, cache_dir=cache_dir)
         sets[split].name = split
     return sets
 

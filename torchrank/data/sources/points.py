@@ -18,19 +18,24 @@ from torchrank.data.sources.download import Link, fetch
 from torchrank.data.sources.tables import SCIKIT_LEARN, Points, read_scikit_learn, read_table
 from torchrank.errors import DataError, DataWarning
 
+Names = tuple[str, ...]
+
 
 class Source(NamedTuple):
     """A known set of points: its files, where they may be below `data.root`, and where they come from."""
 
     page: str
-    folders: tuple[str, ...]
-    files: tuple[str, ...]
-    test_files: tuple[str, ...] = ()
+    folders: Names
+    files: Names
+    test_files: Names = ()
     label: str = "last"
     links: tuple[Link, ...] = ()
 
 
-UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
+def _uci(name: str, sha256: str, size: int) -> tuple[Link, ...]:
+    url = f"https://archive.ics.uci.edu/ml/machine-learning-databases/{name}/{name}.data"
+    return (Link(f"{name}.data", url, sha256, size),)
+
 
 SOURCES = {
     "balance": Source(
@@ -38,27 +43,13 @@ SOURCES = {
         folders=("", "balance-scale", "uci/balance-scale"),
         files=("balance-scale.data",),
         label="first",
-        links=(
-            Link(
-                "balance-scale.data",
-                f"{UCI}/balance-scale/balance-scale.data",
-                "5611187ef7345d807aa8ae22615945ade52a190537c0b1434bd44c3e877c5bb4",
-                6250,
-            ),
-        ),
+        links=_uci("balance-scale", "5611187ef7345d807aa8ae22615945ade52a190537c0b1434bd44c3e877c5bb4", 6250),
     ),
     "ionosphere": Source(
         page="https://archive.ics.uci.edu/dataset/52/ionosphere",
         folders=("", "ionosphere", "uci/ionosphere"),
         files=("ionosphere.data",),
-        links=(
-            Link(
-                "ionosphere.data",
-                f"{UCI}/ionosphere/ionosphere.data",
-                "46d52186b84e20be52918adb93e8fb9926b34795ff7504c24350ae0616a04bbd",
-                76467,
-            ),
-        ),
+        links=_uci("ionosphere", "46d52186b84e20be52918adb93e8fb9926b34795ff7504c24350ae0616a04bbd", 76467),
     ),
     "isolet": Source(
         page="http://www.cad.zju.edu.cn/home/dengcai/Data/MLData.html",
@@ -114,7 +105,7 @@ def load_points(
         raise ValueError(f"unknown data.validate={validate!r}: choose one of held_out, leave_one_out")
     if not isinstance(fold, Integral) or fold < 1:
         raise ValueError(f"data.fold must be an integer >= 1, got {fold}")
-    training, testing = _read_source(source, root, test, download, label=label, header=header)
+    training, testing = _read_source(_listed(source), root, _listed(test), download, label, header)
     x, classes = (np.concatenate(parts) for parts in zip(*training, *testing, strict=True))
     class_names, codes = np.unique(classes, return_inverse=True)
     rng = np.random.default_rng((seed, fold))
@@ -169,21 +160,14 @@ def stratified(classes: np.ndarray, fraction: float, rng: np.random.Generator) -
 
 
 def _read_source(
-    source: str | Sequence[str],
-    root: str | Path | None,
-    test: str | Sequence[str] | None,
-    download: bool,
-    *,
-    label: str | None,
-    header: bool | None,
+    names: Names, root: str | Path | None, test: Names, download: bool, label: str | None, header: bool | None
 ) -> tuple[list[Points], list[Points]]:
     """The points of the training files, and of the test files."""
-    names = _listed(source)
-    if test is not None and names[0] in (*SOURCES, *SCIKIT_LEARN):
+    if test and names[0] in (*SOURCES, *SCIKIT_LEARN):
         raise ValueError(f"data.test is for your own files, not for data.source={names[0]}")
     if names[0] in SCIKIT_LEARN:
         return [read_scikit_learn(names[0])], []
-    known = SOURCES.get(names[0], Source("", ("",), names, _listed(test)))
+    known = SOURCES.get(names[0], Source("", ("",), names, test))
     if download:
         _download(names, known, Path("." if root is None else root))
     paths = [_find(name, root, known, names) for name in (*known.files, *known.test_files)]
@@ -194,11 +178,11 @@ def _read_source(
     return points[: len(known.files)], points[len(known.files) :]
 
 
-def _listed(names: str | Sequence[str] | None) -> tuple[str, ...]:
+def _listed(names: str | Sequence[str] | None) -> Names:
     return () if names is None else (names,) if isinstance(names, str) else tuple(names)
 
 
-def _download(names: tuple[str, ...], known: Source, base: Path) -> None:
+def _download(names: Names, known: Source, base: Path) -> None:
     """Fetch the files that are missing."""
     folders = [base / folder for folder in known.folders]
     files = (*known.files, *known.test_files)
@@ -208,7 +192,7 @@ def _download(names: tuple[str, ...], known: Source, base: Path) -> None:
     fetch(known.links, folders)
 
 
-def _find(name: str, root: str | Path | None, known: Source, names: tuple[str, ...]) -> Path:
+def _find(name: str, root: str | Path | None, known: Source, names: Names) -> Path:
     base = Path("." if root is None else root)
     for folder in known.folders:
         if (base / folder / name).is_file():

@@ -224,12 +224,5 @@ def read_scikit_learn(name: str) -> Points:
         from sklearn import datasets
     except ImportError as error:
         raise ImportError(f"data.source={name} needs scikit-learn: pip install 'torchrank[points]'") from error
-    load = {
-        "wine": datasets.load_wine,
-        "breast_cancer": datasets.load_breast_cancer,
-        "wdbc": datasets.load_breast_cancer,
-        "iris": datasets.load_iris,
-        "digits": datasets.load_digits,
-    }[name]
-    bunch = load()
+    bunch = getattr(datasets, "load_breast_cancer" if name == "wdbc" else f"load_{name}")()
     return bunch.data.astype(np.float32), bunch.target_names[bunch.target].astype(str)

@@ -15,28 +15,9 @@ from torchrank.data.batch import Batch
 from torchrank.data.rows import Chunks, Rows, column_squares, present, word_counts
 from torchrank.data.sparse import SparseRows
 from torchrank.data.state import store
-from torchrank.data.transforms.base import Transform
+from torchrank.data.transforms.base import Transform as Transform  # is in this room too
 from torchrank.errors import DataError
 from torchrank.functional.ragged import list_ids, per_entry
-
-__all__ = [
-    "PCA",
-    "TRANSFORMS",
-    "Chain",
-    "ColumnNorm",
-    "Identity",
-    "Quadratic",
-    "Quantile",
-    "QueryMinMax",
-    "SignedLog",
-    "Singhal",
-    "Standard",
-    "Transform",
-    "make_transform",
-    "one_list",
-    "transform_batch",
-    "transform_rows",
-]
 
 SAMPLE = 10_000  # training rows from which quantiles are taken
 MOST_PRODUCTS = 100_000  # outputs of a quadratic transform, reached by 445 features: a row of them takes 400 kB
