@@ -18,12 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from torchrank.data.letor.fast import parse
 from torchrank.data.letor.files import Block, line_with, read_blocks, read_lengths, side_file
 from torchrank.data.letor.form import LARGEST, Form, Rows
-from torchrank.data.letor.store import FeatureStore, Growing, reorder
+from torchrank.data.letor.store import FeatureStore, Growing, reorder, seen_before
 from torchrank.data.sets import RankingSet
 from torchrank.data.strings import Strings
 from torchrank.errors import DataError, DataWarning
@@ -126,26 +125,18 @@ def _too_large(path: Path, form: Form, features: FeatureStore) -> str:
 
 def _parsed(path: Path, form: Form) -> Iterator[tuple[Rows, float]]:
     """Blocks of rows in order, each with the share of the file that is read; two blocks are parsed at a time."""
-    total = path.stat().st_size
 
-    def work(block: Block) -> tuple[Rows, int]:
-        return parse(block.text, form, str(path), block.first_line), block.place
+    def work(block: Block) -> tuple[Rows, float]:
+        return parse(block.text, form, str(path), block.first_line), block.share
 
-    def result(rows: Rows, place: int) -> tuple[Rows, float]:
-        progress.update(place - progress.n)
-        return rows, place / max(total, 1)
-
-    with (
-        ThreadPoolExecutor(THREADS) as pool,
-        tqdm(total=total, desc=f"read {path.name}", unit="B", unit_scale=True, delay=2) as progress,
-    ):
-        waiting: deque[Future[tuple[Rows, int]]] = deque()
+    with ThreadPoolExecutor(THREADS) as pool:
+        waiting: deque[Future[tuple[Rows, float]]] = deque()
         for block in read_blocks(path):
             waiting.append(pool.submit(work, block))
             if len(waiting) > THREADS:
-                yield result(*waiting.popleft().result())
+                yield waiting.popleft().result()
         while waiting:
-            yield result(*waiting.popleft().result())
+            yield waiting.popleft().result()
 
 
 class _Gathered:
@@ -188,7 +179,7 @@ class _Gathered:
         x, labels, documents = self.features.finish(), torch.from_numpy(self.labels.filled), self._documents()
         if (query[1:] < query[:-1]).any():
             order = np.argsort(query, kind="stable")
-            split = len(np.unique(query[1:][(np.diff(query) != 0) & _seen_before(query)[1:]]))
+            split = len(np.unique(query[1:][(np.diff(query) != 0) & seen_before(query)[1:]]))
             _tell(
                 f"{path}: the rows of {split} of {len(ids)} queries are not contiguous; they were joined into one list "
                 "per query"
@@ -245,13 +236,6 @@ class _Gathered:
 
 def _tell(message: str) -> None:
     warnings.warn(message, DataWarning, stacklevel=4)
-
-
-def _seen_before(query: np.ndarray) -> np.ndarray:
-    """Whether an earlier row has the same query (N,)."""
-    seen = np.ones(len(query), dtype=bool)
-    seen[np.unique(query, return_index=True)[1]] = False
-    return seen
 
 
 def _drop(rows: Rows, judged: np.ndarray) -> Rows:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from tqdm import tqdm
+
 from torchrank.data.letor.form import show
 from torchrank.errors import DataError
 
@@ -21,12 +23,17 @@ class Block(NamedTuple):
 
     text: bytes
     first_line: int  # from 1
-    place: int  # bytes of the file read so far, for the progress bar
+    share: float  # how much of the file is read
 
 
 def read_blocks(path: Path, size: int = BLOCK) -> Iterator[Block]:
-    """The file in blocks of whole lines, without a BOM; gzip and zstd are recognised by their first bytes."""
-    with path.open("rb") as raw:
+    """The file in blocks of whole lines, without a BOM; gzip and zstd are recognised by their first bytes.
+
+    A progress bar is shown if it takes longer than two seconds.
+    """
+    total = max(path.stat().st_size, 1)
+    bar = tqdm(total=total, desc=f"read {path.name}", unit="B", unit_scale=True, delay=2)
+    with path.open("rb") as raw, bar as progress:
         pieces: list[bytes] = []  # of a line that is longer than a block
         line = 1
         for chunk in _chunks(raw, size, path):
@@ -34,10 +41,11 @@ def read_blocks(path: Path, size: int = BLOCK) -> Iterator[Block]:
             pieces.append(chunk[:cut] if cut else chunk)
             if cut:
                 block = b"".join(pieces)
-                yield Block(block.removeprefix(BOM) if line == 1 else block, line, raw.tell())
+                yield Block(block.removeprefix(BOM) if line == 1 else block, line, raw.tell() / total)
                 line, pieces = line + block.count(b"\n"), [chunk[cut:]]
+                progress.update(raw.tell() - progress.n)
         if block := b"".join(pieces):
-            yield Block(block.removeprefix(BOM) if line == 1 else block, line, raw.tell())
+            yield Block(block.removeprefix(BOM) if line == 1 else block, line, raw.tell() / total)
 
 
 def _chunks(raw: BinaryIO, size: int, path: Path) -> Iterator[bytes]:

@@ -191,6 +191,18 @@ def scatter(room: np.ndarray, counts: np.ndarray, columns: np.ndarray, values: n
     room.reshape(-1)[np.repeat(starts, counts) + columns] = values
 
 
+def seen_before(values: np.ndarray) -> np.ndarray:
+    """Whether an earlier value is the same (N,).
+
+    Example:
+        >>> seen_before(np.array([7, 5, 7, 7]))
+        array([False, False,  True,  True])
+    """
+    seen = np.ones(len(values), dtype=bool)
+    seen[np.unique(values, return_index=True)[1]] = False
+    return seen
+
+
 def reorder(x: Tensor | SparseRows, order: np.ndarray) -> Tensor | SparseRows:
     """The rows in another order; dense rows are reordered in place, a few columns at a time."""
     if isinstance(x, SparseRows):

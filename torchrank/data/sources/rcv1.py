@@ -16,14 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from torchrank.data.cache import cached
 from torchrank.data.catalogue import COMPRESSED
 from torchrank.data.letor.fast import parse
 from torchrank.data.letor.files import read_blocks
 from torchrank.data.letor.form import Form, show
-from torchrank.data.letor.store import FeatureStore
+from torchrank.data.letor.store import FeatureStore, seen_before
 from torchrank.data.relevance import Judged
 from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
@@ -275,25 +274,21 @@ def read_vectors(path: str | Path, *, num_features: int) -> RankingSet:
     """The documents of a vector file: one list, in the order of the file. Column j is the word of number j + 1."""
     path = Path(path)
     features, ids, form = FeatureStore(num_features, sparse=True), [], Form("file", num_features)
-    total = path.stat().st_size
-    with tqdm(total=total, desc=f"read {path.name}", unit="B", unit_scale=True, delay=2) as progress:
-        for block in read_blocks(path):
-            rows = parse(block.text, form, str(path), block.first_line)
-            features.add(rows, block.place / total)
-            ids.append(rows.labels.astype(np.int64))
-            wrong = np.flatnonzero((rows.labels != ids[-1]) | (ids[-1] < 0) | (ids[-1] >= LARGEST_ID))
-            if len(wrong):
-                line = [n for n, text in enumerate(block.text.split(b"\n"), block.first_line) if text.strip()][wrong[0]]
-                found = f"{rows.labels[wrong[0]]:g}"
-                raise DataError(f"{path}, line {line}: expected a document number below {LARGEST_ID}, found {found}")
-            progress.update(block.place - progress.n)
+    for block in read_blocks(path):
+        rows = parse(block.text, form, str(path), block.first_line)
+        features.add(rows, block.share)
+        ids.append(rows.labels.astype(np.int64))
+        wrong = np.flatnonzero((rows.labels != ids[-1]) | (ids[-1] < 0) | (ids[-1] >= LARGEST_ID))
+        if len(wrong):
+            line = [n for n, text in enumerate(block.text.split(b"\n"), block.first_line) if text.strip()][wrong[0]]
+            found = f"{rows.labels[wrong[0]]:g}"
+            raise DataError(f"{path}, line {line}: expected a document number below {LARGEST_ID}, found {found}")
     if not features.num_rows:
         raise DataError(f"{path}: the file has no document, expected lines like '2286  864:0.0497 1523:0.044'")
     documents = np.concatenate(ids)
-    again = np.ones(len(documents), dtype=bool)
-    again[np.unique(documents, return_index=True)[1]] = False
-    if again.any():
-        document = int(documents[again][0])
+    again = documents[seen_before(documents)]
+    if len(again):
+        document = int(again[0])
         places = [n for n, line in _lines(path) if line.split(None, 1)[:1] == [b"%d" % document]]
         raise DataError(f"{path}, line {places[1]}: document {document} is in line {places[0]} already")
     x: SparseRows = features.finish()  # type: ignore[assignment]
@@ -338,9 +333,7 @@ def _number(token: bytes, where: str) -> int:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The number, from 1, and the text of each line, with a progress bar if it takes longer than two seconds."""
-    with tqdm(total=path.stat().st_size, desc=f"read {path.name}", unit="B", unit_scale=True, delay=2) as progress:
-        for block in read_blocks(path):
-            for number, line in enumerate(block.text.split(b"\n"), block.first_line):
-                yield number, line.strip()
-            progress.update(block.place - progress.n)
+    """The number, from 1, and the text of each line."""
+    for block in read_blocks(path):
+        for number, line in enumerate(block.text.split(b"\n"), block.first_line):
+            yield number, line.strip()

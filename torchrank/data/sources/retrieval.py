@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from torchrank.data.letor.store import seen_before
 from torchrank.data.relevance import Judged
 from torchrank.data.sets import RankingSet
 from torchrank.data.sources.tables import read_arrays
@@ -188,12 +189,10 @@ def _check(pairs: Pairs, own: np.ndarray, arrays: dict[str, np.ndarray]) -> None
     """Refuse rows outside the corpus, the query itself, repeated rows, and grades that are not finite and >= 0."""
     num_rows = len(arrays["corpus"])
     keys = pairs.query * (num_rows + 1) + pairs.row
-    twice = np.ones(len(keys), dtype=bool)
-    twice[np.unique(keys, return_index=True)[1]] = False
     problems = (
         ((pairs.row < 0) | (pairs.row >= num_rows), f"the corpus has rows 0..{num_rows - 1} only"),
         (pairs.row == own[pairs.query], "this is the query itself (query_rows): remove it from its list"),
-        (twice, "it occurs twice in the list: keep one"),
+        (seen_before(keys), "it occurs twice in the list: keep one"),
         (~(pairs.grade >= 0) | np.isinf(pairs.grade), "grades must be finite and >= 0"),
     )
     for wrong, reason in problems:
