@@ -9,7 +9,7 @@ from torchrank.data.batch import Batch
 from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, check_choice, check_integer
-from torchrank.functional.columns import SAME, by_column, first_largest
+from torchrank.functional.columns import SAME, Measure, by_column, first_largest
 from torchrank.functional.conventions import parse_measure
 from torchrank.functional.measures import average_precision, ndcg
 from torchrank.functional.ragged import per_entry, sort_within, to_offsets
@@ -103,13 +103,16 @@ class AdaRank(Ranker):
 
     def round(self, lists: TrainingLists, number: int) -> Round:
         held: Boosting = self.kept.boosting
-        quality = self._quality_of_columns(lists, held)
+        weight = torch.exp(-held.value)
+        sums = lists.reduce(torch.cat([weight @ held.single, weight.sum()[None]]))
+        quality = sums[:-1] / sums[-1]  # (C,) weighted mean measure of the lists under every column
         excluded = self._excluded()
         if excluded.all():
             return Round(done=True)
         column = first_largest(quality.masked_fill(excluded, -torch.inf))
         feature, negated = column % self.transform.num_outputs, column >= self.transform.num_outputs
-        alpha = self._weight(quality[column]) * torch.where(negated, -1.0, 1.0)
+        best = quality[column]
+        alpha = 0.5 * torch.log((1 + best) / (1 - best).clamp(min=1e-12)) * torch.where(negated, -1.0, 1.0)
         scores = held.scores + alpha * held.x[:, feature].double()
         value = self._measure_of(scores, held.labels, held.offsets)
         mean, moved, turned = self._changes(lists, held, scores, value)
@@ -118,15 +121,6 @@ class AdaRank(Ranker):
         self.kept.boosting = held._replace(scores=scores, value=value)
         done = self._no_progress() if self.exclude_repeat else not (moved or turned)
         return Round(done, {f"train/{self.family}": mean})
-
-    def _quality_of_columns(self, lists: TrainingLists, held: Boosting) -> Tensor:
-        """Weighted mean measure (C,) of the lists under every column."""
-        weight = torch.exp(-held.value)
-        sums = lists.reduce(torch.cat([weight @ held.single, weight.sum()[None]]))
-        return sums[:-1] / sums[-1]
-
-    def _weight(self, quality: Tensor) -> Tensor:
-        return 0.5 * torch.log((1 + quality) / (1 - quality).clamp(min=1e-12))
 
     def _changes(
         self, lists: TrainingLists, held: Boosting, scores: Tensor, value: Tensor
@@ -175,14 +169,12 @@ class AdaRank(Ranker):
         """Rows, labels, lengths, and measures under every column, of the lists that have a relevant document."""
         x = batch.dense
         columns = [x.double(), -x.double()] if self.both_directions else [x.double()]
-        found = [by_column(self._measure_of, each, batch.labels, batch.offsets) for each in columns]
-        single = torch.cat(found, 1)
+        single = torch.cat([by_column(self._measure_of, each, batch.labels, batch.offsets) for each in columns], 1)
         kept = ~single[:, 0].isnan()
         inside = per_entry(kept, batch.offsets, len(x))
         return x[inside], batch.labels[inside], batch.offsets.diff()[kept], single[kept]
 
     def _measure_of(self, scores: Tensor, labels: Tensor, offsets: Tensor) -> Tensor:
         """E (Q,) of each list; nan without a relevant document."""
-        if self.family == "map":
-            return average_precision(scores, labels, offsets, k=self.k, ties=self.ties)
-        return ndcg(scores, labels, offsets, k=self.k, ties=self.ties)
+        measure: Measure = average_precision if self.family == "map" else ndcg
+        return measure(scores, labels, offsets, k=self.k, ties=self.ties)

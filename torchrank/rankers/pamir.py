@@ -142,7 +142,8 @@ class PAMIR(LinearRanker):
         triplets from the lists of this process are included."""
         found, parts, shared = [], [], lists.corpus is not None
         for batch in lists:
-            places, entries = self._entries(batch, drawn, uniform)
+            here, places, _ = found_in(batch, drawn[:, None])
+            entries = torch.stack(draw_pairs(batch.labels, batch.offsets, here, uniform[places], self.sampling))
             found.append(places)
             parts.append(batch.index[entries] if batch.index is not None else differences(batch.x, *entries))
         corpus = batch.x
@@ -154,11 +155,6 @@ class PAMIR(LinearRanker):
         names, ends = (models.tolist(), counts.cumsum(0).tolist()) if self.per_topic else ([0], [len(places)])
         for model, (a, b) in zip(names, pairwise([0, *ends]), strict=True):
             yield model, places[a:b], differences(corpus, *rows[:, a:b]) if shared else rows[a:b]
-
-    def _entries(self, batch: Batch, drawn: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-        """The drawn triplets that belong to the batch: their places (S,), and the entries (2, S) that they compare."""
-        here, places, _ = found_in(batch, drawn[:, None])
-        return places, torch.stack(draw_pairs(batch.labels, batch.offsets, here, uniform[places], self.sampling))
 
     def _written(self, lists: TrainingLists, models: Tensor, totals: Tensor, made: Tensor, loss: float) -> Round:
         """Write the weights after a round; each process contributes the topics that it has, and 0 for the others."""

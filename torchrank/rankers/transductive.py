@@ -131,9 +131,7 @@ class TransductivePCA(Ranker):
         return basis, rank > 0
 
     def _solved(self, lists: Lists, basis: Tensor) -> ManyLinear:
-        found = solve_many_linear(
-            lists, len(basis), loss=self.base, l2=self.l2, basis=basis, tolerance=self.tolerance
-        )  # fmt: skip
+        found = solve_many_linear(lists, len(basis), loss=self.base, l2=self.l2, basis=basis, tolerance=self.tolerance)
         if (found.slope > self.tolerance).any():
             left = f"a model still has a gradient of {float(found.slope.max()):.1e}"
             warn(f"{left}: raise l2 or tolerance (now {self.tolerance:g})", NumericalWarning)

@@ -18,6 +18,7 @@ from torchrank.report.select import Fold, natural, sortable
 from torchrank.report.tables import NOTHING, Sheet
 
 FAMILY = "knn_error@"
+DIGITS = 12  # in those after them, means of equal counts may differ
 # McFee & Lanckriet, ICML 2010, in percent, by data set and method; 50 splits, optimistic
 PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text())
 COUNTS = {"missing runs": "missing_runs", "not proved": "unproved", "W = 0": "zero"}
@@ -79,7 +80,7 @@ def optimistic(errors: Errors) -> tuple[np.ndarray, list[tuple[int, int]]]:
     means = errors.test.mean(1)  # nan where a split is missing
     if np.isnan(means).all():
         return np.full(len(errors.splits), np.nan), []
-    setting, cut = np.unravel_index(np.nanargmin(_rounded(means)), means.shape)
+    setting, cut = np.unravel_index(np.nanargmin(means.round(DIGITS)), means.shape)
     return errors.test[setting, :, cut], [(int(setting), int(cut))]
 
 
@@ -87,7 +88,7 @@ def honest(errors: Errors) -> tuple[np.ndarray, list[tuple[int, int]]]:
     """Test errors (F,) of the setting and k that validation chooses in each split."""
     chosen = []
     for split in range(len(errors.splits)):
-        val = _rounded(errors.val[:, split])
+        val = errors.val[:, split].round(DIGITS)
         setting, cut = np.unravel_index(np.nanargmin(val), val.shape)  # the first on ties
         chosen.append((int(setting), int(cut)))
     return np.array([errors.test[s, split, k] for split, (s, k) in enumerate(chosen)]), chosen
@@ -199,8 +200,3 @@ def _chosen_sheet(table: dict[str, Any]) -> Sheet:
 def _first(part: dict[str, dict[str, dict[str, float]]]) -> dict[str, float]:
     """The measures of the first convention of a run."""
     return next(iter(part.values()))["measures"]
-
-
-def _rounded(errors: np.ndarray) -> np.ndarray:
-    """Errors without their last digits, in which means of equal counts may differ."""
-    return np.round(errors, 12)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NoReturn
-
 import numpy as np
 
 from torchrank.data.letor.form import LARGEST, LARGEST_INDEX, NUMBER, Form, Rows, document_id, show, single
 from torchrank.errors import DataError
-
-Complain = Callable[[str], NoReturn]
 
 
 def parse_exact(block: bytes, form: Form, where: str, first_line: int) -> Rows:
@@ -22,15 +17,17 @@ def parse_exact(block: bytes, form: Form, where: str, first_line: int) -> Rows:
         tokens = body.split()
         if not tokens:
             continue
-        wrong = _complain(f"{where}, line {number}")
-        labels.append(_exact_label(tokens[0], form, wrong))
-        queries.append(_exact_query(tokens, comment, form, wrong))
-        documents.append(document_id(comment))
         row: dict[int, float] = {}
-        for token in tokens[form.heads :]:
-            column, text = _exact_index(token, form, row, wrong)
-            row[column], was_null, was_beyond = _exact_value(text, token, form, wrong)
-            filled, clipped = filled + was_null, clipped + was_beyond
+        try:
+            labels.append(_exact_label(tokens[0], form))
+            queries.append(_exact_query(tokens, comment, form))
+            documents.append(document_id(comment))
+            for token in tokens[form.heads :]:
+                column, text = _exact_index(token, form, row)
+                row[column], was_null, was_beyond = _exact_value(text, token, form)
+                filled, clipped = filled + was_null, clipped + was_beyond
+        except DataError as error:
+            raise DataError(f"{where}, line {number}: {error}") from None
         counts.append(len(row))
         for column in sorted(row):
             columns.append(column)
@@ -47,77 +44,72 @@ def parse_exact(block: bytes, form: Form, where: str, first_line: int) -> Rows:
     )
 
 
-def _complain(place: str) -> Complain:
-    def wrong(message: str) -> NoReturn:
-        raise DataError(f"{place}: {message}")
-
-    return wrong
-
-
-def _exact_label(token: bytes, form: Form, wrong: Complain) -> float:
+def _exact_label(token: bytes, form: Form) -> float:
     label = float(single([float(token) if NUMBER.fullmatch(token) else np.nan])[0])
     if not np.isfinite(label):
-        wrong(f"label {show(token)}: expected a finite number as the first token of a row")
+        raise DataError(f"label {show(token)}: expected a finite number as the first token of a row")
     if label == -1 and form.unjudged == "error":
-        wrong(
+        raise DataError(
             f"label {show(token)} means that the document is unjudged, expected a judged one. Set unjudged=drop "
             "(data.unjudged=drop) to drop such documents, or unjudged=0 to give them label 0"
         )
     return label
 
 
-def _exact_query(tokens: list[bytes], comment: bytes, form: Form, wrong: Complain) -> bytes:
+def _exact_query(tokens: list[bytes], comment: bytes, form: Form) -> bytes:
     if form.qid == "token":
         found = tokens[1] if len(tokens) > 1 else b""
         if not found.startswith(b"qid:") or len(found) == 4:
-            wrong(
+            raise DataError(
                 f"second token {show(found)}: expected the query as 'qid:ID'. If it is in the comment, set qid=comment "
                 "(data.qid=comment); if in a .query or .group file, set qid=file (data.qid=file)"
             )
         return found[4:]
     if form.qid == "comment" and not comment.strip():
-        wrong("comment '': expected the query id after '#', because qid=comment")
+        raise DataError("comment '': expected the query id after '#', because qid=comment")
     return comment.strip() if form.qid == "comment" else b""
 
 
-def _exact_index(token: bytes, form: Form, row: dict[int, float], wrong: Complain) -> tuple[int, bytes]:
+def _exact_index(token: bytes, form: Form, row: dict[int, float]) -> tuple[int, bytes]:
     """The column, counted from 0, and the text of the value."""
     index, colon, text = token.partition(b":")
     if index == b"qid":
-        wrong(f"token {show(token)}: expected index:value; with qid={form.qid} a row cannot have another qid: token")
+        raise DataError(
+            f"token {show(token)}: expected index:value; with qid={form.qid} a row cannot have another qid: token"
+        )
     if not colon or not index.isdigit():
-        wrong(f"token {show(token)}: expected index:value with an integer index from 1")
+        raise DataError(f"token {show(token)}: expected index:value with an integer index from 1")
     number = int(index) if len(index.lstrip(b"0")) < 11 else LARGEST_INDEX + 1
     if number == 0:
-        wrong(f"token {show(token)}: expected an index from 1; a zero-based file must be shifted by 1")
+        raise DataError(f"token {show(token)}: expected an index from 1; a zero-based file must be shifted by 1")
     if number > LARGEST_INDEX:
-        wrong(f"token {show(token)}: expected an index of at most {LARGEST_INDEX}")
+        raise DataError(f"token {show(token)}: expected an index of at most {LARGEST_INDEX}")
     if number > form.last_index:
-        wrong(
+        raise DataError(
             f"token {show(token)}: index {number} is larger than the number of features {form.last_index}, that of the "
             f"training file unless data.num_features is set: set data.num_features={number} or more"
         )
     if number - 1 in row:
-        wrong(f"token {show(token)}: index {number} occurs twice in this row, expected each index once")
+        raise DataError(f"token {show(token)}: index {number} occurs twice in this row, expected each index once")
     return number - 1, text
 
 
-def _exact_value(text: bytes, token: bytes, form: Form, wrong: Complain) -> tuple[float, bool, bool]:
+def _exact_value(text: bytes, token: bytes, form: Form) -> tuple[float, bool, bool]:
     """The value, whether it was NULL, and whether it was beyond float32."""
     if text == b"NULL":
         if form.missing == "error":
-            wrong(
+            raise DataError(
                 f"token {show(token)}: expected a number. Set missing=0 (data.missing=0), or another number, "
                 "to replace the NULLs of this file"
             )
         return float(form.missing), True, False
     if not NUMBER.fullmatch(text):
-        wrong(f"token {show(token)}: expected a finite decimal number as value, found {show(text)}")
+        raise DataError(f"token {show(token)}: expected a finite decimal number as value, found {show(text)}")
     value = float(text)
     if np.isfinite(single([value])[0]):
         return value, False, False
     if form.sentinel == "error":
-        wrong(
+        raise DataError(
             f"token {show(token)}: the value does not fit float32 (largest {LARGEST:.7g}); Istella writes 1.797e308 "
             "for a missing feature. Set sentinel=0 (data.sentinel=0), or another number, to replace such values, or "
             "sentinel=clip to clip them to the largest"

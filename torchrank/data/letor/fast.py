@@ -70,16 +70,8 @@ def _cut(block: bytes, heads: int) -> _Lines | None:
     return lines
 
 
-class _Labels(dict[bytes, float]):
-    """The number of each label seen so far; a file has few labels, so nearly all are looked up."""
-
-    def __missing__(self, token: bytes) -> float:
-        self[token] = float(token) if NUMBER.fullmatch(token) else np.nan
-        return self[token]
-
-
 def _labels(tokens: list[bytes], form: Form) -> np.ndarray | None:
-    known = _Labels()
+    known = {token: float(token) if NUMBER.fullmatch(token) else np.nan for token in set(tokens)}  # a file has few
     labels = single([known[token] for token in tokens])
     refused = form.unjudged == "error" and (labels == -1).any()
     return None if refused or not np.isfinite(labels).all() else labels

@@ -110,24 +110,25 @@ def side_file(path: Path, query_file: str | Path | None) -> Path:
     )
 
 
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The number, from 1, and the text of each line, without white space around it."""
+    for block in read_blocks(path):
+        for number, line in enumerate(block.text.split(b"\n"), block.first_line):
+            yield number, line.strip()
+
+
 def line_with(path: Path, index: int) -> int:
     """The line, from 1, of the first row with this index; 0 if there is none."""
     token = re.compile(rb"\s0*%d:" % index)
-    for block in read_blocks(path):
-        for line, text in enumerate(block.text.split(b"\n"), block.first_line):
-            if token.search(text.partition(b"#")[0]):
-                return line
-    return 0
+    return next((line for line, text in read_lines(path) if token.search(text.partition(b"#")[0])), 0)
 
 
 def read_lengths(path: Path) -> list[int]:
     """The list lengths of a .query or .group file, one integer per line."""
     lengths = []
-    for block in read_blocks(path):
-        for line, text in enumerate(block.text.split(b"\n"), block.first_line):
-            token = text.strip()
-            if token and not (token.isdigit() and 0 < len(token) < 19 and int(token) > 0):
-                raise DataError(f"{path}, line {line}: list length {show(token)}: expected one integer >= 1")
-            if token:
-                lengths.append(int(token))
+    for line, token in read_lines(path):
+        if token and not (token.isdigit() and 0 < len(token) < 19 and int(token) > 0):
+            raise DataError(f"{path}, line {line}: list length {show(token)}: expected one integer >= 1")
+        if token:
+            lengths.append(int(token))
     return lengths

@@ -20,7 +20,7 @@ import torch
 from torchrank.data.cache import cached
 from torchrank.data.catalogue import COMPRESSED
 from torchrank.data.letor.fast import parse
-from torchrank.data.letor.files import read_blocks
+from torchrank.data.letor.files import read_blocks, read_lines
 from torchrank.data.letor.form import Form, show
 from torchrank.data.letor.store import FeatureStore, seen_before
 from torchrank.data.relevance import Judged
@@ -245,7 +245,7 @@ def read_documents(path: Path) -> Iterator[tuple[int, list[bytes]]]:
     lines: dict[int, int] = {}  # the first line of each document
     document = -1
     words: list[bytes] | None = None
-    for number, line in _lines(path):
+    for number, line in read_lines(path):
         if line.startswith(b".I"):
             if document >= 0:
                 yield document, _written(words, document, f"{path}, line {number}")
@@ -289,7 +289,7 @@ def read_vectors(path: str | Path, *, num_features: int) -> RankingSet:
     again = documents[seen_before(documents)]
     if len(again):
         document = int(again[0])
-        places = [n for n, line in _lines(path) if line.split(None, 1)[:1] == [b"%d" % document]]
+        places = [n for n, line in read_lines(path) if line.split(None, 1)[:1] == [b"%d" % document]]
         raise DataError(f"{path}, line {places[1]}: document {document} is in line {places[0]} already")
     x: SparseRows = features.finish()  # type: ignore[assignment]
     return _one_list(x, documents, path)
@@ -312,7 +312,7 @@ def read_topics(path: Path) -> Topics:
     """The pairs of a topic file; lines with 0 instead of 1 do not count."""
     names: dict[bytes, int] = {}
     topic, document = array("q"), array("q")
-    for number, line in _lines(path):
+    for number, line in read_lines(path):
         cells = line.split()
         if cells and (len(cells) != 3 or cells[2] not in (b"0", b"1")):
             raise DataError(
@@ -330,10 +330,3 @@ def _number(token: bytes, where: str) -> int:
     if not token.isdigit() or len(token) > 9 or int(token) >= LARGEST_ID:
         raise DataError(f"{where}: document {show(token)}: expected an integer below {LARGEST_ID}")
     return int(token)
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The number, from 1, and the text of each line."""
-    for block in read_blocks(path):
-        for number, line in enumerate(block.text.split(b"\n"), block.first_line):
-            yield number, line.strip()

@@ -20,13 +20,7 @@ RANK = 4  # mixtures of traits that matter
 
 
 def load_matchmaking(
-    *,
-    queries: int = 300,
-    candidates: int = 20,
-    informative: int = 12,
-    noise: int = 24,
-    fold: int = 1,
-    seed: int = 0,
+    *, queries: int = 300, candidates: int = 20, informative: int = 12, noise: int = 24, fold: int = 1, seed: int = 0
 ) -> dict[str, RankingSet]:
     """People as queries, each with a list of candidates, of whom 3 of 10 match (label 1).
 

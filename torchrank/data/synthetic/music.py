@@ -106,9 +106,8 @@ def make_songs(
     scales = np.exp(random.uniform(-1.5, 1.5, informative))
     seen = (style @ random.standard_normal((STYLES, informative))) / np.sqrt(STYLES)
     shown = scales * (seen + BLUR * random.standard_normal(seen.shape))
-    return Songs(
-        artist, np.hstack([shown, correlated_noise(len(artist), noise, random)]).astype(np.float32), similarity
-    )
+    x = np.hstack([shown, correlated_noise(len(artist), noise, random)]).astype(np.float32)
+    return Songs(artist, x, similarity)
 
 
 def correlated_noise(rows: int, features: int, random: np.random.Generator) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -140,35 +139,28 @@ class DominationRank(LinearRanker):
         store(self, weight=weight, memory=none, pace=none, chosen=weight if self.induction else none)
 
     def open(self, lists: TrainingLists) -> None:
-        if self.negatives < 1:
-            lists = lists.changed(partial(self._drawn, lowest=self._lowest(lists)))
-        self.kept.objective = self._objective(lists)
+        # the lowest grade of all lists, where documents of different lists are compared
+        lowest = float(self.feedback.grades(lists.lists.labels).min()) if self.group == "pooled" else None
+
+        def drawn(batch: Batch) -> Batch:
+            grades = self.feedback.grades(batch.labels)
+            return keep_negatives(batch, self.negatives, self.seed, lowest=lowest, grades=grades)
+
+        self.kept.objective = self._objective(lists.changed(drawn) if self.negatives < 1 else lists)
 
     def _objective(self, lists: TrainingLists) -> Objective:
         make = PooledObjective if self.group == "pooled" else Objective
         return make(lists, self.feedback, self.num_topics)
-
-    def _lowest(self, lists: TrainingLists) -> float | None:
-        """The lowest grade of all lists, where documents of different lists are compared; otherwise None."""
-        return float(self.feedback.grades(lists.lists.labels).min()) if self.group == "pooled" else None
-
-    def _drawn(self, batch: Batch, lowest: float | None) -> Batch:
-        grades = self.feedback.grades(batch.labels)
-        return keep_negatives(batch, self.negatives, self.seed, lowest=lowest, grades=grades)
 
     # ---- one round ----------------------------------------------------------------------------------------------
 
     def round(self, lists: TrainingLists, number: int) -> Round:
         penalty = self._penalty(number)
         found = self._solve(penalty) if self.induction is None else self._induce(penalty)
-        proved = found.done
-        if self.path is not None and not proved and found.certificate is not None:
-            violation = found.certificate.found
-            warn(
-                f"this step of the path ended at a KKT violation of {violation:.1e}, above tolerance={self.tolerance}",
-                ConvergenceWarning,
-            )
-        return found._replace(done=proved and (self.path is None or number + 1 >= self.path))
+        if self.path is not None and not found.done and found.certificate is not None:
+            left = f"a KKT violation of {found.certificate.found:.1e}, above tolerance={self.tolerance}"
+            warn(f"this step of the path ended at {left}", ConvergenceWarning)
+        return found._replace(done=found.done and (self.path is None or number + 1 >= self.path))
 
     def _solve(self, penalty: Penalty) -> Round:
         """Make a number of steps, or a whole fit; done if the result is proved to be the minimum."""

@@ -46,26 +46,17 @@ def cluster_similar(
     for name, value in [*(("clusters", number) for number in clusters), ("min_size", min_size)]:
         if value < 1:
             raise ValueError(f"{name} must be >= 1, got {value}")
+    single = torch.tensor(clusters, device=usable.device) == 1
+    labels = single.long()[:, None].repeat(1, len(usable)) - 1
     if not len(similarity):
-        return Clusters(_no_clusters(usable, clusters), False)
-    everyone = torch.arange(len(similarity), device=similarity.device)
-    follow = everyone if leader is None else leader
-    return Clusters(_cut_all(similarity, follow, usable, clusters, min_size), leader is not None)
-
-
-def _no_clusters(usable: Tensor, clusters: list[int]) -> Tensor:
-    one = torch.tensor(clusters, device=usable.device) == 1
-    return one.long()[:, None].expand(-1, len(usable)) - 1
-
-
-def _cut_all(similarity: Tensor, leader: Tensor, usable: Tensor, clusters: list[int], min_size: int) -> Tensor:
-    """Labels (numbers of clusters, Q): each usable list has that of its `leader`, one of the compared lists."""
-    labels, followers, tree = _no_clusters(usable, clusters).clone(), leader.bincount(), link(similarity)
+        return Clusters(labels, False)
+    follow = torch.arange(len(similarity), device=similarity.device) if leader is None else leader
+    followers, tree = follow.bincount(), link(similarity)
     for row, number in enumerate(clusters):
         if number > 1:
-            found = merge_small(cut(tree, number).to(leader.device), similarity, min_size, counts=followers)
-            labels[row, usable] = _renumber(found[leader])
-    return labels
+            found = merge_small(cut(tree, number).to(follow.device), similarity, min_size, counts=followers)
+            labels[row, usable] = _renumber(found[follow])
+    return Clusters(labels, leader is not None)
 
 
 def link(similarity: Tensor) -> Dendrogram:

@@ -68,7 +68,8 @@ def most_similar(a: Shapes, b: Shapes, kind: str) -> tuple[Tensor, Tensor]:
         best, place = nearest_clouds(a.points, a.ranks, b.points, b.ranks, **options)  # type: ignore[arg-type]
         best, place = best[:, 0], place[:, 0]
     else:
-        parts = [a.of(slice(i, i + _rows(b))) for i in range(0, max(1, len(a.ranks)), _rows(b))]
+        step = max(1, COMPARED // max(1, len(b.ranks)))
+        parts = [a.of(slice(i, i + step)) for i in range(0, max(1, len(a.ranks)), step)]
         found = [compare(part, b, kind).masked_fill_(b.ranks == 0, -torch.inf).max(1) for part in parts]
         best, place = (torch.cat([part[i] for part in found]) for i in (0, 1))
     return best, torch.where((a.ranks > 0) & b.ranks.any(), place, -1)
@@ -103,7 +104,3 @@ def group_similarity(similarity: Tensor, labels: Tensor) -> Tensor:
     index = labels[inside].expand(len(similarity), -1)
     best = similarity.new_full((len(similarity), int(labels.max()) + 1), -torch.inf)
     return best.scatter_reduce(1, index, similarity[:, inside], "amax")
-
-
-def _rows(b: Shapes) -> int:
-    return max(1, COMPARED // max(1, len(b.ranks)))

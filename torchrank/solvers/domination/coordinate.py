@@ -5,7 +5,7 @@ lists come in two forms: `DenseLists` recomputes the slopes of all scores, `Spar
 which the feature occurs and the dominating documents of their lists.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +18,7 @@ from torchrank.functional.domination import domination_slopes
 from torchrank.functional.ragged import per_entry, segment_sum
 from torchrank.solvers.domination.penalty import Penalty
 from torchrank.solvers.domination.sparse_lists import Margins, SparseLists
+from torchrank.solvers.linear.many import Reduce
 from torchrank.solvers.linear.scores import entry_scores
 
 
@@ -49,7 +50,7 @@ def coordinate_sweep(
     firsts: Iterable[int],
     *,
     block: int = 1,
-    reduce: Callable[[Tensor], Tensor] = torch.clone,
+    reduce: Reduce = torch.clone,
 ) -> Tensor:
     """Weights (T, D) after one step on each block of features first..first+block-1, in the order of `firsts`.
 
@@ -72,12 +73,7 @@ def coordinate_sweep(
 
 
 def coordinate_step(
-    lists: Columns,
-    weight: Tensor,
-    part: slice,
-    penalty: Penalty,
-    steepness: Tensor,
-    reduce: Callable[[Tensor], Tensor] = torch.clone,
+    lists: Columns, weight: Tensor, part: slice, penalty: Penalty, steepness: Tensor, reduce: Reduce = torch.clone
 ) -> None:
     """Move the weights of the features `part` to the minimiser of their quadratic bound, and the scores, in place."""
     column = lists.read(part)

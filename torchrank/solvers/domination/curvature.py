@@ -99,13 +99,8 @@ def _sparse(x: SparseRows, offsets: Tensor, block: int) -> tuple[Tensor, Tensor,
         shares = base[of_pair].index_add_(0, pair, excess)
         tau = torch.where(absent, base, 1.0).clamp(min=1).scatter_reduce(0, of_pair, shares, "amax")
         found.append(tau[group] * widest)
-    return lists, columns, _smaller(found, group, len(groups))
-
-
-def _smaller(found: list[Tensor], group: Tensor, num_groups: int) -> Tensor:
-    """The one of two bounds that has the smaller sum over its group."""
-    sums = [bounds.new_zeros(num_groups).index_add_(0, group, bounds) for bounds in found]
-    return torch.where((sums[0] <= sums[1])[group], found[0], found[1])
+    middle, zero = (bounds.new_zeros(len(groups)).index_add_(0, group, bounds) for bounds in found)
+    return lists, columns, torch.where((middle <= zero)[group], found[0], found[1])
 
 
 def _ratio(squares: Tensor, widest: Tensor) -> Tensor:
