@@ -40,8 +40,8 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank.rankers.core.rounds import Round as Round
     from torchrank.rankers.domination.ranker import DominationRank as DominationRank
     from torchrank.rankers.gbdt import GBDTRanker as GBDTRanker
+    from torchrank.rankers.lgmml.gmml import GMML as GMML
     from torchrank.rankers.lgmml.net import LGMMLNet as LGMMLNet
-    from torchrank.rankers.lgmml.ranker import GMML as GMML
     from torchrank.rankers.lgmml.ranker import LGMML as LGMML
     from torchrank.rankers.listnet import ListNet as ListNet
     from torchrank.rankers.localrank.ranker import LocalRank as LocalRank
@@ -67,7 +67,7 @@ RANKERS = {
     "LambdaRank": "torchrank.rankers.neural",
     "SingleFeature": "torchrank.rankers.singlefeature",
     "GBDTRanker": "torchrank.rankers.gbdt",
-    "GMML": "torchrank.rankers.lgmml.ranker",
+    "GMML": "torchrank.rankers.lgmml.gmml",
     "LGMML": "torchrank.rankers.lgmml.ranker",
     "LGMMLNet": "torchrank.rankers.lgmml.net",
     "DominationRank": "torchrank.rankers.domination.ranker",

@@ -35,7 +35,7 @@ from torchrank.data import SameClass
 FEATURES = 5
 LENGTHS = {"train": [1, 40, 2, 9, 5, 3, 17], "val": [6, 11], "test": [4, 1, 8, 5]}  # uneven, and fewer than processes
 TOPICS = {"train": [12, 40, 2, 9], "val": [6, 11, 3, 4], "test": [4, 7, 8, 5]}  # list q is topic q
-LOCAL = {"metrics": 3, "queries_per_metric": 2, "high": "positive"}
+LOCAL = {"groups": "random", "metrics": 3, "queries_per_metric": 2, "high": "positive"}
 TREES = {"min_leaf": 3, "leaves": 4, "threads": 1}
 
 
@@ -63,13 +63,21 @@ CASES = {
     ),
     "gbdt": Case(lambda: GBDTRanker(5, rounds=6, **TREES), 6, one_process=True),
     "gmml": Case(lambda: GMML(5, high="positive"), 1),
+    "gmml_given": Case(lambda: GMML(5, high="positive", t=0.5, ridge=0.1, kappa=10.0, transform="standard"), 1),
     "gmml_queries": Case(lambda: GMML(5), 1, "points"),
+    "lgmml_similar": Case(lambda: LGMML(5, num_groups=2, alpha=2.0, high="positive", rounds=4), 4),
+    "lgmml_soft": Case(
+        lambda: LGMML(5, num_groups=2, alpha=2.0, gate="soft", t=0.0, ridge=0.1, kappa=5.0, transform="quantile"), 3
+    ),
+    "lgmml_similar_queries": Case(lambda: LGMML(5, num_groups=2, alpha=1.0, rounds=3), 3, "points"),
     "lgmml": Case(lambda: LGMML(5, rounds=4, **LOCAL), 4),
     "lgmml_per_query": Case(lambda: LGMML(5, weights="per_query", fallback="knn", rounds=4, **LOCAL), 4),
     "lgmml_amortized": Case(lambda: LGMML(5, weights="amortized", anchor="search", rounds=3, **LOCAL), 3),
     "lgmml_sgd": Case(lambda: LGMML(5, mode="sgd", kernel="rbf", rounds=4, **LOCAL), 4, one_process=True),
     "lgmml_queries": Case(
-        lambda: LGMML(5, metrics=3, queries_per_metric=1, kernel="localized", tau=1.0, rounds=3), 3, "points"
+        lambda: LGMML(5, groups="random", metrics=3, queries_per_metric=1, kernel="localized", tau=1.0, rounds=3),
+        3,
+        "points",
     ),
     "lgmml_net": Case(
         lambda: LGMMLNet(5, metrics=3, rank=2, closed_form={"queries_per_metric": 2, "high": "positive"}), 3

@@ -10,7 +10,8 @@ from tests.reference.measures import blocks
 from torchrank import LGMML, RankingSet
 from torchrank.data.relevance import Judged
 
-SMALL = {"metrics": 4, "queries_per_metric": 3, "rounds": 1}
+SMALL = {"groups": "random", "metrics": 4, "queries_per_metric": 3, "rounds": 1}
+GIVEN = {"t": 0.5, "ridge": 0.1, "kappa": 10.0, "transform": "standard"}  # what GMML would choose otherwise
 WEIGHTS = {
     "shared": {"weights": "shared"},
     "mean": {"weights": "per_query", "fallback": "mean"},

@@ -10,7 +10,7 @@ from tests.rankers.lgmml_fits import KERNELS, WEIGHTS, fitted, graded, judged, l
 from tests.rankers.small import FEATURES, lists
 from tests.reference import local_metrics as plain
 from torchrank import LGMMLNet
-from torchrank.rankers.lgmml.scorer import explain_differences, lists_of_pairs
+from torchrank.rankers.lgmml.scorer import distance_forms, explain_differences, lists_of_pairs
 
 
 def pairs_within(offsets, count=60, seed=0):
@@ -87,7 +87,8 @@ def test_equal_shares_where_the_form_is_0():
     rows = torch.tensor([[1.0, 2.0], [-1.0, -2.0]], dtype=torch.float64)
     factors, shifts = torch.eye(2, dtype=torch.float64)[None], torch.zeros(1, 2, dtype=torch.float64)
     terms = torch.tensor([[3.0], [1.0]], dtype=torch.float64)
-    assert explain_differences(terms, rows, factors, shifts, torch.tensor([[0, 1]])).tolist() == [[[1.0, 1.0]]]
+    pairs = torch.tensor([[0, 1]])
+    assert explain_differences(terms, distance_forms(rows, factors, shifts, pairs), pairs).tolist() == [[[1.0, 1.0]]]
 
 
 def test_pairs_of_two_lists_are_refused():

@@ -8,6 +8,7 @@ import torch
 
 from tests.rankers.lgmml_fits import (
     DEAD,
+    GIVEN,
     KERNELS,
     WEIGHTS,
     close,
@@ -170,7 +171,7 @@ def test_scores_with_any_weights(kernel, options):
                                      {"anchor": "best", "anchor_candidates": 1000}], ids=str)  # fmt: skip
 def test_gmml_is_one_metric_over_all_lists(options):
     train, test = graded(12, top=3), graded(13)
-    ranker = fitted(train, GMML, **options)
+    ranker = fitted(train, GMML, **GIVEN | options)
     assert len(ranker.factors) == 1 and ranker.sources[0].tolist() == usable_lists(train)
     assert ranker.tau.tolist() == ranker.weights.tolist() == [1]
     compare(ranker, train, test, tau=1.0, **options)  # the unit of a single distance orders nothing
@@ -186,7 +187,7 @@ def test_gmml_also_learns_from_lists_with_one_positive():
         labels[block] = 0
         labels[block.start + 1] = 2
     train = RankingSet(train.x, labels, train.offsets)
-    ranker = fitted(train, GMML)
+    ranker = fitted(train, GMML, **GIVEN)
     assert {3, 4, 5, 6, 7} < set(ranker.sources[0].tolist())
     compare(ranker, train, test, tau=1.0)
 
@@ -310,7 +311,11 @@ def test_options_are_checked(change, message):
 @pytest.mark.parametrize("mode", WEIGHTS)
 def test_a_ranker_that_is_not_fitted_says_so(mode, use):
     with pytest.raises(NotFittedError, match="this LGMML is not fitted: call fit first"):
-        use(LGMML(FEATURES, transform=None, **WEIGHTS[mode]), torch.zeros(2, FEATURES), torch.tensor([0, 2]))
+        use(
+            LGMML(FEATURES, groups="random", transform=None, **WEIGHTS[mode]),
+            torch.zeros(2, FEATURES),
+            torch.tensor([0, 2]),
+        )
 
 
 @pytest.mark.parametrize("mode", WEIGHTS)

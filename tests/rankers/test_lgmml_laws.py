@@ -6,6 +6,7 @@ import torch
 
 import torchrank.functional as F
 from tests.rankers.lgmml_fits import (
+    GIVEN,
     KERNELS,
     SMALL,
     WEIGHTS,
@@ -149,7 +150,7 @@ def test_lists_of_equal_documents_give_euclid():
 def test_a_far_virtual_anchor_is_a_linear_ranker(t):
     """With weights M (mu+ - mu-); at t = 0 this is Fisher's discriminant."""
     train = graded(44)
-    ranker = fitted(train, GMML, kappa=1e4, t=t).double()
+    ranker = fitted(train, GMML, **GIVEN | {"kappa": 1e4, "t": t}).double()
     rows, labels = split(rows_of(train), train.offsets), split(train.labels.numpy(), train.offsets)
     own = [(rows[q], labels[q]) for q in ranker.sources[0].tolist()]
     direction = plain.virtual_anchor(own, "half", 1.0) - plain.virtual_anchor(own, "half", 0.0)

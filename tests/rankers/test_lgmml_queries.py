@@ -159,8 +159,8 @@ def test_local_metrics_beat_one_metric_on_gaussian_classes():
     found = {}
     for metrics in (1, 10):
         ranker = LGMML(
-            module.num_features, metrics, 1, ridge=0.05, anchor="best", kernel="localized", tau=1.0, rounds=1,
-            anchor_candidates=8, transform="none",
+            module.num_features, "random", metrics=metrics, queries_per_metric=1, ridge=0.05, anchor="best",
+            kernel="localized", tau=1.0, rounds=1, anchor_candidates=8, transform="none",
         ).fit(train)  # fmt: skip
         scores = ranker(test.x, test.offsets, index=test.index, queries=test.queries)
         found[metrics] = average_precision(scores, test.labels, test.offsets).nanmean()

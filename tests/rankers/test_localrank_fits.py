@@ -322,7 +322,7 @@ BASES = {
     "domination": {},
     "pamir": {},
     "gmml": {},
-    "lgmml": {"metrics": 2},
+    "lgmml": {"groups": "random", "metrics": 2},
     "lgmml_net": {"metrics": 2},
     "neural": {"scorer_options": {"hidden": [3]}},
     "lambdarank": {"lr": 0.1},
@@ -385,7 +385,9 @@ def test_a_shared_corpus_is_its_flat_copy(base, assignment):
         index = torch.arange(end - 1, end - 1 - len(given.x), -1)
         shared[split] = RankingSet(corpus, given.labels, given.offsets, index=index)
         end -= len(given.x)
-    base_options = {"metrics": 2, "tau": 1.0} if base == "lgmml" else {}  # else tau is that of a sample of the rows
+    base_options = (
+        {"groups": "random", "metrics": 2, "tau": 1.0} if base == "lgmml" else {}
+    )  # else tau is that of a sample of the rows
     options = {"base": base, "assignment": assignment, "rounds": 4, "base_options": base_options, "clusters": 3}
     one, other = (fit(sets["train"], sets["test"], epochs=4, **options) for sets in (flat, shared))
     found = scores_of(other, shared["test"])

@@ -9,7 +9,7 @@ from tests.rankers.small import FEATURES, data, lists, measured, trainer
 from torchrank import ListNet, RankingEvaluation, SingleFeature, TrainingLists
 
 QUIET = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
-OPTIONS = {"LGMML": {"metrics": 3, "queries_per_metric": 2}}
+OPTIONS = {"LGMML": {"groups": "random", "metrics": 3, "queries_per_metric": 2}}
 
 
 @pytest.mark.parametrize("name", ["GMML", "LGMML", "DominationRank"])

@@ -184,10 +184,13 @@ class RankingDataModule(LightningDataModule):
             if split not in self.sets:
                 raise DataError(f"this needs {split} lists, but the data has only {', '.join(self.sets)}: add {split}=")
             lists = self.sets[split]
-            resident = self._fits(lists) if self.resident == "auto" else self.resident
-            prepare = lists.to if resident or lists.is_shared else lists.streamed
-            self._ready[split] = prepare(self._device, self._transform)
+            self._ready[split] = self._through(lists, self._transform)
         return self._ready[split]
+
+    def _through(self, lists: RankingSet, transform: Transform | None) -> RankingSet:
+        resident = self._fits(lists) if self.resident == "auto" else self.resident
+        prepare = lists.to if resident or lists.is_shared else lists.streamed
+        return prepare(self._device, transform)
 
     def _fits(self, lists: RankingSet) -> bool:
         if self._device.type != "cuda":
@@ -198,16 +201,20 @@ class RankingDataModule(LightningDataModule):
 
     def training_lists(self) -> TrainingLists:
         """The training lists of this process, as a ranker learns from them."""
-        lists, (rank, world) = self.ready("train"), self._place()
+        return self._divided(self.ready("train"))
+
+    def prepared(self, lists: RankingSet, transform: Transform) -> TrainingLists:
+        """Any lists of this process, through a fitted transform."""
+        return self._divided(self._through(lists, transform))
+
+    def _divided(self, lists: RankingSet) -> TrainingLists:
+        rank, world = self._place()
         reduce = None if self._running is None else self._sum_over_processes
-        budget = self._budget("train", evaluated=True)
+        budget = batch_entries(lists, self.batch_documents, self._module)
         return TrainingLists(lists, budget=budget, device=self._device, rank=rank, world=world, reduce=reduce)
 
     def _sum_over_processes(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.trainer.strategy.reduce(tensor, reduce_op="sum")  # type: ignore[union-attr]
-
-    def _budget(self, split: str, *, evaluated: bool) -> int:
-        return batch_entries(self.sets[split], self.batch_documents, self._module if evaluated else None)
 
     def _place(self) -> tuple[int, int]:
         """The number of this process, and the number of processes."""
@@ -236,7 +243,7 @@ class RankingDataModule(LightningDataModule):
 
     def _loader(self, split: str, *, shuffle: bool = False) -> BatchLoader:
         lists, (rank, world) = self.ready(split), self._place()
-        budget, seed = self._budget(split, evaluated=not shuffle), self.order_seed
+        budget, seed = batch_entries(lists, self.batch_documents, None if shuffle else self._module), self.order_seed
         sampler = BudgetSampler(lists.lengths, budget=budget, shuffle=shuffle, seed=seed, rank=rank, world=world)
         return BatchLoader(lists, sampler)
 

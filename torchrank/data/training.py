@@ -159,16 +159,19 @@ class TrainingLists:
     def subset(self, positions: Tensor) -> TrainingLists:
         """The lists at these positions (of all lists), divided among the processes again."""
         self._refuse_changed("made a subset of")
-        return self._with(self.lists.subset(positions))
+        return self.over(self.lists.subset(positions))
 
     def changed(self, fn: Callable[[Batch], Batch]) -> TrainingLists:
         """The same lists after `fn(batch)`, which is called once for every batch: with fewer entries, other labels, or
         other features. They can be iterated over and summed, but `lists` still are those before the change."""
-        return self._with(self.lists, [fn(batch) for batch in self])
+        new = self.over(self.lists)
+        new._made = [fn(batch) for batch in self]
+        return new
 
-    def _with(self, lists: RankingSet, made: list[Batch] | None = None) -> TrainingLists:
+    def over(self, lists: RankingSet) -> TrainingLists:
+        """Other lists, on this device and divided among the same processes."""
         new = copy(self)
-        new.lists, new._made = lists, made
+        new.lists, new._made = lists, None
         return new
 
     def _refuse_changed(self, done: str) -> None:

@@ -332,6 +332,40 @@ class Chain(Transform):
         return wide.to(dtype=x.dtype)
 
 
+class OneOf(Transform):
+    """One of several transforms, all of them fitted: the first, until a ranker sets `chosen` to the name of another
+    one.
+
+    Args:
+        num_features: columns of the rows.
+        names: of the transforms, keys of `TRANSFORMS`; all must return as many columns as they take.
+    """
+
+    learns = True
+    options: Any  # nn.ModuleDict of Transform, by name
+
+    def __init__(self, num_features: int, names: Sequence[str]):
+        super().__init__(num_features)
+        self.options = nn.ModuleDict({name: TRANSFORMS[name](num_features) for name in names})
+        self.chosen = names[0]
+        self.sparse_refusal = next((each.sparse_refusal for each in self.options.values()), "")
+
+    def learn(self, chunks: Chunks) -> None:
+        for option in self.options.values():
+            option.learn(chunks)
+            option.fitted = True
+
+    def forward(self, x: Rows, offsets: Tensor) -> Rows:
+        rows: Rows = self.options[self.chosen](x, offsets)
+        return rows
+
+    def get_extra_state(self) -> Tensor:
+        return torch.tensor([self.fitted, list(self.options).index(self.chosen)])
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.fitted, self.chosen = bool(state[0]), list(self.options)[int(state[1])]
+
+
 TRANSFORMS = {
     "none": Identity,
     "standard": Standard,
@@ -350,7 +384,7 @@ def make_transform(option: str | Mapping[str, Any] | Sequence[Any] | None, num_f
 
     Args:
         option: a name of `TRANSFORMS`; or a mapping with the `name` and options of the transform; or a list of these,
-            which makes a chain. None is "none".
+            which makes a chain. None is "none"; "auto" is standard or quantile, for rankers that choose one.
         num_features: columns of the rows.
 
     Returns:
@@ -365,6 +399,8 @@ def make_transform(option: str | Mapping[str, Any] | Sequence[Any] | None, num_f
     if isinstance(option, Mapping):
         options = dict(option)
         name = options.pop("name", None)
+        if name == "auto":
+            return OneOf(num_features, ("standard", "quantile"))
         if name not in TRANSFORMS:
             raise ValueError(f"unknown transform={name!r}: choose one of {', '.join(TRANSFORMS)}")
         return TRANSFORMS[name](num_features, **options)

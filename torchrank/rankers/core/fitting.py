@@ -20,6 +20,7 @@ from torchrank.data.datamodule import batch_entries
 from torchrank.data.sampler import BatchLoader, BudgetSampler, ranges
 from torchrank.data.sets import RankingSet
 from torchrank.data.training import TrainingLists
+from torchrank.data.transforms import Transform
 from torchrank.errors import DataError, check_integer
 from torchrank.rankers.core.checkpoints import options_of
 from torchrank.rankers.core.evaluation import SplitMeasures
@@ -76,12 +77,17 @@ def _fit(
     ranker.check_set(train)
     ranker.check_validation(val is not None)
     ranker.learn_transform(train)
-    ready = train.to(ranker.device, ranker.transform)
-    lists = TrainingLists(ready, budget=batch_entries(train, batch_documents, ranker))
+
+    def prepared(lists: RankingSet, transform: Transform) -> TrainingLists:
+        budget = batch_entries(lists, batch_documents, ranker)
+        return TrainingLists(lists.to(ranker.device, transform), budget=budget)
+
+    ranker.settle(train, val, prepared)
+    lists = prepared(train, ranker.transform)
     ranker.begin(lists)
     ranker.resume(lists)
     limit = min(each for each in (ranker.rounds, epochs) if each) if ranker.rounds else epochs or EPOCHS
-    descent = None if ranker.by_rounds else Descent(ranker, ready, batch_documents, seed)
+    descent = None if ranker.by_rounds else Descent(ranker, lists.lists, batch_documents, seed)
     watch = None if val is None else Watch(ranker, val, batch_documents)
     hidden = {} if sys.stderr.isatty() else {"disable": True}  # TQDM_DISABLE=1 hides it too
     for number in tqdm(range(limit), desc="fit", delay=2, leave=False, **hidden):

@@ -20,7 +20,7 @@ from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
 from torchrank.data.state import clear_derived, take_sizes
 from torchrank.data.training import TrainingLists
-from torchrank.data.transforms import Identity, make_transform, transform_batch
+from torchrank.data.transforms import Identity, OneOf, Transform, make_transform, transform_batch
 from torchrank.errors import ConvergenceWarning, DataError, check_integer
 from torchrank.functional.ragged import sort_within
 from torchrank.rankers.core.checkpoints import FORMAT, check_format, check_plain, check_same_data, check_same_ranker
@@ -30,6 +30,7 @@ from torchrank.rankers.core.optimizers import Optimization
 from torchrank.rankers.core.rounds import Certificate, Round, RoundOptimizer
 
 TransformOption = str | dict[str, Any] | list[Any] | None  # see `make_transform`
+Prepared = Callable[[RankingSet, Transform], TrainingLists]
 STAGE_SETS = {"fit": "train", "validate": "val", "test": "test", "predict": "test"}
 KINDS = {
     "sparse": "sparse rows (set data.sparse=false to make them dense)",
@@ -277,6 +278,14 @@ class Ranker(LightningModule):
         self.by_query, self.certificate, self.findings = train.has_queries, None, {}
         self.converged.fill_(False)
 
+    def settle(self, train: RankingSet, val: RankingSet | None, prepared: Prepared) -> None:
+        """Before the rows of a fresh fit are transformed: choose what must be known by then, such as the transform.
+
+        `prepared(lists, transform)` are lists through a fitted transform, divided among the processes.
+        """
+        if isinstance(self.transform, OneOf):
+            raise ValueError(f"transform=auto is for rankers that choose it, not for {type(self).__name__}: name one")
+
     @torch.no_grad()
     def begin(self, lists: TrainingLists) -> None:
         """The first act on the lists of a fresh fit."""
@@ -340,6 +349,7 @@ class Ranker(LightningModule):
         if stage == "fit" and not self._resumed:  # all sizes are final before DDP looks at the parameters
             self.trainer.precision_plugin.convert_module(self.to(self.trainer.strategy.root_device))
             self.learn_transform(data.sets["train"])
+            self.settle(data.sets["train"], data.sets.get("val"), data.prepared)
             self.begin(data.training_lists())
 
     def _check_trainer(self) -> None:

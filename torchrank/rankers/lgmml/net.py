@@ -9,7 +9,14 @@ from torch import Tensor
 from torchrank.data.batch import Batch
 from torchrank.data.training import TrainingLists
 from torchrank.rankers.lgmml.compiled import CompiledScorer, compile_scorer
-from torchrank.rankers.lgmml.scorer import SAMPLE, check_scale, distance_scale, explain_differences, lists_of_pairs
+from torchrank.rankers.lgmml.scorer import (
+    SAMPLE,
+    check_scale,
+    distance_forms,
+    distance_scale,
+    explain_differences,
+    lists_of_pairs,
+)
 from torchrank.rankers.neural import LocalMetricScorer, NeuralRanker
 from torchrank.solvers.local_metrics.closed_form import MetricOptions, local_metrics
 
@@ -141,8 +148,7 @@ class LGMMLNet(NeuralRanker):
         batch, scorer = self.inputs(x.double(), offsets, **given), deepcopy(self.scorer).double()
         lists_of_pairs(pairs, offsets, len(batch.labels))
         rows = batch.dense
-        parts = explain_differences(
-            scorer.terms(rows), rows, scorer.factors * scorer.live[:, None], scorer.shifts, pairs
-        )
+        form = distance_forms(rows, scorer.factors * scorer.live[:, None], scorer.shifts, pairs)
+        parts = explain_differences(scorer.terms(rows), form, pairs)
         slope = torch.zeros_like(rows[0]) if scorer.linear is None else scorer.linear * scorer.live
         return torch.cat((parts, ((rows[pairs[:, 0]] - rows[pairs[:, 1]]) * slope)[:, None]), 1)

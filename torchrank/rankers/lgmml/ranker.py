@@ -2,22 +2,28 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import asdict, replace
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from torchrank.data.batch import Batch
+from torchrank.data.sets import RankingSet
 from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
-from torchrank.errors import NotFittedError, check_choice, check_number
+from torchrank.data.transforms import OneOf
+from torchrank.errors import NotFittedError, check_choice, check_integer, check_number
+from torchrank.functional.columns import by_column
 from torchrank.functional.kernels import KERNELS
 from torchrank.functional.losses import warp_loss
+from torchrank.functional.measures import ndcg
 from torchrank.functional.ragged import has_pairs
-from torchrank.rankers.core.ranker import Ranker, TransformOption
+from torchrank.rankers.core.ranker import Prepared, Ranker, TransformOption
 from torchrank.rankers.core.rounds import Round
 from torchrank.rankers.lgmml.compiled import CompiledScorer, compile_scorer
+from torchrank.rankers.lgmml.grouped import CompiledGroups, GroupScorer
 from torchrank.rankers.lgmml.scorer import (
     SAMPLE,
     LocalScorer,
@@ -27,7 +33,17 @@ from torchrank.rankers.lgmml.scorer import (
     lists_of_pairs,
 )
 from torchrank.rankers.lgmml.weights import WEIGHTS, MetricWeights
+from torchrank.solvers.local_metrics.choice import (
+    DOCUMENTS,
+    FORMS,
+    Grid,
+    Setting,
+    Trial,
+    choose_setting,
+    draw_lists,
+)
 from torchrank.solvers.local_metrics.closed_form import MetricOptions, local_metrics
+from torchrank.solvers.local_metrics.groups import points_of
 from torchrank.solvers.local_metrics.sources import found_in
 from torchrank.solvers.local_metrics.warp import sampled_warp
 
@@ -36,58 +52,75 @@ HALVINGS = 30  # at most so many times a full step is halved until the loss fall
 
 
 class LGMML(Ranker):
-    """Scores documents by weighted kernels of their distances from M anchors, each under a metric of its own:
-    f(p) = sum_r weights_r phi(||p - a_r||_r / tau_r).
+    """Local geometric-mean metrics that rank, in closed form.
 
-    The first round is a complete ranker with all weights 1, in closed form: metric r is the geometric mean S^-1 #_t D
-    of two scatters over `queries_per_metric` drawn lists: S of the pairs of `high` documents, D of the pairs of a high
-    and a low document. Each later round is one WARP iteration on the weights.
+    With `groups="similar"` the training queries are divided into groups by where their documents lie, and each group
+    has a metric M = S^-1 #_t D of its own: S is the scatter of the pairs of `high` documents, D that of the pairs of a
+    high and a low document, both averaged over the pairs and shrunk towards the averages of all queries. A query is
+    ranked by the metric of the nearest group, never by its labels: by the distance from the anchor mu+ + kappa delta,
+    where delta = mu+ - mu- is the mean step from a low to a high document, or for kappa = inf by its limit, the linear
+    score x' M delta / ||delta||_M. With query vectors, documents are ranked by their distance from the query. Options
+    that are None, and `transform="auto"`, are chosen by the fit: see `torchrank.solvers.local_metrics.choice`. Where
+    there are several groups, later rounds weigh the metric of the group and that of all queries by WARP.
 
-    With query vectors, distances are measured from the query: f(p) = sum_r weights_r phi(||p - x_q||_r / tau). With
-    `kernel="localized"`, f(p) = -(p - x_q)' M(q) (p - x_q), where M(q) is the sum of the metrics with the weights
-    weights_r exp(-beta/2 ||x_q - a_r||_r / tau) (eq. 2 and 3; `beta=inf` takes the metric of the nearest anchor alone).
-    Without query vectors, `localized` computes the weights at the document: f(p) = -sum_r w_r z_r^2 / sum_r w_r.
+    With `groups="random"`, the reading of Su, King & Lyu (SIGIR 2017) that is nearest to their experiments, each of M
+    metrics is learned from lists drawn at random, and a document is scored by f(p) = sum_r weights_r phi(||p - a_r||_r
+    / tau_r), for all queries alike. The first round is a complete ranker with all weights 1, and each later round is
+    one WARP iteration on the weights. With query vectors, distances are measured from the query: f(p) = sum_r weights_r
+    phi(||p - x_q||_r / tau). With `kernel="localized"`, f(p) = -(p - x_q)' M(q) (p - x_q), where M(q) is the sum of the
+    metrics with the weights weights_r exp(-beta/2 ||x_q - a_r||_r / tau) (eq. 2 and 3; `beta=inf` takes the metric of
+    the nearest anchor alone). Without query vectors, `localized` computes the weights at the document: f(p) = -sum_r
+    w_r z_r^2 / sum_r w_r.
 
     Args:
         num_features: number of columns of the rows.
-        metrics: number of metrics, M.
-        queries_per_metric: number of training lists that each metric is learned from; None: all.
+        groups: similar or random, see above.
+        num_groups: number of groups of similar queries; None: chosen.
+        alpha: a group of n lists is shrunk with weight n / (n + alpha); 0: not at all, inf: to one metric; None:
+            chosen.
+        gate: hard, the nearest group ranks a query; or soft, all groups do, by their shares in a mixture of Gaussians;
+            None: chosen.
+        metrics: number of metrics of groups="random"; None: 32.
+        queries_per_metric: number of training lists that each metric of groups="random" is learned from; None: all.
         high: relevant documents: half (labels in the upper half of the list), max (the highest label of the list), or
             positive (all labels above 0).
-        t: position of the metric between the inverse of the similar scatter (0) and the dissimilar scatter (1).
-        ridge: number added to the diagonals of both scatters.
+        t: position of the metric between the inverse of the similar scatter (0) and the dissimilar scatter (1); None:
+            chosen, or 0.5 with groups="random".
+        ridge: number added to the diagonals of both scatters; None: chosen, or 0.1 with groups="random".
         ridge_mode: whether the ridge is relative to the mean variance of each scatter, or absolute.
-        scatter: mean or sum over the pairs.
+        scatter: mean or sum over the pairs; groups="random" only.
         solver: how the geometric mean is computed: auto, eigh, svd, dbase or gemm.
-        anchor: virtual, the ideal document mu+ + kappa (mu+ - mu-); best, the best real document; or search, the best
-            of real and virtual documents.
-        kappa: how far the virtual anchor lies beyond the mean relevant document.
+        anchor: virtual, the ideal document mu+ + kappa (mu+ - mu-); with groups="random" also best, the best real
+            document, or search, the best of real and virtual documents.
+        kappa: how far the virtual anchor lies beyond the mean relevant document; None: chosen, or 10 with
+            groups="random".
         anchor_candidates: maximum number of real documents that are tried for each metric.
-        kernel: phi, one of distance, rbf, laplace, paper and demo; or localized.
+        kernel: phi of groups="random", one of distance, rbf, laplace, paper and demo; or localized.
         beta: decay rate of rbf, laplace and localized.
-        tau: scale of the distances: their median, q95 or max over the training rows, or a number.
-        weights: shared by all queries; per_query, a row for each training query; or amortized, softplus of a linear
-            function of the unlabelled documents of the list.
+        tau: scale of the distances of groups="random": their median, q95 or max over the training rows, or a number.
+        weights: shared by all queries; with groups="random" also per_query, a row for each training query; or
+            amortized, softplus of a linear function of the unlabelled documents of the list.
         fallback: weights of all other queries with weights="per_query": the mean of the rows, ones, or knn, the mean of
             the rows of the 10 training queries whose documents have the most similar features.
         nonneg: whether negative weights are set to 0.
-        mode: full, a projected gradient step that lowers the mean loss over all lists; or sgd, as many sampled steps as
-            there are lists, with a step size that falls to 0 over the rounds.
+        mode: full, a projected gradient step that lowers the mean loss over all lists; or sgd (groups="random"), as
+            many sampled steps as there are lists, with a step size that falls to 0 over the rounds.
         margin: margin of WARP.
         negatives: what a document is compared with in WARP: lower, documents with a lower label; or zero, documents
             with label 0.
         lr: mode="full": largest change of a weight in a round, as a share of the largest weight; mode="sgd": step size
             times the number of lists.
-        rounds: maximum number of rounds; 1: all weights stay 1.
-        seed: random seed of the draws of lists, of anchor candidates and of sampled steps.
-        transform: feature transform, see `make_transform`.
+        rounds: maximum number of rounds; 1: the closed form alone.
+        seed: random seed of all draws.
+        transform: feature transform, see `make_transform`; auto: chosen among standard and quantile, or standard with
+            groups="random".
 
     Example:
         >>> from torchrank.data import synthetic_splits
-        >>> sets = synthetic_splits(num_queries=30, num_features=10)
-        >>> ranker = LGMML(10, metrics=4, queries_per_metric=5, rounds=5).fit(sets["train"], sets["val"])
-        >>> ranker.factors.shape, ranker.anchors.shape, ranker.weights.shape
-        (torch.Size([4, 10, 10]), torch.Size([4, 10]), torch.Size([4]))
+        >>> sets = synthetic_splits(num_queries=60, num_features=10)
+        >>> ranker = LGMML(10, num_groups=2, alpha=20.0, rounds=1).fit(sets["train"], sets["val"])
+        >>> len(ranker.factors), ranker.findings["chosen"]["groups"]  # of all queries, and of two groups
+        (3, 2)
     """
 
     takes = frozenset({"corpus", "queries"})
@@ -100,16 +133,20 @@ class LGMML(Ranker):
     def __init__(
         self,
         num_features: int,
-        metrics: int = 32,
+        groups: str = "similar",
+        num_groups: int | None = None,
+        alpha: float | None = None,
+        gate: str | None = None,
+        metrics: int | None = None,
         queries_per_metric: int | None = 40,
         high: str = "half",
-        t: float = 0.5,
-        ridge: float = 0.1,
+        t: float | None = None,
+        ridge: float | None = None,
         ridge_mode: str = "relative",
         scatter: str = "mean",
         solver: str = "auto",
         anchor: str = "virtual",
-        kappa: float = 10.0,
+        kappa: float | None = None,
         anchor_candidates: int = 30,
         kernel: str = "distance",
         beta: float = 2.0,
@@ -123,44 +160,74 @@ class LGMML(Ranker):
         lr: float = 0.5,
         rounds: int = 50,
         seed: int = 0,
-        transform: TransformOption = "standard",
+        transform: TransformOption = "auto",
     ):
-        super().__init__(num_features, transform, rounds)
+        check_choice(("similar", "random"), groups=groups)
+        super().__init__(num_features, "standard" if (groups, transform) == ("random", "auto") else transform, rounds)
         self.options = MetricOptions(
-            metrics=metrics,
+            metrics=32 if metrics is None else metrics,
             queries_per_metric=queries_per_metric,
             high=high,
-            t=t,
-            ridge=ridge,
+            t=0.5 if t is None else t,
+            ridge=0.1 if ridge is None else ridge,
             ridge_mode=ridge_mode,
             scatter=scatter,
             solver=solver,
             anchor=anchor,
-            kappa=kappa,
+            kappa=10.0 if kappa is None else kappa,
             anchor_candidates=anchor_candidates,
             seed=seed,
         )
-        self.scorer, self.scale_by = LocalScorer(kernel, beta), check_scale(tau)
+        self.groups = groups
+        self.choice: Setting | None = None
+        self.given = {"groups": num_groups, "alpha": alpha, "t": t, "ridge": ridge, "gate": gate, "kappa": kappa}
+        self.scorer: LocalScorer = GroupScorer() if groups == "similar" else LocalScorer(kernel, beta)
+        self.scale_by = check_scale(tau)
         self.nonneg, self.mode, self.margin, self.negatives, self.lr = nonneg, mode, margin, negatives, lr
-        self._check(weights, fallback)
+        self._check(kernel, beta, weights, fallback)
+        self._check_groups(
+            {
+                "metrics": (metrics, None),
+                "queries_per_metric": (queries_per_metric, 40),
+                "scatter": (scatter, "mean"),
+                "anchor": (anchor, "virtual"),
+                "kernel": (kernel, "distance"),
+                "weights": (weights, "shared"),
+                "mode": (mode, "full"),
+            }
+        )
         self.register_buffer("sources", torch.zeros(0, 0, dtype=torch.int64))
         for name in ("row_mean", "row_covariance", "scale", "step"):
             self.register_buffer(name, torch.zeros((), dtype=torch.float64))
         self.weighting: MetricWeights = WEIGHTS[weights](fallback)
 
-    def _check(self, weights: str, fallback: str) -> None:
-        check_choice((*KERNELS, "localized"), kernel=self.scorer.kernel)
+    def _check(self, kernel: str, beta: float, weights: str, fallback: str) -> None:
+        check_choice((*KERNELS, "localized"), kernel=kernel)
         check_choice(WEIGHTS, weights=weights)
         check_choice(("mean", "ones", "knn"), fallback=fallback)
         check_choice(("full", "sgd"), mode=self.mode)
         check_choice(("lower", "zero"), negatives=self.negatives)
         check_number("> 0" if self.mode == "sgd" else "> 0 and < 1", lr=self.lr)
-        if self.scorer.kernel == "localized" and not self.nonneg:
+        if kernel == "localized" and not self.nonneg:
             raise ValueError("kernel=localized divides by the sum of the weights, so it needs nonneg=true")
         if self.mode == "sgd" and weights == "amortized":
             raise ValueError("mode=sgd needs scores linear in the weights: use mode=full with weights=amortized")
-        if not self.scorer.beta > 0:
-            raise ValueError(f"beta must be > 0, got {self.scorer.beta}")
+        if not beta > 0:
+            raise ValueError(f"beta must be > 0, got {beta}")
+
+    def _check_groups(self, of_random: dict[str, tuple[object, object]]) -> None:
+        """Refuse options of the other kind of groups: `of_random` are given and default values."""
+        for name in ("groups", "alpha", "gate"):
+            if self.groups == "random" and self.given[name] is not None:
+                option = "num_groups" if name == "groups" else name
+                raise ValueError(f"{option}={self.given[name]} belongs to groups=similar, got groups=random")
+        for name, (value, default) in of_random.items():
+            if self.groups == "similar" and value != default:
+                raise ValueError(f"{name}={value} belongs to groups=random: set groups=random too")
+        check_integer(">= 1", num_groups=self.given["groups"])
+        check_choice((None, "hard", "soft"), gate=self.given["gate"])
+        for name in ("alpha", "kappa"):
+            check_number(">= 0", **{name: None if self.given[name] == torch.inf else self.given[name]})
 
     # ---- scoring ------------------------------------------------------------------------------------------------
 
@@ -206,13 +273,18 @@ class LGMML(Ranker):
         features = self.scorer.features(batch)
         return self.scorer.combine(features, self.weighting.learned(self.weights, batch, features), batch)
 
-    def compiled(self, *, rank: int | None = None, tolerance: float | None = None, **options: Any) -> CompiledScorer:
+    def compiled(
+        self, *, rank: int | None = None, tolerance: float | None = None, **options: Any
+    ) -> CompiledScorer | CompiledGroups:
         """A fast scorer of transformed rows, without the metrics that have weight 0; see `compile_scorer`.
 
-        With `rank` or `tolerance` the metrics are truncated, with the mean and covariance of the training rows.
+        With `rank` or `tolerance` the metrics are truncated, with the mean and covariance of the training rows. With
+        groups of similar queries it takes the offsets of whole lists too, see `CompiledGroups`.
         """
         self._check_fitted()
         weights = self.weighting.constant()
+        if isinstance(self.scorer, GroupScorer) and self.scorer.is_linear_limit and not self.by_query:
+            return CompiledGroups(self.scorer, self.weights)
         if weights is None or not self._is_compilable:
             raise ValueError("only distances from anchors, with weights that all lists share, have a compiled form")
         return compile_scorer(
@@ -231,7 +303,12 @@ class LGMML(Ranker):
 
     @property
     def _is_compilable(self) -> bool:
-        return not self.by_query and self.scorer.kernel != "localized" and self.weighting.constant() is not None
+        return (
+            self.groups == "random"
+            and not self.by_query
+            and self.scorer.kernel != "localized"
+            and self.weighting.constant() is not None
+        )
 
     def on_predict_start(self) -> None:
         self._check_fitted()
@@ -270,7 +347,46 @@ class LGMML(Ranker):
         scorer, weighting = deepcopy(self.scorer).double(), deepcopy(self.weighting).double()
         features = scorer.features(batch)
         terms = scorer.terms(features, weighting.of(batch, features), batch)
-        return explain_differences(terms, batch.dense, scorer.factors, scorer.centres(batch, lists), pairs)
+        return explain_differences(terms, scorer.forms(batch, pairs, lists), pairs)
+
+    # ---- the choice of settings ---------------------------------------------------------------------------------
+
+    def settle(self, train: RankingSet, val: RankingSet | None, prepared: Prepared) -> None:
+        """Choose the options that were not given, and the transform."""
+        if self.groups == "random":
+            return
+        auto = self.transform if isinstance(self.transform, OneOf) else None
+        transforms = {"given": self.transform} if auto is None else dict(auto.options)
+        grid = self._grid(train.has_queries)
+        if auto is None and all(len(values) == 1 for values in grid):
+            self.choice = Setting("given", **{name: values[0] for name, values in grid._asdict().items()})
+            return
+        most = min(DOCUMENTS, FORMS // self.num_features**2) if train.has_queries else DOCUMENTS
+        sample, folds = _sampled(train, self.options.seed, most)
+        other = None if val is None else _sampled(val, self.options.seed, most)[0]
+        trials = [
+            Trial(name, prepared(sample, each), None if other is None else prepared(other, each), folds, self.options)
+            for name, each in transforms.items()
+        ]
+        self.choice, self.findings = choose_setting(trials, grid)
+        if auto is not None:
+            auto.chosen = self.choice.transform
+
+    def _grid(self, has_queries: bool) -> Grid:
+        """What is not given, or does not matter."""
+        fixed: dict[str, Any] = {name: (value,) for name, value in self.given.items() if value is not None}
+        if fixed.get("groups") == (1,):
+            fixed |= {"alpha": (torch.inf,), "gate": ("hard",)}
+        if has_queries:
+            fixed["kappa"] = (torch.inf,)
+        return Grid(**fixed)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return super().get_extra_state() | {"choice": None if self.choice is None else asdict(self.choice)}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        super().set_extra_state(state)
+        self.choice = None if state["choice"] is None else Setting(**state["choice"])
 
     # ---- learning -----------------------------------------------------------------------------------------------
 
@@ -287,8 +403,22 @@ class LGMML(Ranker):
 
     def round(self, lists: TrainingLists, number: int) -> Round:
         if len(self.factors) == 0:
-            return self._closed_form(lists)
+            return self._closed_form(lists) if self.groups == "random" else self._group_form(lists)
         return self._sampled_round(lists, number) if self.mode == "sgd" else self._full_round(lists)
+
+    def _group_form(self, lists: TrainingLists) -> Round:
+        """Groups of similar queries, their metrics and scales in closed form; those of the groups have weight 1."""
+        setting = cast(Setting, self.choice)
+        scorer, options = cast(GroupScorer, self.scorer), replace(self.options, t=setting.t, ridge=setting.ridge)
+        self.scale.zero_()
+        self.step.zero_()
+        store(self.weighting, values=scorer.fit(lists, setting, options))
+        if len(self.weights) == 1:
+            return self._ended("one metric per query leaves nothing to weigh")
+        return Round(False, findings=self.findings)
+
+    def _ended(self, reason: str) -> Round:
+        return Round(True, findings=self.findings | {"ended": reason})
 
     def _closed_form(self, lists: TrainingLists) -> Round:
         """Metrics, anchors and scales in closed form; all weights are 1."""
@@ -311,7 +441,7 @@ class LGMML(Ranker):
         scale, point = self._phi_scale(lists), self.weights.detach().clone()
         loss, gradient = getattr(self.kept, "slopes", None) or self._objective(lists, point, scale)
         if not gradient.any():
-            return Round(done=True)
+            return self._ended("the WARP loss has no slope")
         limit = self.lr * point.abs().max() / gradient.abs().max()
         step = torch.where(self.step > 0, torch.minimum(2 * self.step, limit), limit)
         for _ in range(HALVINGS):
@@ -321,12 +451,25 @@ class LGMML(Ranker):
                 break
             step = step / 2
         else:
-            return Round(done=True)
+            return self._ended("no step lowers the WARP loss")
+        if self.groups == "similar" and not self._gains(lists, point, new):
+            return self._ended("a WARP round did not raise NDCG@10 of the training lists")
         self.weights.copy_(new)
         self.scale.copy_(scale)
         self.step.copy_(step)
         self.kept.slopes = (new_loss, new_gradient)
-        return Round(False, {"train/loss": new_loss})
+        return Round(False, {"train/loss": new_loss}, findings=self.findings)
+
+    def _gains(self, lists: TrainingLists, old: Tensor, new: Tensor) -> bool:
+        """Whether NDCG@10 of the training lists is larger with the new weights than with the old ones."""
+        features = self._training_features(lists)
+
+        def gain(batch: Batch) -> Tensor:
+            scores = features(batch) @ torch.stack((old, new), 1).to(self.factors.dtype)
+            values = by_column(ndcg, scores, batch.labels, batch.offsets, k=10, empty=0.0).double()
+            return (values[:, 1] - values[:, 0]).sum()
+
+        return bool(lists.total(gain) > 1e-9)
 
     def _objective(self, lists: TrainingLists, values: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """Mean exact WARP loss of the training lists and its gradient in `values`."""
@@ -419,63 +562,7 @@ class LGMML(Ranker):
         return features
 
 
-class GMML(LGMML):
-    """Ranks by the distance from one anchor, or from the query vector where the data has them, under the one metric
-    S^-1 #_t D of all training lists together (Zadeh, Hosseini & Sra, ICML 2016). It is fitted in closed form, in one
-    round.
-
-    Args:
-        num_features: number of columns of the rows.
-        high: relevant documents: half (labels in the upper half of the list), max (the highest label of the list), or
-            positive (all labels above 0).
-        t: position of the metric between the inverse of the similar scatter (0) and the dissimilar scatter (1).
-        ridge: number added to the diagonals of both scatters.
-        ridge_mode: whether the ridge is relative to the mean variance of each scatter, or absolute.
-        solver: how the geometric mean is computed: auto, eigh, svd, dbase or gemm.
-        anchor: virtual, the ideal document mu+ + kappa (mu+ - mu-); best, the best real document; or search, the best
-            of real and virtual documents.
-        kappa: how far the virtual anchor lies beyond the mean relevant document.
-        anchor_candidates: maximum number of real documents that are tried.
-        seed: random seed of the draw of anchor candidates.
-        transform: feature transform, see `make_transform`.
-
-    Example:
-        >>> from torchrank import RankingSet
-        >>> x, labels = torch.tensor([[2.0, 3.0], [0.0, 3.0], [2.2, -3.0], [0.1, -3.0]]), torch.tensor([1.0, 0, 1, 0])
-        >>> ranker = GMML(2, transform=None).fit(RankingSet(x, labels, torch.tensor([0, 4])))
-        >>> labels[ranker.rank(x, torch.tensor([0, 4]))]
-        tensor([1., 1., 0., 0.])
-    """
-
-    def __init__(
-        self,
-        num_features: int,
-        high: str = "half",
-        t: float = 0.5,
-        ridge: float = 0.1,
-        ridge_mode: str = "relative",
-        solver: str = "auto",
-        anchor: str = "virtual",
-        kappa: float = 10.0,
-        anchor_candidates: int = 30,
-        seed: int = 0,
-        transform: TransformOption = "standard",
-    ):
-        super().__init__(
-            num_features,
-            metrics=1,
-            queries_per_metric=None,
-            high=high,
-            t=t,
-            ridge=ridge,
-            ridge_mode=ridge_mode,
-            solver=solver,
-            anchor=anchor,
-            kappa=kappa,
-            anchor_candidates=anchor_candidates,
-            kernel="distance",
-            tau=1.0,
-            rounds=1,
-            seed=seed,
-            transform=transform,
-        )
+def _sampled(lists: RankingSet, seed: int, most: int) -> tuple[RankingSet, Tensor]:
+    """A sample of the lists with at most so many documents, and the fold of each of them."""
+    positions, folds = draw_lists(points_of(TrainingLists(lists)), torch.from_numpy(lists.lengths), seed, most)
+    return lists if len(positions) == len(lists) else lists.subset(positions), folds

@@ -87,12 +87,13 @@ class LocalScorer(nn.Module):
         own = (near @ metrics.flatten(1)).unflatten(1, metrics.shape[1:])
         return -segment_forms(self._gaps(batch).to(own.dtype), own, batch.offsets)
 
-    def centres(self, batch: Batch, lists: Tensor) -> Tensor:
-        """Images under the factors of the points from which distances are measured: the anchors (M, k), or the queries
-        of these lists (P, M, k)."""
-        if batch.queries is None:
-            return self.shifts()
-        return torch.einsum("mdk,pd->pmk", self.factors.double(), batch.queries[lists].double())
+    def forms(self, batch: Batch, pairs: Tensor, lists: Tensor) -> Tensor:
+        """How the difference of two documents is divided over the features, see `explain_differences`; the pairs are of
+        these lists (P,), and distances are measured from the anchors or from the queries of the lists."""
+        shifts = self.shifts()
+        if batch.queries is not None:
+            shifts = torch.einsum("mdk,pd->pmk", self.factors.double(), batch.queries[lists].double())
+        return distance_forms(batch.dense, self.factors, shifts, pairs)
 
     def shifts(self) -> Tensor:
         """F_r' a_r, (M, k)."""
@@ -135,18 +136,23 @@ def distance_scale(found: LocalMetrics, rows: Tensor, by: str | float, *, one: b
     return torch.where(tau > 0, tau, 1.0)
 
 
-def explain_differences(terms: Tensor, rows: Tensor, factors: Tensor, shifts: Tensor, pairs: Tensor) -> Tensor:
-    """Contributions (P, M, D) that sum to the score differences, first minus second, of the entries `pairs (P, 2)`.
-
-    `terms (N, M)` sum to the scores. The difference of term r between documents a and b is split over the features in
-    proportion to (a - b)_j [F_r (F_r' (a + b) - 2 shift_r)]_j, whose sum is the difference of the squared distances
-    ||F_r' x - shift_r||^2; where that sum is 0, it is split equally. `shifts` are (M, k), or (P, M, k) where lists have
-    different ones.
-    """
+def distance_forms(rows: Tensor, factors: Tensor, shifts: Tensor, pairs: Tensor) -> Tensor:
+    """(a - b)_j [F_r (F_r' (a + b) - 2 shift_r)]_j (P, M, D) for documents a and b, which sum to the difference of
+    their squared distances ||F_r' x - shift_r||^2. `shifts` are (M, k), or (P, M, k) where lists have different
+    ones."""
     first, second = pairs.unbind(1)
     gap, both = rows[first] - rows[second], rows[first] + rows[second]
     image = torch.einsum("mdk,pmk->pmd", factors, torch.einsum("mdk,pd->pmk", factors, both) - 2 * shifts)
-    form = gap[:, None] * image
+    return gap[:, None] * image
+
+
+def explain_differences(terms: Tensor, form: Tensor, pairs: Tensor) -> Tensor:
+    """Contributions (P, M, D) that sum to the score differences, first minus second, of the entries `pairs (P, 2)`.
+
+    `terms (N, M)` sum to the scores. The difference of a term is split over the features in proportion to `form
+    (P, M, D)`; where that sums to 0, it is split equally.
+    """
+    first, second = pairs.unbind(1)
     total = form.sum(-1, keepdim=True)
     share = torch.where(total == 0, 1 / form.shape[-1], form / torch.where(total == 0, 1.0, total))
     return (terms[first] - terms[second])[:, :, None] * share

@@ -146,6 +146,7 @@ class LocalRank(Ranker):
         store(self, done=torch.zeros(len(self.parts)), chosen=torch.tensor(0))
         for part, own in self._with_lists(lists):
             part.by_query = False
+            part.settle(own.lists, None, lambda lists, _, own=own: own.over(lists))  # type: ignore[misc]
             part.begin(own)
 
     def open(self, lists: TrainingLists) -> None:

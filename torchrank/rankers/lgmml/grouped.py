@@ -1,0 +1,166 @@
+"""Scores by the metrics of a list's path: of its group of similar queries, and of all queries."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from torchrank.data.batch import Batch
+from torchrank.data.state import store
+from torchrank.data.training import TrainingLists
+from torchrank.functional.ragged import per_entry
+from torchrank.rankers.lgmml.scorer import LocalScorer, distance_forms
+from torchrank.solvers.local_metrics.choice import Setting
+from torchrank.solvers.local_metrics.closed_form import MetricOptions
+from torchrank.solvers.local_metrics.groups import (
+    Averages,
+    averages,
+    far_scores,
+    find_centres,
+    nearest_centre,
+    points_of,
+    query_points,
+    shares_of,
+    shrink,
+    solve_factors,
+    sum_groups,
+    within,
+)
+
+
+class GroupScorer(LocalScorer):
+    """How much nearer than the mean relevant document an entry is to the anchor of each metric on the path of its list,
+    in standard deviations of the training scores. Metric 0 is that of all lists and the others are those of the groups;
+    with one group there is one metric.
+
+    An anchor lies at mu+ + kappa (mu+ - mu-). In the limit of kappa to infinity the scores are linear,
+    (x - mu+)' M delta / ||delta||_M with delta = mu+ - mu-. With query vectors the scores are minus the distances from
+    the query. A list without labels is enough to know its group.
+    """
+
+    deltas: nn.Parameter  # (M, D) mu+ - mu-; `anchors` hold mu+
+    kappa: Tensor  # ()
+    centres: Tensor  # (C, D) of the groups
+    width: Tensor  # () variance of the points of a group for the soft gate; 0: hard gate
+
+    def __init__(self) -> None:
+        super().__init__("distance", 1.0)
+        self.register_parameter("deltas", nn.Parameter(torch.zeros(0), requires_grad=False))
+        for name in ("kappa", "centres", "width"):
+            self.register_buffer(name, torch.zeros((), dtype=torch.float64))
+
+    def shares(self, batch: Batch) -> Tensor:
+        """The share (Q, M) of each metric in each list: 1 for that of all lists, the gate for those of the groups."""
+        found = shares_of(query_points(batch), self.centres.double(), self.width.double()).to(self.tau.dtype)
+        return found if len(self.tau) == 1 else pad(found, (1, 0), value=1.0)
+
+    def features(self, batch: Batch) -> Tensor:
+        shares = per_entry(self.shares(batch), batch.offsets, len(batch.labels))
+        return shares * self.nearness_of(batch, shares) / self.tau
+
+    def nearness_of(self, batch: Batch, shares: Tensor) -> Tensor:
+        """The scores (N, M) under each metric, before they are scaled; where a share is 0 they may be anything."""
+        if batch.queries is not None:
+            return -self.distances(batch)
+        rows, slopes, reach = batch.dense.to(self.tau.dtype), self.slopes, self.reach
+        along = rows @ slopes.T - (self.anchors * slopes).sum(1)
+        if self.is_linear_limit:
+            return along
+        squares = torch.zeros_like(along)
+        for metric, factor in enumerate(self.factors):
+            here = (shares[:, metric] > 0).nonzero().flatten()
+            squares[here, metric] = ((rows[here] - self.anchors[metric]) @ factor).square().sum(1)
+        return far_scores(along, squares, reach)
+
+    @property
+    def is_linear_limit(self) -> bool:
+        """Whether kappa is infinite."""
+        return self.derived("limit", [self.kappa], lambda: bool(self.kappa.isinf()))
+
+    @property
+    def slopes(self) -> Tensor:
+        """M delta / ||delta||_M (M, D)."""
+        return self.derived("slopes", [self.factors, self.deltas], lambda: self._solved()[0])
+
+    @property
+    def reach(self) -> Tensor:
+        """The distance (M,) of each anchor from mu+, kappa ||delta||_M."""
+        return self.derived("reach", [self.factors, self.deltas, self.kappa], lambda: self._solved()[1])
+
+    def _solved(self) -> tuple[Tensor, Tensor]:
+        factors = self.factors.double()
+        images = torch.einsum("mdk,md->mk", factors, self.deltas.double())
+        sizes = torch.linalg.vector_norm(images, dim=1)
+        units = images / torch.where(sizes > 0, sizes, 1.0)[:, None]
+        reach = torch.where(self.kappa.isinf(), torch.inf, self.kappa.double() * sizes)
+        return torch.einsum("mdk,mk->md", factors, units).to(self.tau.dtype), reach.to(self.tau.dtype)
+
+    def forms(self, batch: Batch, pairs: Tensor, lists: Tensor) -> Tensor:
+        if batch.queries is not None:
+            return super().forms(batch, pairs, lists)
+        rows = batch.dense
+        if self.is_linear_limit:
+            return (rows[pairs[:, 0]] - rows[pairs[:, 1]])[:, None] * self.slopes
+        anchors = self.anchors + self.kappa * self.deltas
+        return distance_forms(rows, self.factors, torch.einsum("mdk,md->mk", self.factors, anchors), pairs)
+
+    # ---- in closed form -----------------------------------------------------------------------------------------
+
+    def fit(self, lists: TrainingLists, setting: Setting, options: MetricOptions) -> Tensor:
+        """Groups, metrics and scales by this setting, in three passes over the lists; returns the first weights (M,):
+        1 for the metrics of the groups, 0 for that of all lists."""
+        points = points_of(lists)
+        centres = find_centres(points, setting.groups, options.seed)
+        (sums,) = sum_groups(lists, [nearest_centre(points, centres)], [len(centres)], options.high)
+        whole = averages(sums.added())
+        found = shrink(sums, whole, setting.alpha)
+        if len(centres) > 1:
+            found = Averages(*(torch.cat(parts) for parts in zip(whole, found, strict=True)))
+        soft = within(points, centres) if setting.gate == "soft" else torch.zeros(())
+        factors = solve_factors(found, options)
+        kappa, scale = torch.tensor(setting.kappa), torch.ones(len(factors))
+        store(self, tau=scale, kappa=kappa, centres=centres, width=soft)
+        store(self, anchors=found.high, deltas=found.delta, factors=factors)
+        if len(centres) > 1:
+            store(self, tau=self._deviations(lists))
+        return torch.tensor([0.0] * (len(factors) > 1) + [1.0] * len(centres), dtype=torch.float64)
+
+    def _deviations(self, lists: TrainingLists) -> Tensor:
+        """The standard deviation (M,) of the scores of the training entries whose lists a metric has a share in."""
+
+        def sums(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+            shares = per_entry(self.shares(batch), batch.offsets, len(batch.labels))
+            values, weights = self.nearness_of(batch, shares).double(), shares.double()
+            return weights.sum(0), (weights * values).sum(0), (weights * values.square()).sum(0)
+
+        count, total, squares = lists.total(sums)
+        mean = total / count.clamp(min=1e-300)
+        deviation = (squares / count.clamp(min=1e-300) - mean.square()).clamp(min=0).sqrt()
+        return torch.where(deviation > 0, deviation, 1.0)
+
+
+class CompiledGroups(nn.Module):
+    """The scores of a `GroupScorer` in the linear limit by one product per document: every list has one slope.
+
+    Args:
+        scorer: a fitted scorer with kappa = infinity.
+        weights: (M,) of its metrics.
+    """
+
+    slopes: Tensor  # (M, D)
+
+    def __init__(self, scorer: GroupScorer, weights: Tensor):
+        super().__init__()
+        slopes = weights.double()[:, None] * scorer.slopes.double() / scorer.tau.double()[:, None]
+        self.register_buffer("slopes", slopes)
+        self.register_buffer("offsets", (slopes * scorer.anchors.double()).sum(1))
+        self.register_buffer("centres", scorer.centres.double().clone())
+        self.register_buffer("width", scorer.width.double().clone())
+
+    def forward(self, x: Tensor, offsets: Tensor) -> Tensor:
+        """Scores (N,) of transformed rows (N, D) of whole lists."""
+        means = (torch.segment_reduce(x.double(), "mean", offsets=offsets, axis=0, initial=0)).nan_to_num()
+        shares = shares_of(means, self.centres, self.width)  # type: ignore[arg-type]
+        shares = shares if len(self.slopes) == 1 else pad(shares, (1, 0), value=1.0)
+        own = per_entry(shares @ self.slopes, offsets, len(x))
+        shift = per_entry(shares @ self.offsets, offsets, len(x))  # type: ignore[operator]
+        return ((x.double() * own).sum(1) - shift).to(x.dtype)

@@ -1,0 +1,333 @@
+"""One fit chooses its settings by itself: transform, number of groups, shrinkage, t, ridge, gate and kappa.
+
+Every setting is measured by the NDCG@10 of each training list, under metrics that are learned without the fold of that
+list, and of each validation list, under metrics of all training lists. Sums without a fold are the sums of all lists
+minus those of the fold. The rule: take the best setting with the fewest groups; leave it only for a setting whose mean
+gain over it, list by list, exceeds one standard error of that gain; then take the largest gain. More groups are tried
+with the transform and the ridge of the best setting, and all of that in the linear limit; the soft gate and finite
+kappas are tried for the chosen setting only. So there are at most 100 settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchrank.data.batch import Batch
+from torchrank.data.training import TrainingLists
+from torchrank.errors import DataError
+from torchrank.functional.columns import SAME, by_column
+from torchrank.functional.measures import ndcg
+from torchrank.functional.ragged import per_entry
+from torchrank.solvers.local_metrics.closed_form import CUTOFF, MetricOptions
+from torchrank.solvers.local_metrics.groups import (
+    Averages,
+    GroupSums,
+    averages,
+    canonical_order,
+    far_scores,
+    find_centres,
+    nearest_centre,
+    points_of,
+    query_points,
+    shares_of,
+    shrink,
+    solve_directions,
+    solve_factors,
+    sum_groups,
+    within,
+)
+
+FOLDS = 5
+DOCUMENTS = 200_000  # the choice is made on a sample of lists with about so many documents
+FORMS = 2**32  # with query vectors: documents of the sample times the square of the number of features
+ROWS = 10_000  # from which the deviations of scores are taken
+LISTS_PER_GROUP = 20  # on average, at least
+NUMBERS = 2**26  # in the sums of all groups and folds: 512 MB
+
+Score = Callable[[Any, Batch, Tensor], Tensor]  # (model, batch, groups of its lists) -> scores (N, settings)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a fit chooses: a transform by its name, and the options of the metrics."""
+
+    transform: str
+    groups: int
+    alpha: float
+    t: float
+    ridge: float
+    gate: str = "hard"
+    kappa: float = torch.inf
+
+
+class Grid(NamedTuple):
+    """The values to choose from; where the user has given an option, it is the only value."""
+
+    groups: Sequence[int] = (1, 2, 3, 4, 6, 8, 12)
+    alpha: Sequence[float] = (10.0, 50.0, 200.0)
+    t: Sequence[float] = (0.0, 0.25, 0.5)
+    ridge: Sequence[float] = (0.001, 0.01, 0.1, 1.0)
+    gate: Sequence[str] = ("hard", "soft")
+    kappa: Sequence[float] = (torch.inf, 3.0, 10.0, 30.0, 100.0)
+
+
+class Choice(NamedTuple):
+    """The chosen setting, and what to tell about the choice."""
+
+    setting: Setting
+    findings: dict[str, Any]
+
+
+def draw_lists(points: Tensor, lengths: Tensor, seed: int, most: int) -> tuple[Tensor, Tensor]:
+    """A sample of lists with at most so many documents (and one list more).
+
+    Returns:
+        Positions (Q',) of the lists, ascending, and the fold (Q',) of each. Which lists these are does not depend on
+        the order in which their points (Q, D) are given.
+
+    >>> points, lengths = torch.tensor([[3.0], [1.0], [2.0]]), torch.tensor([5, 5, 5])
+    >>> draw_lists(points, lengths, seed=0, most=100)[0]
+    tensor([0, 1, 2])
+    """
+    order = canonical_order(points)[torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))]
+    taken = int((lengths[order].cumsum(0) < most).sum()) + 1
+    chosen, places = order[:taken].sort()
+    return chosen, places % FOLDS
+
+
+# ---- the lists through one transform ---------------------------------------------------------------------------------
+
+
+class Division(NamedTuple):
+    """Training and validation lists divided into groups, with the sums over each group and fold."""
+
+    centres: Tensor  # (C, D)
+    own: list[Tensor]  # group of each training list, and of each validation list
+    sums: GroupSums  # (C * FOLDS), one group after the other
+    width: Tensor  # variance of the points of a group
+
+    def learned_without(self, fold: int) -> GroupSums:
+        """The sums over each group without a fold; over all lists for fold = FOLDS."""
+        parts = [part.unflatten(0, (-1, FOLDS)) for part in self.sums]
+        whole = GroupSums(*(part.sum(1) for part in parts))
+        return whole if fold == FOLDS else whole.without(GroupSums(*(part[:, fold] for part in parts)))
+
+
+class Trial:
+    """The lists of a choice through one transform, on which settings are measured."""
+
+    def __init__(
+        self, transform: str, train: TrainingLists, val: TrainingLists | None, folds: Tensor, options: MetricOptions
+    ):
+        self.transform, self.options = transform, options
+        self.lists, self.folds = [train], [folds.to(train.device)]
+        if val is not None:
+            self.lists.append(val)
+            self.folds.append(torch.full((len(val),), FOLDS, device=train.device))
+        self.points = [points_of(lists) for lists in self.lists]
+        self.by_query = train.lists.has_queries  # documents are scored by distances from query vectors
+
+    def divide(self, numbers: Sequence[int]) -> dict[int, Division]:
+        """The lists in so many groups, for each of the numbers, with all sums in one pass."""
+        centres = [find_centres(self.points[0], number, self.options.seed) for number in numbers]
+        own = [[nearest_centre(points, each) for points in self.points] for each in centres]
+        cells = [groups[0] * FOLDS + self.folds[0] for groups in own]
+        sums = sum_groups(self.lists[0], cells, [len(each) * FOLDS for each in centres], self.options.high)
+        widths = [within(self.points[0], each) for each in centres]
+        return {len(parts[0]): Division(*parts) for parts in zip(centres, own, sums, widths, strict=True)}
+
+    def averages(self, division: Division, alpha: float) -> list[Averages]:
+        """The averages of the groups that are learned without each fold, and from all lists if there is validation."""
+        sums = [division.learned_without(fold) for fold in range(FOLDS + len(self.lists) - 1)]
+        return [shrink(each, averages(each.added()), alpha) for each in sums]
+
+    def measure(self, division: Division, models: Sequence[Any], score: Score) -> Tensor:
+        """NDCG@10 (Q, settings) of all lists, each scored by the model of its fold."""
+        return torch.cat([self._measure(place, division.own[place], models, score) for place in range(len(self.lists))])
+
+    def _measure(self, place: int, own: Tensor, models: Sequence[Any], score: Score) -> Tensor:
+        lists, folds = self.lists[place], self.folds[place]
+        columns = score(models[0], lists.lists[:0], own[:0]).shape[1]
+
+        def write(batch: Batch, into: tuple[Tensor, ...]) -> None:
+            here = folds[batch.query]
+            scores = torch.zeros(len(batch.labels), columns, dtype=torch.float64, device=batch.device)
+            for fold in torch.unique(here).tolist():
+                some, entries = batch.take((here == fold).nonzero().flatten())
+                scores[entries] = score(models[fold], some, own[some.query])
+            into[0][batch.query] = by_column(ndcg, scores, batch.labels, batch.offsets, k=CUTOFF)
+
+        values: Tensor = lists.total(write, into=(lists.zeros(len(lists), columns),))[0]
+        return values
+
+    def try_all(self, division: Division, alpha: float, ts: Sequence[float], ridge: float) -> dict[Setting, Tensor]:
+        """NDCG@10 (Q,) by the settings with these t, in the linear limit, with the hard gate."""
+        models = [self._metrics(found, ts, ridge) for found in self.averages(division, alpha)]
+        values = self.measure(division, models, distance_scores if self.by_query else linear_scores)
+        settings = [Setting(self.transform, len(division.centres), alpha, t, ridge) for t in ts]
+        return dict(zip(settings, values.unbind(1), strict=True))
+
+    def _metrics(self, found: Averages, ts: Sequence[float], ridge: float) -> Tensor:
+        """Slopes (C, T, D) of linear scores, or for distances from query vectors factors (C, T, D, k)."""
+        options = replace(self.options, ridge=ridge)
+        if not self.by_query:
+            return solve_directions(found, options, ts)
+        return torch.stack([solve_factors(found, replace(options, t=t)) for t in ts], 1)
+
+    def try_soft(self, division: Division, setting: Setting) -> Tensor:
+        """NDCG@10 (Q,) with the soft gate: the scores by all groups, each of deviation 1, mixed by the shares."""
+        rows = None if self.by_query else self.lists[0].sample_rows(ROWS, self.options.seed)
+        models = []
+        for found in self.averages(division, setting.alpha):
+            metrics = self._metrics(found, [setting.t], setting.ridge)
+            if rows is not None:
+                deviations = (rows @ metrics[:, 0].T).std(0, correction=0)
+                metrics = metrics / torch.where(deviations > 0, deviations, 1.0)[:, None, None]
+            models.append(metrics)
+
+        def score(metrics: Tensor, batch: Batch, own: Tensor) -> Tensor:
+            every = distance_scores if self.by_query else linear_scores
+            parts = torch.cat([every(metrics, batch, torch.full_like(own, group)) for group in range(len(metrics))], 1)
+            shares = shares_of(query_points(batch), division.centres, division.width)
+            return (parts * per_entry(shares, batch.offsets, len(parts))).sum(1, keepdim=True)
+
+        return self.measure(division, models, score)[:, 0]
+
+    def try_finite(self, division: Division, setting: Setting, kappas: Sequence[float]) -> dict[Setting, Tensor]:
+        """NDCG@10 (Q,) of the setting with anchors at finite distances."""
+        options = replace(self.options, ridge=setting.ridge, t=setting.t)
+        found = self.averages(division, setting.alpha)
+        models = [(each, solve_factors(each, options)) for each in found]
+        reach = torch.tensor(list(kappas), dtype=torch.float64, device=self.points[0].device)
+
+        def near(model: tuple[Averages, Tensor], group: int, rows: Tensor) -> Tensor:
+            each, factors = model
+            images, delta = (rows - each.high[group]) @ factors[group], each.delta[group] @ factors[group]
+            size = torch.linalg.vector_norm(delta)
+            along = images @ delta / torch.where(size > 0, size, 1.0)
+            return far_scores(along[:, None], images.square().sum(1, keepdim=True), reach * size)
+
+        def score(model: tuple[Averages, Tensor], batch: Batch, own: Tensor) -> Tensor:
+            return by_group(lambda group, rows: near(model, group, rows), batch.dense, batch, own, len(kappas))
+
+        values = self.measure(division, models, score)
+        settings = [replace(setting, kappa=kappa) for kappa in kappas]
+        return dict(zip(settings, values.unbind(1), strict=True))
+
+
+def by_group(score: Callable[[int, Tensor], Tensor], rows: Tensor, batch: Batch, own: Tensor, columns: int) -> Tensor:
+    """Scores (N, columns) of the rows (N, D) of a batch, by the groups `own (Q,)` of its lists."""
+    rows = rows.double()
+    scores = rows.new_zeros(len(rows), columns)
+    groups = per_entry(own, batch.offsets, len(rows))
+    for group in torch.unique(own).tolist():
+        here = (groups == group).nonzero().flatten()
+        scores[here] = score(group, rows[here])
+    return scores
+
+
+def linear_scores(slopes: Tensor, batch: Batch, own: Tensor) -> Tensor:
+    """Scores (N, T) by the slopes (C, T, D) of the groups `own (Q,)`."""
+    return by_group(lambda group, rows: rows @ slopes[group].T, batch.dense, batch, own, slopes.shape[1])
+
+
+def distance_scores(factors: Tensor, batch: Batch, own: Tensor) -> Tensor:
+    """Minus the distances (N, T) from the query vectors, by the factors (C, T, D, k) of the groups `own (Q,)`."""
+
+    def score(group: int, gaps: Tensor) -> Tensor:
+        return -(gaps @ factors[group]).square().sum(-1).sqrt().T
+
+    queries = query_points(batch)
+    gaps = batch.dense.double() - per_entry(queries, batch.offsets, len(batch.labels))
+    return by_group(score, gaps, batch, own, factors.shape[1])
+
+
+# ---- the choice ------------------------------------------------------------------------------------------------------
+
+
+def choose_setting(trials: Sequence[Trial], grid: Grid) -> Choice:
+    """The setting by the rule above, and what to tell about it."""
+    fewest, *more = grid.groups
+    first = {trial.transform: trial.divide([fewest]).popitem()[1] for trial in trials}
+    values = {
+        setting: found
+        for trial in trials
+        for alpha in (grid.alpha if fewest > 1 else (torch.inf,))
+        for ridge in grid.ridge
+        for setting, found in trial.try_all(first[trial.transform], alpha, grid.t, ridge).items()
+    }
+    base = _best(values)
+    trial = next(each for each in trials if each.transform == base.transform)
+    allowed = _allowed(more, trial)
+    divisions = trial.divide(allowed) if allowed else {}
+    for division in divisions.values():
+        for alpha in grid.alpha:
+            values |= trial.try_all(division, alpha, grid.t, base.ridge)
+    divisions[base.groups] = first[base.transform]
+    hard = chosen = _better(base, values)
+    division, tried = divisions[hard.groups], dict(values)
+    if hard.groups > 1 and "soft" in grid.gate:
+        soft = replace(hard, gate="soft")
+        tried[soft] = trial.try_soft(division, hard)
+        chosen = _better(hard, {each: tried[each] for each in (hard, soft)}) if "hard" in grid.gate else soft
+    if finite := [kappa for kappa in grid.kappa if kappa != torch.inf and chosen.gate == "hard" and not trial.by_query]:
+        found = trial.try_finite(division, chosen, finite)
+        tried |= found
+        chosen = _better(chosen, {chosen: tried[chosen], **found}) if torch.inf in grid.kappa else _best(found)
+    told = _told(trial, chosen, len(tried))
+    if more:
+        gain, error = _gain(values[hard], values[base])
+        told["locality"] = (
+            f"{hard.groups} groups gain {gain:+.4f} ±{error:.4f} over the best setting with {fewest}"
+            if hard.groups > fewest
+            else f"no number of groups gains more than one standard error over {fewest}"
+        )
+    return Choice(chosen, told)
+
+
+def _allowed(groups: Sequence[int], trial: Trial) -> list[int]:
+    """The numbers of groups for which there are enough lists, and memory for the sums."""
+    lists, width = trial.points[0].shape
+    small = [number for number in groups if number * LISTS_PER_GROUP <= lists]
+    while small and 2 * FOLDS * sum(small) * width**2 > NUMBERS:
+        small.pop()
+    return small
+
+
+def _best(values: dict[Setting, Tensor]) -> Setting:
+    """The setting with the largest mean; the first of equals."""
+    table = torch.stack(list(values.values()))
+    table = table[:, ~table.isnan().any(0)]
+    if table.shape[1] == 0:
+        raise DataError("no list has a relevant document, so no setting can be chosen: check the labels")
+    means = table.mean(1)
+    return list(values)[int((means >= means.max() - SAME).to(torch.int8).argmax())]
+
+
+def _gain(values: Tensor, base: Tensor) -> tuple[float, float]:
+    """The mean gain over the base, list by list, and its standard error."""
+    gains = values - base
+    gains = gains[~gains.isnan()]
+    return float(gains.mean()), float(gains.std() / len(gains) ** 0.5) if len(gains) > 1 else torch.inf
+
+
+def _better(base: Setting, values: dict[Setting, Tensor]) -> Setting:
+    """The setting with the largest gain over the base among those that gain more than one standard error, or it."""
+    gains = {setting: _gain(each, values[base]) for setting, each in values.items() if setting != base}
+    sure = {setting: gain for setting, (gain, error) in gains.items() if gain > error}
+    return max(sure, key=sure.__getitem__) if sure else base
+
+
+def _told(trial: Trial, chosen: Setting, tried: int) -> dict[str, Any]:
+    train, *val = trial.lists
+    by = f"{len(train)} training lists out of fold" + (f" and {len(val[0])} validation lists" if val else "")
+    known = {name: "inf" if value == torch.inf else value for name, value in asdict(chosen).items()}  # as JSON has it
+    told: dict[str, Any] = {"chosen": known, "chosen by": f"NDCG@{CUTOFF} of {by}, best of {tried} settings"}
+    if val:
+        told["validation"] = "optimistic: the settings were chosen by these lists too"
+    return told
