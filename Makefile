@@ -1,9 +1,9 @@
-# make train [ARGS="model=listnet data=mq2008 data.root=..."]   make quick|test [ARGS="-k measures"]   make lint|format
+# make train [ARGS="model=listnet data=mq2008 data.root=..."], without ARGS a first comparison   make quick|test [ARGS="-k measures"]   make lint|format
 PYTHON ?= python3
 BIN := .venv/bin
 
 train: .venv/installed
-	$(BIN)/python train.py $(ARGS)
+	$(BIN)/python train.py $(or $(ARGS),-m experiment=first)
 
 quick: .venv/installed  # what to run while you work: under a minute
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not distributed and not peers" $(ARGS)

@@ -11,6 +11,7 @@ hydra:
       - {model: listnet, model.l2: "1e-4,1e-3,1e-2"}
       - {model: gbdt}
     jobs: 2  # processes in parallel
+    select: true  # print the table of `torchrank select --brief` at the end
 ```
 
 The command line has precedence: `model=listnet` keeps only the jobs of that model (the same holds for every config
@@ -47,6 +48,7 @@ class GridsSweeperConf:
     params: dict[str, Any] | None = None
     grids: list[dict[str, Any]] | None = None
     jobs: int = 1
+    select: bool = False
 
 
 TAKEN = "TORCHRANK_SWEEP_TAKEN"  # set for workers: the folder with one file per job already taken
@@ -65,11 +67,12 @@ class GridsSweeper(BasicSweeper):
         params: Mapping[str, Any] | None = None,
         grids: Sequence[Mapping[str, Any]] | None = None,
         jobs: int = 1,
+        select: bool = False,
     ) -> None:
         if jobs < 1:
             raise HydraException(f"hydra.sweeper.jobs must be >= 1, got {jobs}")
         super().__init__(max_batch_size if jobs == 1 else None, dict(params or {}))
-        self.grids, self.jobs = [dict(grid) for grid in grids or [{}]], jobs
+        self.grids, self.jobs, self.select = [dict(grid) for grid in grids or [{}]], jobs, select
         self._groups: dict[str, bool] = {}
 
     def setup(self, **given: Any) -> None:
@@ -78,6 +81,14 @@ class GridsSweeper(BasicSweeper):
             self.launcher: Any = Worker(self.launcher, Path(os.environ[TAKEN]))
         elif self.jobs > 1:
             self.launcher = Workers(self.jobs, str(given["config"].hydra.sweep.dir))
+
+    def sweep(self, arguments: list[str]) -> Any:
+        found = super().sweep(arguments)
+        if self.select and TAKEN not in os.environ:
+            from torchrank.cli import main
+
+            main(["select", str(self.config.hydra.sweep.dir), "--brief"])
+        return found
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
         """Compose one job of each kind (same choices, same keys with any values); Hydra would compose all of them."""

@@ -55,6 +55,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank.rankers.neural import NeuralRanker as NeuralRanker
     from torchrank.rankers.pamir import PAMIR as PAMIR
     from torchrank.rankers.queryknn import QueryKNN as QueryKNN
+    from torchrank.rankers.random_order import RandomRanker as RandomRanker
     from torchrank.rankers.rankboost import RankBoost as RankBoost
     from torchrank.rankers.singlefeature import SingleFeature as SingleFeature
     from torchrank.rankers.transductive import TransductivePCA as TransductivePCA
@@ -66,6 +67,7 @@ RANKERS = {
     "ListNet": "torchrank.rankers.listnet",
     "LambdaRank": "torchrank.rankers.neural",
     "SingleFeature": "torchrank.rankers.singlefeature",
+    "RandomRanker": "torchrank.rankers.random_order",
     "GBDTRanker": "torchrank.rankers.gbdt",
     "GMML": "torchrank.rankers.lgmml.gmml",
     "LGMML": "torchrank.rankers.lgmml.ranker",

@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     score.add_argument("--device", default="cpu", help="device to score on, such as cuda")
     select = commands.add_parser("select", help="select by validation in a sweep, print and write its table")
     select.add_argument("folder", help="reads every results.json below it, writes table.md and table.json to it")
+    select.add_argument("--brief", action="store_true", help="print the measures only, and what locality gained")
     select.add_argument("--measures", nargs="+", metavar="NAME", help="default: all in the files")
     select.add_argument("--convention", nargs="+", metavar="NAME", help="default: all in the files")
     select.add_argument("--test-measure", metavar="NAME", help="for the paired tests; default: that of selection")
@@ -92,7 +93,8 @@ def _tabulate(options: argparse.Namespace) -> None:
         document = knn.tabulate_neighbours(options.folder)
         pages = knn.pages(document)
     console = Console(width=None if sys.stdout.isatty() else 160)  # a file or pipe has no width
-    for sheet in pages:
+    brief = options.command == "select" and options.brief
+    for sheet in tables.brief(document) if brief else pages:
         tables.show(sheet, console)
     summary.write(options.folder, document, pages)
     print(f"{document['runs']} runs read; wrote table.md and table.json to {options.folder}")

@@ -52,11 +52,11 @@ def main(config: DictConfig) -> float | None:
     for noise in NOISE:
         warnings.filterwarnings("ignore", noise)
     folder = Path(HydraConfig.get().runtime.output_dir)
-    value: float | None = with_short_errors(config, folder)["selection"]["value"]
-    return value
+    results = with_short_errors(config, folder)
+    return None if results is None else results["selection"]["value"]
 
 
-def with_short_errors(config: DictConfig, folder: Path) -> dict[str, Any]:
+def with_short_errors(config: DictConfig, folder: Path) -> Any:
     """`run`, but bad input ends with one line that says what is wrong, without a traceback."""
     try:
         results = finished(folder, plain(config))
@@ -66,6 +66,9 @@ def with_short_errors(config: DictConfig, folder: Path) -> dict[str, Any]:
         return run(config, folder)
     except (ValueError, OSError, InstantiationException, MissingMandatoryValue, MisconfigurationException) as error:
         cause = error.__cause__ if isinstance(error, InstantiationException) else error
+        if config.skip_missing and isinstance(cause, ImportError):
+            print(f"Skipping {config.name}: {cause}")
+            return None
         told = isinstance(cause, ValueError | OSError | ImportError | MissingMandatoryValue | MisconfigurationException)
         if not told or HydraConfig.get().mode == RunMode.MULTIRUN or "HYDRA_FULL_ERROR" in os.environ:
             raise
@@ -88,7 +91,8 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
         forget_results(folder)
         results, query_ids = fit_and_test(config, trainer, evaluation)
         write_results(folder, results, evaluation.measured, query_ids)
-    show_run(results, folder)
+    if config.show:
+        show_run(results, folder)
     return results
 
 

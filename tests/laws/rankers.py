@@ -22,6 +22,7 @@ from torchrank import (
     MetricBaseline,
     NeuralRanker,
     QueryKNN,
+    RandomRanker,
     RankBoost,
     Ranker,
     RankingSet,
@@ -52,6 +53,7 @@ CASES = {
     "listnet": Case(lambda: ListNet(5, rounds=30), 30),
     "listnet_gradient": Case(lambda: ListNet(5, solver="gradient"), 3),
     "singlefeature": Case(lambda: SingleFeature(5), 1),
+    "random": Case(lambda: RandomRanker(5), 1),
     "lambdarank": Case(lambda: LambdaRank(5, lr=0.1), 4),
     "lambdarank_scheduled": Case(
         lambda: LambdaRank(5, optimizer={"name": "SGD", "momentum": 0.5}, scheduler={"name": "StepLR", "step_size": 1}),

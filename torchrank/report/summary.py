@@ -126,6 +126,7 @@ def _describe(method: Method, folds: list[Fold], shown: dict[str, list[str]]) ->
                 "validation": choice.run.value,
                 "fit_seconds": choice.run.fit_seconds,
                 "proved": choice.run.proved,
+                "locality": choice.run.findings.get("locality"),
             }
             for choice in method.choices
         ],

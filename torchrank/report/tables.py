@@ -38,6 +38,17 @@ def sheets(document: dict[str, Any]) -> list[Sheet]:
     return pages
 
 
+def brief(document: dict[str, Any]) -> list[Sheet]:
+    """The measures of each data set in the first convention, and what locality gained in the fits that tried it."""
+    pages = []
+    for table in document["tables"]:
+        sheet = _measures(table, next(iter(table["measures"])))
+        chosen = ((method["name"], each) for method in table["methods"] for each in method["chosen"])
+        sheet.below += [f"{name}: {each['locality']}." for name, each in chosen if each["locality"]]
+        pages.append(sheet)
+    return pages
+
+
 def markdown(sheet: Sheet) -> str:
     """A sheet as Markdown.
 

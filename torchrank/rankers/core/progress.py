@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 
 class FitProgress(ProgressBar):
-    """Appears after two seconds and shows the monitored validation measure."""
+    """Appears after two seconds, shows the monitored validation measure, and says why a ranker ended its fit."""
 
     def __init__(self, monitor: str, delay: float = 2.0):
         super().__init__()
@@ -46,6 +46,9 @@ class FitProgress(ProgressBar):
             self._bar.set_postfix({self.monitor: f"{float(value):.4f}"}, refresh=False)
 
     def on_train_end(self, trainer: Trainer, ranker: LightningModule) -> None:
+        reason = getattr(ranker, "findings", {}).get("ended")
+        if reason and not self._bar.disable:
+            self._bar.write(f"The fit ended after {trainer.global_step} rounds: {reason}.")
         self._close()
 
     def on_exception(self, trainer: Trainer, ranker: LightningModule, exception: BaseException) -> None:
