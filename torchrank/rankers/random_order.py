@@ -5,7 +5,7 @@ from torch import Tensor
 
 from torchrank.data.batch import Batch
 from torchrank.data.training import TrainingLists
-from torchrank.rankers.core.ranker import Ranker
+from torchrank.rankers.core.ranker import Ranker, TransformOption
 from torchrank.rankers.core.rounds import Round
 
 
@@ -16,6 +16,7 @@ class RandomRanker(Ranker):
     Args:
         num_features: number of columns of the rows.
         seed: draws the projection.
+        transform: feature transform, see `make_transform`.
 
     Example:
         >>> ranker, x = RandomRanker(3), torch.eye(3)
@@ -26,9 +27,9 @@ class RandomRanker(Ranker):
     takes = frozenset({"sparse", "corpus", "queries"})
     projection: Tensor  # (D,)
 
-    def __init__(self, num_features: int, seed: int = 0):
-        super().__init__(num_features, None, rounds=1)
-        drawn = torch.rand(num_features, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    def __init__(self, num_features: int, seed: int = 0, transform: TransformOption = None):
+        super().__init__(num_features, transform, rounds=1)
+        drawn = torch.rand(self.transform.num_outputs, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         self.register_buffer("projection", 1e4 * (1 + drawn))
 
     def score(self, batch: Batch) -> Tensor:
