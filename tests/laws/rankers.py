@@ -82,8 +82,12 @@ CASES = {
         "points",
     ),
     "lgmml_net": Case(
-        lambda: LGMMLNet(5, metrics=3, rank=2, closed_form={"queries_per_metric": 2, "high": "positive"}), 3
+        lambda: LGMMLNet(
+            5, groups="random", metrics=3, rank=2, closed_form={"queries_per_metric": 2, "high": "positive"}
+        ),
+        3,
     ),
+    "lgmml_net_similar": Case(lambda: LGMMLNet(5, closed_form={"num_groups": 2, "alpha": 2.0, "high": "positive"}), 3),
     "pamir": Case(lambda: PAMIR(5, rounds=3), 3, one_process=True),
     "pamir_minibatches": Case(lambda: PAMIR(5, minibatch=8, rounds=3), 3),
     "pamir_topics": Case(lambda: PAMIR(5, per_topic=True, rounds=3), 3, "topics"),

@@ -37,7 +37,7 @@ def test_meta_device(scorer, loss):
 @pytest.mark.parametrize("freeze", [(), ("metrics", "anchors", "tau", "weights", "linear")], ids=["free", "frozen"])
 def test_local_metrics(loss, freeze):
     batch = lists(0)[torch.tensor([3, 1, 4])]
-    ranker = LGMMLNet(FEATURES, metrics=3, kernel="laplace", loss=loss, freeze=list(freeze))
+    ranker = LGMMLNet(FEATURES, groups="random", metrics=3, kernel="laplace", loss=loss, freeze=list(freeze))
     with Synchronisations() as counter:
         ranker.loss(batch).sum().backward()
     assert counter.found == []

@@ -7,7 +7,7 @@ from torch import Tensor
 from tests.rankers.small import FEATURES, lists
 from tests.reference import local_metrics as plain
 from tests.reference.measures import blocks
-from torchrank import LGMML, RankingSet
+from torchrank import LGMML, LGMMLNet, RankingSet
 from torchrank.data.relevance import Judged
 
 SMALL = {"groups": "random", "metrics": 4, "queries_per_metric": 3, "rounds": 1}
@@ -109,7 +109,8 @@ def with_corpus(flat: RankingSet) -> RankingSet:
 def fitted(train=None, make=LGMML, *, wide=False, epochs=None, documents=40, **options):
     """A ranker after its last round; `wide`: in float64."""
     train = lists(0) if train is None else train
-    ranker = make(train.num_features, **SMALL | options if make is LGMML else options)
+    given = {LGMML: SMALL, LGMMLNet: {"groups": "random"}}.get(make, {})
+    ranker = make(train.num_features, **given | options)
     ranker = ranker.double() if wide else ranker
     return ranker.fit(train, epochs=epochs, batch_documents=documents)
 

@@ -7,9 +7,10 @@ import torch
 from tests.rankers.lgmml_fits import DEAD, close, fitted, graded, rows_of, scores_of, state, with_corpus, with_feature
 from tests.rankers.small import FEATURES, data, lists, trainer
 from tests.reference import local_metrics as plain
-from torchrank import LGMMLNet, RankingSet
+from torchrank import LGMML, LGMMLNet, RankingSet
 from torchrank.functional import mahalanobis
 from torchrank.functional.losses import LOSSES
+from torchrank.functional.ragged import per_entry, segment_sum
 
 PARTS = {"metrics": "factors", "anchors": "shifts", "tau": "log_tau", "weights": "weights", "linear": "linear"}
 CLOSED = {"queries_per_metric": 3}
@@ -106,7 +107,7 @@ def test_every_loss_lowers_itself(loss):
 
 def test_the_gradient_at_an_anchor_is_finite():
     torch.manual_seed(0)
-    ranker = LGMMLNet(FEATURES, metrics=2, kernel="laplace", transform="none", loss="ranknet")
+    ranker = LGMMLNet(FEATURES, groups="random", metrics=2, kernel="laplace", transform="none", loss="ranknet")
     anchor = torch.randn(FEATURES)
     with torch.no_grad():
         ranker.scorer.shifts.copy_(torch.einsum("mdk,d->mk", ranker.scorer.factors, anchor))
@@ -165,3 +166,28 @@ def test_compiled_and_predicted_scores(tmp_path, kernel, linear):
         found = [compiled, *trainer(tmp_path).predict(ranker, datamodule=data(1000)), ranker.predict_step(batch)]
     for scores in found:
         np.testing.assert_allclose(scores, scores_of(ranker, test), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("gate", ["hard", "soft"])
+@pytest.mark.parametrize("kappa", [torch.inf, 10.0])
+def test_with_groups_it_starts_from_lgmml_gate_included(gate, kappa):
+    start = {"num_groups": 2, "alpha": 5.0, "t": 0.25, "ridge": 0.1, "gate": gate, "kappa": kappa, "high": "positive"}
+    train, test = lists(0, num_lists=30), lists(2)
+    frozen = ["metrics", "anchors", "tau", "weights", "linear"]
+    ranker = LGMMLNet(FEATURES, freeze=frozen, closed_form=start, transform="standard").fit(train, epochs=1)
+    closed = LGMML(FEATURES, rounds=1, transform="standard", **start).fit(train)
+    one, other = (each(test.x, test.offsets) for each in (ranker, closed))
+    gap = one - other  # the same up to a constant of each list
+    mean = segment_sum(gap, test.offsets) / test.offsets.diff()
+    torch.testing.assert_close(gap, per_entry(mean, test.offsets, len(gap)), rtol=1e-3, atol=1e-4)
+
+
+def test_with_groups_its_explanation_sums_to_the_differences():
+    train = lists(0, num_lists=30)
+    ranker = LGMMLNet(FEATURES, closed_form={"num_groups": 2, "gate": "soft"}).fit(train, epochs=3)
+    pairs = torch.tensor([[0, 1], [1, 0]]) + int(train.offsets[1])
+    parts = ranker.explain(train.x, train.offsets, pairs)
+    scores = ranker.double()(train.x.double(), train.offsets)
+    torch.testing.assert_close(parts.sum((1, 2)), scores[pairs[:, 0]] - scores[pairs[:, 1]], rtol=1e-9, atol=1e-9)
+    with pytest.raises(ValueError, match="groups=random"):
+        ranker.compiled()

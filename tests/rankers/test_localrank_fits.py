@@ -293,7 +293,7 @@ def test_parts_take_the_mode_of_the_ranker_that_loads_them():
 
 def test_parts_start_in_the_precision_of_the_trainer(tmp_path):
     """With lr=0 they stay where the closed form put them, which is not rounded to 32 bits on the way."""
-    ranker = make(base="lgmml_net", base_options={"metrics": 2, "lr": 0.0}, min_lists=3)
+    ranker = make(base="lgmml_net", base_options={"groups": "random", "metrics": 2, "lr": 0.0}, min_lists=3)
     trainer(tmp_path, 1, precision="64-true").fit(ranker, datamodule=data(train=queries(0, flat=False)))
     for part in ranker.parts:
         assert (part.scorer.factors != part.scorer.factors.float().double()).any()
@@ -323,7 +323,7 @@ BASES = {
     "pamir": {},
     "gmml": {},
     "lgmml": {"groups": "random", "metrics": 2},
-    "lgmml_net": {"metrics": 2},
+    "lgmml_net": {"groups": "random", "metrics": 2},
     "neural": {"scorer_options": {"hidden": [3]}},
     "lambdarank": {"lr": 0.1},
 }

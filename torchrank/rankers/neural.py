@@ -52,10 +52,13 @@ class MLPScorer(nn.Module):
 class LocalMetricScorer(nn.Module):
     """sum_r weights_r phi(||F_r' x - b_r|| / tau_r) + u . x with M metrics F_r F_r' of this rank (None: full).
 
-    Features whose entry of `live (D,)` is 0 are ignored.
+    Features whose entry of `live (D,)` is 0 are ignored. For `LGMMLNet` with groups of similar queries there are a
+    linear term for each metric, `linear (M, D)`, and the `centres` of the groups.
     """
 
     live: Tensor
+    centres: Tensor  # (C, D)
+    width: Tensor  # () of the soft gate
 
     def __init__(
         self,
@@ -76,6 +79,8 @@ class LocalMetricScorer(nn.Module):
         self.weights = nn.Parameter(torch.ones(metrics))
         self.linear = nn.Parameter(torch.zeros(num_inputs)) if linear else None
         self.register_buffer("live", torch.ones(num_inputs))
+        self.register_buffer("centres", torch.zeros(0, 0, dtype=torch.float64))
+        self.register_buffer("width", torch.zeros((), dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
         scores = self.terms(x).sum(1)

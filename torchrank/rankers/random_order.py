@@ -29,7 +29,9 @@ class RandomRanker(Ranker):
 
     def __init__(self, num_features: int, seed: int = 0, transform: TransformOption = None):
         super().__init__(num_features, transform, rounds=1)
-        drawn = torch.rand(self.transform.num_outputs, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        drawn = torch.rand(
+            self.transform.num_outputs, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+        )
         self.register_buffer("projection", 1e4 * (1 + drawn))
 
     def score(self, batch: Batch) -> Tensor:

@@ -13,8 +13,7 @@ from torchrank.data.batch import Batch
 from torchrank.data.sets import RankingSet
 from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
-from torchrank.data.transforms import OneOf
-from torchrank.errors import NotFittedError, check_choice, check_integer, check_number
+from torchrank.errors import NotFittedError, check_choice, check_number
 from torchrank.functional.columns import by_column
 from torchrank.functional.kernels import KERNELS
 from torchrank.functional.losses import warp_loss
@@ -33,17 +32,8 @@ from torchrank.rankers.lgmml.scorer import (
     lists_of_pairs,
 )
 from torchrank.rankers.lgmml.weights import WEIGHTS, MetricWeights
-from torchrank.solvers.local_metrics.choice import (
-    DOCUMENTS,
-    FORMS,
-    Grid,
-    Setting,
-    Trial,
-    choose_setting,
-    draw_lists,
-)
+from torchrank.solvers.local_metrics.choice import Setting, check_given, settle
 from torchrank.solvers.local_metrics.closed_form import MetricOptions, local_metrics
-from torchrank.solvers.local_metrics.groups import points_of
 from torchrank.solvers.local_metrics.sources import found_in
 from torchrank.solvers.local_metrics.warp import sampled_warp
 
@@ -224,10 +214,7 @@ class LGMML(Ranker):
         for name, (value, default) in of_random.items():
             if self.groups == "similar" and value != default:
                 raise ValueError(f"{name}={value} belongs to groups=random: set groups=random too")
-        check_integer(">= 1", num_groups=self.given["groups"])
-        check_choice((None, "hard", "soft"), gate=self.given["gate"])
-        for name in ("alpha", "kappa"):
-            check_number(">= 0", **{name: None if self.given[name] == torch.inf else self.given[name]})
+        check_given(self.given)
 
     # ---- scoring ------------------------------------------------------------------------------------------------
 
@@ -355,31 +342,7 @@ class LGMML(Ranker):
         """Choose the options that were not given, and the transform."""
         if self.groups == "random":
             return
-        auto = self.transform if isinstance(self.transform, OneOf) else None
-        transforms = {"given": self.transform} if auto is None else dict(auto.options)
-        grid = self._grid(train.has_queries)
-        if auto is None and all(len(values) == 1 for values in grid):
-            self.choice = Setting("given", **{name: values[0] for name, values in grid._asdict().items()})
-            return
-        most = min(DOCUMENTS, FORMS // self.num_features**2) if train.has_queries else DOCUMENTS
-        sample, folds = _sampled(train, self.options.seed, most)
-        other = None if val is None else _sampled(val, self.options.seed, most)[0]
-        trials = [
-            Trial(name, prepared(sample, each), None if other is None else prepared(other, each), folds, self.options)
-            for name, each in transforms.items()
-        ]
-        self.choice, self.findings = choose_setting(trials, grid)
-        if auto is not None:
-            auto.chosen = self.choice.transform
-
-    def _grid(self, has_queries: bool) -> Grid:
-        """What is not given, or does not matter."""
-        fixed: dict[str, Any] = {name: (value,) for name, value in self.given.items() if value is not None}
-        if fixed.get("groups") == (1,):
-            fixed |= {"alpha": (torch.inf,), "gate": ("hard",)}
-        if has_queries:
-            fixed["kappa"] = (torch.inf,)
-        return Grid(**fixed)
+        self.choice, self.findings = settle(self.transform, self.given, self.options, train, val, prepared)
 
     def get_extra_state(self) -> dict[str, Any]:
         return super().get_extra_state() | {"choice": None if self.choice is None else asdict(self.choice)}
@@ -560,9 +523,3 @@ class LGMML(Ranker):
             return kept[place]
 
         return features
-
-
-def _sampled(lists: RankingSet, seed: int, most: int) -> tuple[RankingSet, Tensor]:
-    """A sample of the lists with at most so many documents, and the fold of each of them."""
-    positions, folds = draw_lists(points_of(TrainingLists(lists)), torch.from_numpy(lists.lengths), seed, most)
-    return lists if len(positions) == len(lists) else lists.subset(positions), folds

@@ -10,7 +10,7 @@ kappas are tried for the chosen setting only. So there are at most 100 settings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,8 +18,10 @@ import torch
 from torch import Tensor
 
 from torchrank.data.batch import Batch
+from torchrank.data.sets import RankingSet
 from torchrank.data.training import TrainingLists
-from torchrank.errors import DataError
+from torchrank.data.transforms import OneOf, Transform
+from torchrank.errors import DataError, check_choice, check_integer, check_number
 from torchrank.functional.columns import SAME, by_column
 from torchrank.functional.measures import ndcg
 from torchrank.functional.ragged import per_entry
@@ -74,6 +76,16 @@ class Grid(NamedTuple):
     ridge: Sequence[float] = (0.001, 0.01, 0.1, 1.0)
     gate: Sequence[str] = ("hard", "soft")
     kappa: Sequence[float] = (torch.inf, 3.0, 10.0, 30.0, 100.0)
+
+
+def check_given(given: Mapping[str, Any]) -> None:
+    """Refuse options, by the names of `Grid`, that are neither None nor possible."""
+    check_integer(">= 1", num_groups=given["groups"])
+    check_choice((None, "hard", "soft"), gate=given["gate"])
+    check_number(">= 0 and <= 1", t=given["t"])
+    check_number(">= 0", ridge=given["ridge"])
+    for name in ("alpha", "kappa"):
+        check_number(">= 0", **{name: None if given[name] == torch.inf else given[name]})
 
 
 class Choice(NamedTuple):
@@ -250,6 +262,52 @@ def distance_scores(factors: Tensor, batch: Batch, own: Tensor) -> Tensor:
 # ---- the choice ------------------------------------------------------------------------------------------------------
 
 
+def settle(
+    transform: Transform,
+    given: Mapping[str, Any],
+    options: MetricOptions,
+    train: RankingSet,
+    val: RankingSet | None,
+    prepared: Callable[[RankingSet, Transform], TrainingLists],
+) -> Choice:
+    """The setting of a fit: what is `given`, by the names of `Grid` and not None, and a choice of everything else. If
+    the transform is `OneOf` several, its `chosen` is set.
+
+    `prepared(lists, transform)` are lists through a fitted transform, divided among the processes.
+    """
+    auto = transform if isinstance(transform, OneOf) else None
+    grid = _grid(given, train.has_queries)
+    if auto is None and all(len(values) == 1 for values in grid):
+        return Choice(Setting("given", **{name: values[0] for name, values in grid._asdict().items()}), {})
+    most = min(DOCUMENTS, FORMS // train.num_features**2) if train.has_queries else DOCUMENTS
+    sample, folds = _sampled(train, options.seed, most)
+    other = None if val is None else _sampled(val, options.seed, most)[0]
+    trials = [
+        Trial(name, prepared(sample, each), None if other is None else prepared(other, each), folds, options)
+        for name, each in ({"given": transform} if auto is None else dict(auto.options)).items()
+    ]
+    choice = choose_setting(trials, grid)
+    if auto is not None:
+        auto.chosen = choice.setting.transform
+    return choice
+
+
+def _grid(given: Mapping[str, Any], has_queries: bool) -> Grid:
+    """What is not given, or does not matter."""
+    fixed: dict[str, Any] = {name: (value,) for name, value in given.items() if value is not None}
+    if fixed.get("groups") == (1,):
+        fixed |= {"alpha": (torch.inf,), "gate": ("hard",)}
+    if has_queries:
+        fixed["kappa"] = (torch.inf,)
+    return Grid(**fixed)
+
+
+def _sampled(lists: RankingSet, seed: int, most: int) -> tuple[RankingSet, Tensor]:
+    """A sample of the lists with at most so many documents, and the fold of each of them."""
+    positions, folds = draw_lists(points_of(TrainingLists(lists)), torch.from_numpy(lists.lengths), seed, most)
+    return lists if len(positions) == len(lists) else lists.subset(positions), folds
+
+
 def choose_setting(trials: Sequence[Trial], grid: Grid) -> Choice:
     """The setting by the rule above, and what to tell about it."""
     fewest, *more = grid.groups
@@ -275,7 +333,9 @@ def choose_setting(trials: Sequence[Trial], grid: Grid) -> Choice:
         soft = replace(hard, gate="soft")
         tried[soft] = trial.try_soft(division, hard)
         chosen = _better(hard, {each: tried[each] for each in (hard, soft)}) if "hard" in grid.gate else soft
-    if finite := [kappa for kappa in grid.kappa if kappa != torch.inf and chosen.gate == "hard" and not trial.by_query]:
+    if torch.inf not in grid.kappa and chosen.gate == "soft":
+        chosen = replace(chosen, kappa=grid.kappa[0])  # as it was given
+    elif finite := [kappa for kappa in grid.kappa if kappa != torch.inf and chosen.gate == "hard"]:
         found = trial.try_finite(division, chosen, finite)
         tried |= found
         chosen = _better(chosen, {chosen: tried[chosen], **found}) if torch.inf in grid.kappa else _best(found)
