@@ -87,7 +87,9 @@ CASES = {
         ),
         3,
     ),
-    "lgmml_net_similar": Case(lambda: LGMMLNet(5, closed_form={"num_groups": 2, "alpha": 2.0, "high": "positive"}), 3),
+    "lgmml_net_similar": Case(  # anchors at a finite distance: in the linear limit metrics start without a gradient
+        lambda: LGMMLNet(5, closed_form={"num_groups": 2, "alpha": 2.0, "high": "positive", "kappa": 3.0}), 3
+    ),
     "pamir": Case(lambda: PAMIR(5, rounds=3), 3, one_process=True),
     "pamir_minibatches": Case(lambda: PAMIR(5, minibatch=8, rounds=3), 3),
     "pamir_topics": Case(lambda: PAMIR(5, per_topic=True, rounds=3), 3, "topics"),
