@@ -14,11 +14,14 @@ from decimal import Decimal, localcontext
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from scipy.cluster.vq import kmeans2
 from scipy.linalg import fractional_matrix_power, inv, sqrtm
 from scipy.stats import multivariate_normal
 
 from tests.reference.local_metrics import high_and_low
+from tests.reference.measures import blocks, ndcg
+from torchrank import RankingSet
 
 List = tuple[np.ndarray, np.ndarray]
 
@@ -212,12 +215,16 @@ def fit(
 
 
 def deviations(model: Model, lists: Sequence[List], queries: Sequence[np.ndarray | None]) -> np.ndarray:
-    """Of the scores of each metric, over the entries of the lists that it has a share in."""
-    scores: list[list[float]] = [[] for _ in model.metrics]
-    for (rows, _), query in zip(lists, queries, strict=True):
-        for r, share in enumerate(shares(model, rows, query)):
-            scores[r] += [own_score(model, r, row, query) for row in rows] if share > 0 else []
-    return np.array([np.std(values) for values in scores])
+    """Of the scores of each metric over all entries, which count by the share of the metric in their list."""
+    found = []
+    for r in range(len(model.metrics)):
+        values, counts = [], []
+        for (rows, _), query in zip(lists, queries, strict=True):
+            values += [own_score(model, r, row, query) for row in rows]
+            counts += [shares(model, rows, query)[r]] * len(rows)
+        mean = np.average(values, weights=counts)
+        found.append(math.sqrt(np.average((np.array(values) - mean) ** 2, weights=counts)))
+    return np.array(found)
 
 
 def scores(model: Model, rows: np.ndarray, query: np.ndarray | None = None) -> np.ndarray:
@@ -225,3 +232,49 @@ def scores(model: Model, rows: np.ndarray, query: np.ndarray | None = None) -> n
     factors = model.weights * shares(model, rows, query) / model.deviations
     used = [r for r in range(len(factors)) if factors[r] != 0]
     return np.array([sum(factors[r] * own_score(model, r, row, query) for r in used) for row in rows])
+
+
+# --- lists to compare on ---
+
+
+def world(seed: int, num_lists: int = 24, *, queries: bool = False, width: int = 4) -> RankingSet:
+    """Three kinds of lists, in three places, that need other weights. One list is of one label, one is short."""
+    draw = np.random.default_rng(seed)
+    x, labels, centres = [], [], []
+    for q in range(num_lists):
+        kind = q % 3
+        centre = 1.3 * np.eye(width)[kind] + 0.2 * draw.normal(size=width)
+        rows = centre + draw.normal(size=(1 if q == 7 else draw.integers(5, 11), width))
+        signal = [1, -1, 0.4][kind] * rows[:, 3] + 0.5 * rows[:, 1] + 0.5 * draw.normal(size=len(rows))
+        if queries:
+            signal = 2 - ((rows - centre) ** 2 @ np.roll([3, 1, 0.1, 0.3], kind))
+        x.append(rows)
+        labels.append((signal > 0) * 1.0 + (signal > 1) + (signal > 1.5) if q != 5 else 0.0 * signal)
+        centres.append(centre)
+    offsets = torch.tensor(np.cumsum([0, *map(len, x)]))
+    given = {"index": torch.arange(int(offsets[-1])), "queries": torch.tensor(np.array(centres)).float()}
+    rows = torch.tensor(np.concatenate(x)).float()
+    return RankingSet(rows, torch.tensor(np.concatenate(labels)).float(), offsets, **given if queries else {})
+
+
+def given_of(ranking_set, dtype=torch.float64) -> dict:
+    given = {"index": ranking_set.index, "queries": ranking_set.queries}
+    return {name: part.to(dtype) if part.is_floating_point() else part for name, part in given.items()
+            if part is not None}  # fmt: skip
+
+
+@torch.no_grad()
+def scored(ranker, ranking_set) -> np.ndarray:
+    dtype = ranker.factors.dtype
+    return ranker(ranking_set.x.to(dtype), ranking_set.offsets, **given_of(ranking_set, dtype)).double().numpy()
+
+
+def plain_lists(ranking_set, rows=None) -> list[List]:
+    rows = ranking_set.x.double().numpy() if rows is None else rows
+    return [(rows[block], ranking_set.labels.numpy()[block]) for block in blocks(ranking_set.offsets)]
+
+
+def mean_ndcg(ranker, ranking_set) -> float:
+    found = scored(ranker, ranking_set)
+    labels, cuts = ranking_set.labels.numpy(), blocks(ranking_set.offsets)
+    return float(np.nanmean([ndcg(found[block].tolist(), labels[block].tolist(), k=10) for block in cuts]))
