@@ -25,6 +25,7 @@ from torchrank.solvers.local_metrics.groups import (
     sum_groups,
     within,
 )
+from torchrank.solvers.query_means import query_vectors
 
 
 class GroupScorer(LocalScorer):
@@ -106,8 +107,11 @@ class GroupScorer(LocalScorer):
     # ---- in closed form -----------------------------------------------------------------------------------------
 
     def fit(self, lists: TrainingLists, setting: Setting, options: MetricOptions) -> Tensor:
-        """Groups, metrics and scales by this setting, in three passes over the lists; returns the first weights (M,):
-        1 for the metrics of the groups, 0 for that of all lists."""
+        """Learn groups, metrics and scales by this setting, in three passes over the lists.
+
+        Returns:
+            The first weights (M,): 1 for the metrics of the groups, 0 for that of all lists.
+        """
         points = points_of(lists)
         centres = find_centres(points, setting.groups, options.seed)
         (sums,) = sum_groups(lists, [nearest_centre(points, centres)], [len(centres)], options.high)
@@ -147,20 +151,21 @@ class CompiledGroups(nn.Module):
     """
 
     slopes: Tensor  # (M, D)
+    constants: Tensor  # (M,)
+    centres: Tensor  # (C, D)
+    width: Tensor  # ()
 
     def __init__(self, scorer: GroupScorer, weights: Tensor):
         super().__init__()
         slopes = weights.double()[:, None] * scorer.slopes.double() / scorer.tau.double()[:, None]
         self.register_buffer("slopes", slopes)
-        self.register_buffer("offsets", (slopes * scorer.anchors.double()).sum(1))
+        self.register_buffer("constants", (slopes * scorer.anchors.double()).sum(1))
         self.register_buffer("centres", scorer.centres.double().clone())
         self.register_buffer("width", scorer.width.double().clone())
 
     def forward(self, x: Tensor, offsets: Tensor) -> Tensor:
         """Scores (N,) of transformed rows (N, D) of whole lists."""
-        means = (torch.segment_reduce(x.double(), "mean", offsets=offsets, axis=0, initial=0)).nan_to_num()
-        shares = shares_of(means, self.centres, self.width)  # type: ignore[arg-type]
+        shares = shares_of(query_vectors(x, offsets), self.centres, self.width)
         shares = shares if len(self.slopes) == 1 else pad(shares, (1, 0), value=1.0)
         own = per_entry(shares @ self.slopes, offsets, len(x))
-        shift = per_entry(shares @ self.offsets, offsets, len(x))  # type: ignore[operator]
-        return ((x.double() * own).sum(1) - shift).to(x.dtype)
+        return ((x.double() * own).sum(1) - per_entry(shares @ self.constants, offsets, len(x))).to(x.dtype)

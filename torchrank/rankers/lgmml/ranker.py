@@ -372,10 +372,14 @@ class LGMML(Ranker):
     def _group_form(self, lists: TrainingLists) -> Round:
         """Groups of similar queries, their metrics and scales in closed form; those of the groups have weight 1."""
         setting = cast(Setting, self.choice)
-        scorer, options = cast(GroupScorer, self.scorer), replace(self.options, t=setting.t, ridge=setting.ridge)
+        draft = deepcopy(cast(GroupScorer, self.scorer))
+        first = draft.fit(lists, setting, replace(self.options, t=setting.t, ridge=setting.ridge))
         self.scale.zero_()
         self.step.zero_()
-        store(self.weighting, values=scorer.fit(lists, setting, options))
+        store(self.weighting, values=first)
+        found = dict(draft.named_buffers()) | dict(draft.named_parameters())
+        factors = found.pop("factors")
+        store(self.scorer, **found, factors=factors)  # factors last: with them it is fitted
         if len(self.weights) == 1:
             return self._ended("one metric per query leaves nothing to weigh")
         return Round(False, findings=self.findings)
