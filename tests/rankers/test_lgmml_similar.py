@@ -13,7 +13,7 @@ from tests.reference import groups as plain
 from tests.reference.groups import given_of, mean_ndcg, plain_lists, scored, world
 from tests.reference.local_metrics import standardise
 from tests.reference.measures import blocks
-from torchrank import GMML, LGMML
+from torchrank import GMML, LGMML, RankingSet
 
 GIVEN = {"num_groups": 1, "alpha": 4.0, "t": 0.25, "ridge": 0.1, "gate": "hard", "kappa": math.inf, "transform": None}
 MODES = {
@@ -244,3 +244,46 @@ def test_every_round_that_is_kept_raises_the_ndcg_of_the_training_lists(seed, op
     for (before, after), (first, second) in zip(itertools.pairwise(values), itertools.pairwise(weights), strict=True):
         assert after > before or first == second
     assert mean_ndcg(fitted(train, rounds=50, **options), train) >= values[-1]
+
+
+# ---- corners ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.xfail(raises=ValueError, reason="finite kappas are NaN where nothing is left without a fold")
+def test_one_list_with_a_relevant_document_is_enough():
+    x = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
+    train = RankingSet(x, (torch.arange(30) < 2).float(), torch.arange(0, 31, 6))
+    assert np.isfinite(scored(LGMML(3).fit(train), train)).all()
+
+
+@pytest.mark.xfail(raises=AssertionError, reason="the rounded mean of equal points counts as another point")
+def test_query_vectors_that_are_the_same_share_a_group():
+    train = world(2, 30, queries=True)
+    queries = train.queries[torch.arange(30) % 5]
+    for scale in range(1, 20):
+        given = {"index": train.index, "queries": queries / scale}
+        ranker = fitted(RankingSet(train.x, train.labels, train.offsets, **given), num_groups=8)
+        assert len(ranker.scorer.centres) == 5
+
+
+@pytest.mark.xfail(raises=AssertionError, reason="the variance of equal scores is a rounding error, not 0")
+def test_a_group_whose_scores_are_all_the_same_has_scale_1():
+    train = world(0, 20)
+    for seed in range(20):
+        x, first = train.x.clone(), int(train.offsets[10])
+        x[:first] = 5 + torch.randn(4, generator=torch.Generator().manual_seed(seed))
+        scales = fitted(RankingSet(x, train.labels, train.offsets), num_groups=2).tau
+        assert scales.min() > 1e-3
+
+
+@pytest.mark.xfail(raises=AssertionError, reason="the square of the reach overflows")
+def test_a_kappa_beyond_the_root_of_the_largest_number_is_the_limit():
+    train = world(0)
+    right = scored(fitted(train, wide=False), train)
+    close(scored(fitted(train, wide=False, kappa=1e30), train), right, 1e-5)
+
+
+@pytest.mark.xfail(raises=AttributeError, reason="None has no type")
+def test_an_explanation_takes_no_index_as_a_call_does():
+    test = world(1, 3)
+    fitted(world(0)).explain(test.x.double(), test.offsets, torch.tensor([[0, 1]]), index=None)

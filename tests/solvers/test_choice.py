@@ -273,3 +273,15 @@ def test_the_same_lists_and_seed_choose_the_same():
     one, other = (LGMML(4, rounds=1, seed=3).fit(train, val, batch_documents=size) for size in (20_000, 30))
     assert one.findings == other.findings
     np.testing.assert_allclose(scored(other, val), scored(one, val), rtol=1e-5, atol=1e-5)
+
+
+def test_a_choice_by_a_sample_of_the_lists_does_not_depend_on_their_order(monkeypatch):
+    monkeypatch.setattr("torchrank.solvers.local_metrics.choice.DOCUMENTS", 200)
+    train, val, test = world(8, 60), world(9, 40), world(10, 9)
+    turned = train.subset(np.arange(60)[::-1].copy()), val.subset(np.arange(40)[::-1].copy())
+    one, other = (LGMML(4, rounds=1).double().fit(*each) for each in ((train, val), turned))
+    lists = [int(number) for number in re.findall(r"(\d+) (?:training|validation)", one.findings["chosen by"])]
+    assert 20 <= lists[0] < 40
+    assert 20 <= lists[1] < 40
+    assert one.findings == other.findings
+    np.testing.assert_allclose(scored(other, test), scored(one, test), rtol=1e-9, atol=1e-12)
