@@ -64,7 +64,7 @@ def test_scores_are_those_of_the_formulas(mode, wide):
 def test_scores_from_query_vectors_are_those_of_the_formulas(mode, wide):
     train, test = world(2, queries=True), world(3, 9, queries=True)
     ranker = fitted(train, wide=wide, documents=20, **QUERY_MODES[mode])
-    limit = 1e-5 if not wide else 1e-9 if len(ranker.tau) == 1 else 1e-7  # scales are taken from float32 rows
+    limit = 1e-9 if wide else 1e-5
     close(scored(ranker, test), reference(train, test, **QUERY_MODES[mode]), limit)
 
 
@@ -249,14 +249,12 @@ def test_every_round_that_is_kept_raises_the_ndcg_of_the_training_lists(seed, op
 # ---- corners ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(raises=ValueError, reason="finite kappas are NaN where nothing is left without a fold")
 def test_one_list_with_a_relevant_document_is_enough():
     x = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
     train = RankingSet(x, (torch.arange(30) < 2).float(), torch.arange(0, 31, 6))
     assert np.isfinite(scored(LGMML(3).fit(train), train)).all()
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="squared distances of equal points are rounding errors, not 0")
 def test_query_vectors_that_are_the_same_share_a_group():
     train = world(2, 30, queries=True)
     queries = train.queries[torch.arange(30) % 5]
@@ -266,7 +264,6 @@ def test_query_vectors_that_are_the_same_share_a_group():
         assert len(ranker.scorer.centres) == 5
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="the variance of equal scores is a rounding error, not 0")
 def test_a_group_whose_scores_are_all_the_same_has_scale_1():
     train = world(0, 20)
     for seed in range(20):
@@ -276,14 +273,12 @@ def test_a_group_whose_scores_are_all_the_same_has_scale_1():
         assert scales.min() > 1e-3
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="the square of the reach overflows")
 def test_a_kappa_beyond_the_root_of_the_largest_number_is_the_limit():
     train = world(0)
     right = scored(fitted(train, wide=False), train)
     close(scored(fitted(train, wide=False, kappa=1e30), train), right, 1e-5)
 
 
-@pytest.mark.xfail(raises=AttributeError, reason="None has no type")
 def test_an_explanation_takes_no_index_as_a_call_does():
     test = world(1, 3)
     fitted(world(0)).explain(test.x.double(), test.offsets, torch.tensor([[0, 1]]), index=None)

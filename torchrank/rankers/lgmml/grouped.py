@@ -14,6 +14,7 @@ from torchrank.solvers.local_metrics.closed_form import MetricOptions
 from torchrank.solvers.local_metrics.groups import (
     Averages,
     averages,
+    deviations_of,
     far_scores,
     find_centres,
     nearest_centre,
@@ -61,7 +62,8 @@ class GroupScorer(LocalScorer):
     def nearness_of(self, batch: Batch, shares: Tensor) -> Tensor:
         """The scores (N, M) under each metric, before they are scaled; where a share is 0 they may be anything."""
         if batch.queries is not None:
-            return -self.distances(batch)
+            wide = batch._replace(x=batch.x.to(dtype=self.tau.dtype), queries=batch.queries.to(self.tau.dtype))
+            return -self.distances(wide)
         rows, slopes, reach = batch.dense.to(self.tau.dtype), self.slopes, self.reach
         along = rows @ slopes.T - (self.anchors * slopes).sum(1)
         if self.is_linear_limit:
@@ -125,21 +127,13 @@ class GroupScorer(LocalScorer):
         store(self, tau=scale, kappa=kappa, centres=centres, width=soft)
         store(self, anchors=found.high, deltas=found.delta, factors=factors)
         if len(centres) > 1:
-            store(self, tau=self._deviations(lists))
+            store(self, tau=deviations_of(lists, self._weighted))
         return torch.tensor([0.0] * (len(factors) > 1) + [1.0] * len(centres), dtype=torch.float64)
 
-    def _deviations(self, lists: TrainingLists) -> Tensor:
-        """The standard deviation (M,) of the scores of the training entries whose lists a metric has a share in."""
-
-        def sums(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-            shares = per_entry(self.shares(batch), batch.offsets, len(batch.labels))
-            values, weights = self.nearness_of(batch, shares).double(), shares.double()
-            return weights.sum(0), (weights * values).sum(0), (weights * values.square()).sum(0)
-
-        count, total, squares = lists.total(sums)
-        mean = total / count.clamp(min=1e-300)
-        deviation = (squares / count.clamp(min=1e-300) - mean.square()).clamp(min=0).sqrt()
-        return torch.where(deviation > 0, deviation, 1.0)
+    def _weighted(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The scores (N, M) of the entries under each metric, and the shares of their lists in it."""
+        shares = per_entry(self.shares(batch), batch.offsets, len(batch.labels))
+        return self.nearness_of(batch, shares).double(), shares.double()
 
 
 class CompiledGroups(nn.Module):

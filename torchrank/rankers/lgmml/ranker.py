@@ -328,7 +328,8 @@ class LGMML(Ranker):
             (P, M, D) what each metric and each transformed feature adds to score[first] - score[second].
         """
         self._check_fitted()
-        wide = {name: part.double() if part.is_floating_point() else part for name, part in given.items()}
+        there = {name: part for name, part in given.items() if part is not None}
+        wide = {name: part.double() if part.is_floating_point() else part for name, part in there.items()}
         batch = self.inputs(x.double(), offsets, **wide)
         lists = lists_of_pairs(pairs, offsets, len(batch.labels))
         scorer, weighting = deepcopy(self.scorer).double(), deepcopy(self.weighting).double()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +32,7 @@ from torchrank.solvers.local_metrics.groups import (
     GroupSums,
     averages,
     canonical_order,
+    deviations_of,
     far_scores,
     find_centres,
     nearest_centre,
@@ -47,7 +49,6 @@ from torchrank.solvers.local_metrics.groups import (
 FOLDS = 5
 DOCUMENTS = 200_000  # the choice is made on a sample of lists with about so many documents
 FORMS = 2**32  # with query vectors: documents of the sample times the square of the number of features
-ROWS = 10_000  # from which the deviations of scores are taken
 LISTS_PER_GROUP = 20  # on average, at least
 NUMBERS = 2**26  # in the sums of all groups and folds: 512 MB
 
@@ -193,20 +194,22 @@ class Trial:
 
     def try_soft(self, division: Division, setting: Setting) -> Tensor:
         """NDCG@10 (Q,) with the soft gate: the scores by all groups, each of deviation 1, mixed by the shares."""
-        rows = None if self.by_query else self.lists[0].sample_rows(ROWS, self.options.seed)
+
+        def parts(metrics: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+            """Scores (N, C) by each group, and the shares of the lists in it."""
+            score, lists = distance_scores if self.by_query else linear_scores, torch.zeros_like(batch.query)
+            found = torch.cat([score(metrics, batch, lists + group) for group in range(len(metrics))], 1)
+            shares = shares_of(query_points(batch), division.centres, division.width)
+            return found, per_entry(shares, batch.offsets, len(found))
+
         models = []
         for found in self.averages(division, setting.alpha):
             metrics = self._metrics(found, [setting.t], setting.ridge)
-            if rows is not None:
-                deviations = (rows @ metrics[:, 0].T).std(0, correction=0)
-                metrics = metrics / torch.where(deviations > 0, deviations, 1.0)[:, None, None]
-            models.append(metrics)
+            models.append((metrics, deviations_of(self.lists[0], partial(parts, metrics))))
 
-        def score(metrics: Tensor, batch: Batch, own: Tensor) -> Tensor:
-            every = distance_scores if self.by_query else linear_scores
-            parts = torch.cat([every(metrics, batch, torch.full_like(own, group)) for group in range(len(metrics))], 1)
-            shares = shares_of(query_points(batch), division.centres, division.width)
-            return (parts * per_entry(shares, batch.offsets, len(parts))).sum(1, keepdim=True)
+        def score(model: tuple[Tensor, Tensor], batch: Batch, own: Tensor) -> Tensor:
+            found, shares = parts(model[0], batch)
+            return (shares * found / model[1]).sum(1, keepdim=True)
 
         return self.measure(division, models, score)[:, 0]
 

@@ -6,7 +6,7 @@ documents lie in similar places. Nothing of it looks at a label except the sums.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -71,7 +71,7 @@ def _first_centres(points: Tensor, count: int, generator: torch.Generator) -> Te
     centres = points[torch.randint(len(points), (1,), generator=generator).to(points.device)]
     while len(centres) < count:
         far = _squares(points, centres).amin(1).clamp(min=0).cpu()
-        if far.max() <= 1e-24 * points.square().sum(1).max().cpu():
+        if far.max() <= 1e-12 * points.square().sum(1).max().cpu():  # no other point is left
             break
         share = far.cumsum(0)
         drawn = torch.searchsorted(share, torch.rand(1, generator=generator, dtype=torch.float64) * share[-1])
@@ -102,7 +102,14 @@ def nearest_centre(points: Tensor, centres: Tensor) -> Tensor:
     >>> nearest_centre(torch.tensor([[0.0], [8.0]]), torch.tensor([[9.0], [1.0]]))
     tensor([1, 0])
     """
-    return (centres.square().sum(1) / 2 - points.to(centres.dtype) @ centres.T).argmin(1)
+    return _closeness(points, centres).argmax(1)
+
+
+def _closeness(points: Tensor, centres: Tensor) -> Tensor:
+    """Half the squared distances (Q, C) with the opposite sign, up to a constant of each point."""
+    middle = centres.mean(0)  # far from the origin digits would be lost
+    points, centres = points.to(centres.dtype) - middle, centres - middle
+    return points @ centres.T - centres.square().sum(1) / 2
 
 
 def within(points: Tensor, centres: Tensor) -> Tensor:
@@ -117,10 +124,9 @@ def shares_of(points: Tensor, centres: Tensor, width: Tensor) -> Tensor:
     >>> shares_of(torch.tensor([[1.0]]), torch.tensor([[0.0], [2.5]]), torch.tensor(0.0))
     tensor([[1., 0.]])
     """
-    points = points.to(centres.dtype)
-    hard = torch.nn.functional.one_hot(nearest_centre(points, centres), len(centres)).to(centres.dtype)
-    near = (points @ centres.T - centres.square().sum(1) / 2) / torch.where(width > 0, width, 1.0)
-    return torch.where(width > 0, near.softmax(1), hard)
+    close = _closeness(points, centres)
+    hard = torch.nn.functional.one_hot(close.argmax(1), len(centres)).to(centres.dtype)
+    return torch.where(width > 0, (close / torch.where(width > 0, width, 1.0)).softmax(1), hard)
 
 
 # ---- sums and averages -----------------------------------------------------------------------------------------------
@@ -272,7 +278,13 @@ def _live(found: Averages) -> Tensor:
 
 
 def _ridged(found: Averages, options: MetricOptions, live: Tensor) -> tuple[Tensor, Tensor]:
+    """Both scatters with their ridges; the identity in place of a scatter without any pair."""
     similar, dissimilar = (part[:, live][:, :, live] for part in found[:2])
+    eye = torch.eye(len(live), dtype=similar.dtype, device=live.device)
+    similar, dissimilar = (
+        torch.where(part.diagonal(dim1=1, dim2=2).sum(1)[:, None, None] > 0, part, eye)
+        for part in (similar, dissimilar)
+    )
     return ridged(similar, dissimilar, options, 0, torch.zeros(len(similar), 2, device=live.device))
 
 
@@ -286,9 +298,33 @@ def far_scores(along: Tensor, squares: Tensor, reach: Tensor) -> Tensor:
         reach: d0, the distance of the anchor from the origin; may be infinite.
 
     >>> far_scores(torch.tensor([3.0]), torch.tensor([25.0]), torch.tensor([3.0, torch.inf]))
-    tensor([-1.,  3.])
+    tensor([-1.0000,  3.0000])
     """
-    finite = torch.where(reach.isinf(), 1.0, reach)
-    far = (finite.square() - 2 * finite * along + squares).clamp(min=0).sqrt()
-    near = (2 * finite * along - squares) / (finite + far).clamp(min=torch.finfo(far.dtype).tiny)
+    unit = torch.where(reach.isinf(), 1.0, reach.clamp(min=1))  # in these units nothing overflows
+    share = torch.where(reach.isinf(), 1.0, reach / unit)
+    far = (share.square() - 2 * share * along / unit + squares / unit / unit).clamp(min=0).sqrt()
+    near = (2 * share * along - squares / unit) / (share + far).clamp(min=torch.finfo(far.dtype).tiny)
     return torch.where(reach.isinf(), along, near)
+
+
+def deviations_of(lists: TrainingLists, values: Callable[[Batch], tuple[Tensor, Tensor]]) -> Tensor:
+    """The standard deviation (M,) over all lists of weighted values; 1 where they do not vary.
+
+    `values(batch)` returns the values (N, M) and their weights (N, M).
+    """
+
+    def first(batch: Batch) -> tuple[Tensor, Tensor]:
+        found, weights = values(batch)
+        return weights.double().sum(0), (weights * found).double().sum(0)
+
+    count, total = lists.total(first)
+    count = torch.where(count > 0, count, 1.0)
+    mean = total / count
+
+    def second(batch: Batch) -> Tensor:
+        found, weights = values(batch)
+        squares: Tensor = weights * (found - mean).square()
+        return squares.double().sum(0)
+
+    deviation: Tensor = (lists.total(second) / count).sqrt()
+    return torch.where(deviation > 1e-6 * mean.abs(), deviation, 1.0)
