@@ -15,7 +15,7 @@ from pytorch_lightning.strategies import DDPStrategy
 sys.path.insert(0, str(Path(__file__).parents[2]))  # a script of its own, started by torch
 from tests.docs import module_of
 from tests.laws.rankers import CASES, Case, sets
-from tests.rankers.foreign import Mine
+from tests.rankers.core.foreign import Mine
 from torchrank import RankingDataModule, RankingEvaluation
 
 ALL = CASES | {

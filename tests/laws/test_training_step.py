@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.laws.test_functions import Synchronisations
-from tests.rankers.lgmml_fits import fitted
+from tests.rankers.lgmml.fits import fitted
 from tests.rankers.small import FEATURES, lists
 from torchrank import MLR, LGMMLNet, LowRankMLR, NeuralRanker, SVMMap
 from torchrank.data.batch import Batch

@@ -1,9 +1,13 @@
-"""notebooks/lgmml_groups.py draws the groups and slopes that the ranker scores by."""
+"""notebooks/lgmml_groups.py draws the groups and slopes that the ranker scores by; the page that shows it runs."""
+
+import re
 
 import numpy as np
+import pytest
 import torch
 
 from notebooks.lgmml_groups import draw, look_at, main, most_different
+from tests.docs import DOCS, blocks
 from torchrank import LGMML
 from torchrank.data import synthetic_splits
 
@@ -32,3 +36,25 @@ def test_one_group_shows_its_largest_slopes():
 def test_it_writes_a_picture(tmp_path):
     main(["--out", str(tmp_path / "small.png"), "--queries", "60", "--features", "8"])
     assert (tmp_path / "small.png").stat().st_size < 200_000
+
+
+@pytest.mark.slow
+def test_the_code_of_the_page_prints_what_it_says(capsys):
+    first, second = blocks("methods/lgmml.md")
+    known: dict = {}
+    exec(first, known)
+    value, locality = capsys.readouterr().out.splitlines()
+    promised, one_group = map(float, re.findall(r"0\.\d{4}", first.splitlines()[-2]))
+    assert float(value[7:13]) == pytest.approx(promised, abs=1e-3) and f"# {locality}" in first
+    one = known["LGMML"](num_features=30, num_groups=1).fit(known["sets"]["train"], known["sets"]["val"])
+    scores = one(known["x"], known["offsets"])
+    found = known["ndcg"](scores, known["labels"], known["offsets"], k=10).nanmean()
+    assert float(found) == pytest.approx(one_group, abs=1e-3)
+    exec(second, known)
+    scores = known["ranker"](known["x"], known["offsets"]).double()
+    assert float(known["parts"].sum()) == pytest.approx(float(scores[0] - scores[1]), abs=1e-5)
+    assert float(capsys.readouterr().out.splitlines()[-1][7:-1]) < 1e-5
+
+
+def test_the_page_is_short():
+    assert len((DOCS / "methods/lgmml.md").read_text().splitlines()) <= 160

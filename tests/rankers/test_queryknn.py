@@ -1,6 +1,6 @@
 """QueryKNN: neighbours and models by plain loops, ListNet as its limit, rounds, refusals.
 
-Its solver is compared with scipy in tests/solvers/test_many_linear.py.
+Its solver is compared with scipy in tests/solvers/linear/test_many_linear.py.
 """
 
 import numpy as np
