@@ -282,3 +282,11 @@ def test_a_kappa_beyond_the_root_of_the_largest_number_is_the_limit():
 def test_an_explanation_takes_no_index_as_a_call_does():
     test = world(1, 3)
     fitted(world(0)).explain(test.x.double(), test.offsets, torch.tensor([[0, 1]]), index=None)
+
+
+@pytest.mark.parametrize("gate", ["hard", "soft"])
+def test_compiled_scores_with_a_finite_kappa(gate):
+    test = world(1, 6)
+    ranker = fitted(world(0), gate=gate, kappa=3.0)
+    rows = ranker.transform(test.x.double(), test.offsets)
+    torch.testing.assert_close(ranker.compiled()(rows, test.offsets), ranker(test.x.double(), test.offsets))

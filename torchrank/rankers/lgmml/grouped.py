@@ -1,10 +1,12 @@
 """Scores by the metrics of a list's path: of its group of similar queries, and of all queries."""
 
+from copy import deepcopy
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from torchrank.data.batch import Batch
+from torchrank.data.batch import Batch, unlabelled
 from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.functional.ragged import per_entry
@@ -137,13 +139,15 @@ class GroupScorer(LocalScorer):
 
 
 class CompiledGroups(nn.Module):
-    """The scores of a `GroupScorer` in the linear limit by one product per document: every list has one slope.
+    """The scores of a `GroupScorer` without query vectors. In the linear limit they take one product per document,
+    since every list has one slope; with a finite kappa the scorer itself computes them.
 
     Args:
-        scorer: a fitted scorer with kappa = infinity.
+        scorer: a fitted scorer.
         weights: (M,) of its metrics.
     """
 
+    weights: Tensor  # (M,)
     slopes: Tensor  # (M, D)
     constants: Tensor  # (M,)
     centres: Tensor  # (C, D)
@@ -151,6 +155,8 @@ class CompiledGroups(nn.Module):
 
     def __init__(self, scorer: GroupScorer, weights: Tensor):
         super().__init__()
+        self.exact = None if scorer.is_linear_limit else deepcopy(scorer)
+        self.register_buffer("weights", weights.detach().clone())
         slopes = weights.double()[:, None] * scorer.slopes.double() / scorer.tau.double()[:, None]
         self.register_buffer("slopes", slopes)
         self.register_buffer("constants", (slopes * scorer.anchors.double()).sum(1))
@@ -159,6 +165,9 @@ class CompiledGroups(nn.Module):
 
     def forward(self, x: Tensor, offsets: Tensor) -> Tensor:
         """Scores (N,) of transformed rows (N, D) of whole lists."""
+        if self.exact is not None:
+            batch = unlabelled(x, offsets)
+            return self.exact.combine(self.exact.features(batch), self.weights, batch)
         shares = shares_of(query_vectors(x, offsets), self.centres, self.width)
         shares = shares if len(self.slopes) == 1 else pad(shares, (1, 0), value=1.0)
         own = per_entry(shares @ self.slopes, offsets, len(x))

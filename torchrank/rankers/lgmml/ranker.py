@@ -270,7 +270,7 @@ class LGMML(Ranker):
         """
         self._check_fitted()
         weights = self.weighting.constant()
-        if isinstance(self.scorer, GroupScorer) and self.scorer.is_linear_limit and not self.by_query:
+        if isinstance(self.scorer, GroupScorer) and not self.by_query:
             return CompiledGroups(self.scorer, self.weights)
         if weights is None or not self._is_compilable:
             raise ValueError("only distances from anchors, with weights that all lists share, have a compiled form")
