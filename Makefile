@@ -5,8 +5,9 @@ BIN := .venv/bin
 train: .venv/installed
 	$(BIN)/python train.py $(or $(ARGS),-m experiment=first)
 
-quick: .venv/installed  # what to run while you work: under a minute
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not distributed and not peers" $(ARGS)
+QUICK := torchrank tests/functional tests/rankers/core
+quick: .venv/installed  # under a minute: all doctests, the functions and the machinery of rankers; or ARGS=tests/FOLDER
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not distributed and not peers" $(or $(ARGS),$(QUICK))
 
 test: .venv/installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
