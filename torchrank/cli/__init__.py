@@ -1,0 +1,84 @@
+"""The `torchrank` command. Each command is a module of its name here, imported when it is called."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from torchrank import __version__
+
+COMMANDS = {  # by what one wants to do; each is a module with EXAMPLES, `configure(parser)` and `run(options)`
+    "Learn": {
+        "train": "fit a ranker, test it, and write its run folder",
+    },
+    "Use": {
+        "score": "score the documents of a file with a fitted ranker",
+    },
+    "Compare": {
+        "select": "select by validation in a sweep, print and write its table",
+        "neighbours": "print kNN errors of a sweep, selected by test (as published) and by validation",
+    },
+}
+SUMMARIES = {name: summary for group in COMMANDS.values() for name, summary in group.items()}
+USER_ERRORS = (ValueError, OSError, ImportError)  # told in one line, without a traceback
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; a user's mistake is one line on stderr and exit code 2.
+
+    >>> main(["select", "no/such/folder"])
+    2
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help"):
+        print(overview())
+        return 0 if given else 2
+    name, *rest = given
+    if name == "--version":
+        print(f"torchrank {__version__}")
+        return 0
+    if name not in SUMMARIES:
+        print(f"torchrank: error: unknown command {name!r}: choose one of {', '.join(SUMMARIES)}", file=sys.stderr)
+        return 2
+    command = import_module(f"torchrank.cli.{name}")
+    if name == "train":  # Hydra reads its arguments
+        return int(command.run(rest))
+    try:
+        options = parser_of(name).parse_args(rest)
+        return command.run(options) or 0
+    except BrokenPipeError:  # of a reader such as head, which has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except SystemExit as end:  # of argparse, which has told why
+        return int(end.code or 0)
+    except USER_ERRORS as error:
+        print(f"torchrank {name}: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"torchrank {name}: interrupted", file=sys.stderr)
+        return 130
+
+
+def overview() -> str:
+    """The page that `torchrank --help` prints."""
+    width = max(map(len, SUMMARIES))
+    lines = ["usage: torchrank COMMAND ...", "", "Learning to rank and metric learning on PyTorch."]
+    for group, commands in COMMANDS.items():
+        lines += ["", f"{group}:", *(f"  {name:{width}}  {summary}" for name, summary in commands.items())]
+    lines += ["", "`torchrank COMMAND --help` shows the options of a command, with examples."]
+    lines += ["Exit codes: 0 done, 2 a mistake in the input (one line on stderr), 130 interrupted."]
+    return "\n".join(lines)
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """The parser of one command, with its examples."""
+    command = import_module(f"torchrank.cli.{name}")
+    parser = argparse.ArgumentParser(
+        prog=f"torchrank {name}",
+        description=f"{SUMMARIES[name][:1].upper()}{SUMMARIES[name][1:]}.",
+        epilog="examples:\n" + "\n".join(f"  {line}" for line in command.EXAMPLES.strip().splitlines()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.configure(parser)
+    return parser

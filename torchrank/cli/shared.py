@@ -1,0 +1,103 @@
+"""What several commands do: find a checkpoint, load its ranker, write files, print tables or JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchrank.files import write_atomically
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from torchrank.rankers.core.ranker import Ranker
+
+CHECKPOINT = "checkpoints/best.ckpt"  # below a run folder
+
+
+def add_ranker(parser: argparse.ArgumentParser) -> None:
+    """The arguments of a command that loads a fitted ranker."""
+    parser.add_argument("checkpoint", help="a checkpoint, or a run folder, which stands for its best checkpoint")
+    parser.add_argument("--device", default="cpu", help="device to score on, such as cuda (default: cpu)")
+
+
+def add_reader(parser: argparse.ArgumentParser) -> None:
+    """The arguments of a command that reads LETOR files."""
+    parser.add_argument("--qid", default="token", help="where the query ids are: token, comment or file (FILE.query)")
+    parser.add_argument("--missing", type=float, help="the number to use for NULL")
+    parser.add_argument("--sentinel", type=_number_or_clip, help="the number to use for values beyond float32, or clip")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """`--json`: print one JSON document instead of tables."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
+
+
+def _number_or_clip(text: str) -> float | str:
+    return text if text == "clip" else float(text)
+
+
+def reader_options(options: argparse.Namespace) -> dict[str, Any]:
+    """What was given of the arguments of `add_reader`."""
+    given = {name: getattr(options, name) for name in ("qid", "missing", "sentinel")}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def checkpoint_of(path: str | Path) -> Path:
+    """The checkpoint that a path means: the file itself, or the best one of a run folder."""
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"checkpoint not found: {path}")
+    if path.is_dir():
+        found = path / CHECKPOINT
+        if not found.is_file():
+            raise FileNotFoundError(f"{path} is a folder without {CHECKPOINT}: name a run folder or a checkpoint")
+        return found
+    return path
+
+
+def load_ranker(options: argparse.Namespace) -> Ranker:
+    """The ranker that the arguments of `add_ranker` name, on its device."""
+    from torchrank.rankers.core.checkpoints import load
+
+    try:
+        return load(checkpoint_of(options.checkpoint)).to(options.device)
+    except (ImportError, KeyError, RuntimeError, AssertionError) as error:  # also for an unknown device
+        raise ValueError(f"cannot load {options.checkpoint} on {options.device}: {error}") from error
+
+
+def write_lines(out: str, lines: Iterable[str], *, inputs: Iterable[str] = ()) -> None:
+    """Write lines to a file, whole or not at all, or to stdout if `out` is -; never over one of the inputs."""
+    if out == "-":
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+        return
+    path = Path(out)
+    if path.exists() and (not path.is_file() or any(given != "-" and path.samefile(given) for given in inputs)):
+        raise ValueError(f"--out must be a new file or one to overwrite, not a folder or the input, got {out}")
+    write_atomically(path, lambda file: file.writelines(f"{line}\n".encode() for line in lines))
+
+
+def print_json(document: Any) -> None:
+    """Strict JSON on stdout: nan and infinities are null."""
+    print(json.dumps(strict(document), indent=1))
+
+
+def strict(value: Any) -> Any:
+    """A document of plain values in which nan and infinities are None."""
+    if isinstance(value, dict):
+        return {str(key): strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def console() -> Console:
+    """For tables on stdout; a file or pipe has no width."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 160)
