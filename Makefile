@@ -1,6 +1,9 @@
 # make train [ARGS="model=listnet data=mq2008 data.root=..."], without ARGS a first comparison   make quick|test [ARGS="-k measures"]   make lint|format
+# make docs: the documentation, strict, into site/   make wheel: build it and try it in an empty environment
 PYTHON ?= python3
+CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --quiet $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
 
 train: .venv/installed
 	$(BIN)/python train.py $(or $(ARGS),-m experiment=first)
@@ -23,10 +26,20 @@ format: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable ".[dev]"
+	$(INSTALL) --editable ".[dev]"
+	touch $@
+
+docs: .venv/docs
+	$(BIN)/mkdocs build --strict
+
+wheel:
+	PYTHON="$(PYTHON)" CONSTRAINTS="$(CONSTRAINTS)" .ci/wheel
+
+.venv/docs: .venv/installed
+	$(INSTALL) --editable ".[docs]"
 	touch $@
 
 clean:
-	rm -rf .venv
+	rm -rf .venv site dist
 
-.PHONY: train quick test lint format clean
+.PHONY: train quick test lint format docs wheel clean

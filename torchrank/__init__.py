@@ -60,7 +60,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank.rankers.singlefeature import SingleFeature as SingleFeature
     from torchrank.rankers.transductive import TransductivePCA as TransductivePCA
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 RANKERS = {
     "NeuralRanker": "torchrank.rankers.neural",

@@ -13,7 +13,7 @@ from pytorch_lightning import Trainer, seed_everything
 from pytorch_lightning.strategies import DDPStrategy
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # a script of its own, started by torch
-from tests.docs import module_of
+from tests.docs.pages import module_of
 from tests.laws.rankers import CASES, Case, sets
 from tests.rankers.core.foreign import Mine
 from torchrank import RankingDataModule, RankingEvaluation

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from notebooks.lgmml_groups import draw, look_at, main, most_different
-from tests.docs import DOCS, blocks
+from tests.docs.pages import DOCS, blocks
 from torchrank import LGMML
 from torchrank.data import synthetic_splits
 

@@ -165,7 +165,7 @@ def lightgbm() -> Any:
     try:
         import lightgbm
     except ImportError as error:
-        raise ImportError("GBDTRanker needs LightGBM: pip install 'torchrank[gbdt]'") from error
+        raise ImportError("GBDTRanker needs LightGBM: pip install 'torchrank-ltr[gbdt]'") from error
     return lightgbm
 
 

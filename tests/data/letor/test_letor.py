@@ -92,7 +92,7 @@ def test_compressed(write):
 
 def test_zstd_without_its_package_names_it(write, monkeypatch):
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(ImportError, match=r"reading .zst files needs zstandard: pip install 'torchrank\[zstd\]'"):
+    with pytest.raises(ImportError, match=r"reading .zst files needs zstandard: pip install 'torchrank-ltr\[zstd\]'"):
         read_letor(write(b"\x28\xb5\x2f\xfd and more", "packed.zst"))
 
 

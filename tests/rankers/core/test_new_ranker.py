@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.docs import blocks, module_of
+from tests.docs.pages import blocks, module_of
 from tests.rankers.small import FEATURES, data, lists, trainer
 
 LogisticRanker = module_of("new_ranker.md").LogisticRanker

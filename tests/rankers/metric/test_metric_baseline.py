@@ -96,7 +96,7 @@ def test_a_missing_library_is_named(method, package, extra, monkeypatch):
 
     train = iris()["train"]
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(ImportError, match=rf"method={method} needs {package}: pip install 'torchrank\[{extra}\]'"):
+    with pytest.raises(ImportError, match=rf"method={method} needs {package}: pip install 'torchrank-ltr\[{extra}\]'"):
         MetricBaseline(4, method).fit(train)
 
 

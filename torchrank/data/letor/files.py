@@ -75,7 +75,7 @@ def _zstd(raw: BinaryIO, size: int) -> Iterator[bytes]:
     try:
         import zstandard
     except ImportError as error:
-        raise ImportError("reading .zst files needs zstandard: pip install 'torchrank[zstd]'") from error
+        raise ImportError("reading .zst files needs zstandard: pip install 'torchrank-ltr[zstd]'") from error
     frame = None
     rest = b""
     while chunk := rest or raw.read(size >> 2):

@@ -223,6 +223,6 @@ def read_scikit_learn(name: str) -> Points:
     try:
         from sklearn import datasets
     except ImportError as error:
-        raise ImportError(f"data.source={name} needs scikit-learn: pip install 'torchrank[points]'") from error
+        raise ImportError(f"data.source={name} needs scikit-learn: pip install 'torchrank-ltr[points]'") from error
     bunch = getattr(datasets, "load_breast_cancer" if name == "wdbc" else f"load_{name}")()
     return bunch.data.astype(np.float32), bunch.target_names[bunch.target].astype(str)

@@ -96,6 +96,6 @@ def library(method: str) -> Any:
     except ImportError as error:
         raise ImportError(
             f"method={method} needs {'scikit-learn' if method == 'nca' else 'metric-learn'}: "
-            f"pip install 'torchrank[{extra}]' ({error})"
+            f"pip install 'torchrank-ltr[{extra}]' ({error})"
         ) from error
     return {"lmnn": metric_learn.LMNN, "itml": metric_learn.ITML_Supervised}[method]

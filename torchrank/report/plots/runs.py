@@ -74,7 +74,7 @@ def blank(width: float, height: float) -> "Figure":
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("figures need matplotlib: pip install 'torchrank[plots]'") from error
+        raise ImportError("figures need matplotlib: pip install 'torchrank-ltr[plots]'") from error
     return Figure(figsize=(width, height), layout="constrained")
 
 

@@ -5,7 +5,7 @@ import sys
 import types
 from pathlib import Path
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def blocks(page: str) -> list[str]:
