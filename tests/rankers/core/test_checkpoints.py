@@ -23,7 +23,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     np.savez(tmp_path / "x.npz", x=1)
     for content in ((tmp_path / "x.npz").read_bytes(), b"", b"# text", b"hello world", bytes(range(256))):
         (tmp_path / "y.ckpt").write_bytes(content)
-        with pytest.raises(torchrank.CheckpointError, match=r"y.ckpt is not a checkpoint of torchrank"):
+        with pytest.raises(torchrank.CheckpointError, match=r"y.ckpt is not a( whole)? checkpoint of torchrank"):
             torchrank.load(tmp_path / "y.ckpt")
     with pytest.raises(FileNotFoundError):
         torchrank.load(tmp_path / "none.ckpt")

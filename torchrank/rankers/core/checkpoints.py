@@ -11,6 +11,7 @@ import torch
 
 import torchrank
 from torchrank.errors import CheckpointError
+from torchrank.rankers.core.checkpoint_files import check_whole
 
 if TYPE_CHECKING:
     from torchrank.rankers.core.ranker import Ranker
@@ -42,6 +43,7 @@ def load(path: str | PathLike[str], map_location: Any = "cpu") -> Ranker:
 
 def read_checkpoint(path: str | PathLike[str], map_location: Any = "cpu") -> dict[str, Any]:
     """The content of a checkpoint, checked to be one of torchrank."""
+    check_whole(Path(path))
     try:
         checkpoint = torch.load(path, map_location=map_location, weights_only=True)
     except OSError:

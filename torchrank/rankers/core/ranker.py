@@ -23,6 +23,7 @@ from torchrank.data.training import TrainingLists
 from torchrank.data.transforms import Identity, OneOf, Transform, make_transform, transform_batch
 from torchrank.errors import ConvergenceWarning, DataError, check_integer
 from torchrank.functional.ragged import sort_within
+from torchrank.rankers.core.checkpoint_files import write_whole_checkpoints
 from torchrank.rankers.core.checkpoints import FORMAT, check_format, check_plain, check_same_data, check_same_ranker
 from torchrank.rankers.core.evaluation import RankingEvaluation
 from torchrank.rankers.core.fitting import fit, mean_over_lists
@@ -335,6 +336,7 @@ class Ranker(LightningModule):
 
     def setup(self, stage: str) -> None:
         self.release()  # a fit that broke off may have left something
+        write_whole_checkpoints(self.trainer)
         data = self._data
         if STAGE_SETS[stage] not in data.sets:
             wanted, there = STAGE_SETS[stage], ", ".join(data.sets)
