@@ -30,6 +30,8 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank.data.sparse import SparseRows as SparseRows
     from torchrank.data.training import TrainingLists as TrainingLists
     from torchrank.estimator import MetricEstimator as MetricEstimator
+    from torchrank.explanations.importance import Importance as Importance
+    from torchrank.explanations.importance import permutation_importance as permutation_importance
     from torchrank.rankers.adarank import AdaRank as AdaRank
     from torchrank.rankers.core.checkpoints import load as load
     from torchrank.rankers.core.evaluation import RankingEvaluation as RankingEvaluation
@@ -95,6 +97,8 @@ EXPORTS = RANKERS | {
     "RankingMeasures": "torchrank.rankers.core.evaluation",
     "mean_over_lists": "torchrank.rankers.core.fitting",
     "MetricEstimator": "torchrank.estimator",
+    "Importance": "torchrank.explanations.importance",
+    "permutation_importance": "torchrank.explanations.importance",
     "RankingDataModule": "torchrank.data.datamodule",
     "RankingSet": "torchrank.data.sets",
     "TrainingLists": "torchrank.data.training",

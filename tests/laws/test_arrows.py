@@ -15,6 +15,8 @@ ALLOWED = {
     "solvers": ["functional", "data", "errors"],
     "data": ["functional.ragged", "functional.ranking", "errors", "files"],
     "rankers": ["functional", "solvers", "data", "errors", "files", "record"],
+    "explanations": ["functional", "data", "rankers", "errors", "files", "record"],
+    "export": ["functional", "data", "rankers", "explanations", "solvers", "errors", "files"],
     "report": ["record", "files"],
 }
 HYDRA = ("hydra", "omegaconf")
