@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -20,6 +20,7 @@ from torchrank.files import alone, peak_memory_mb, write_atomically
 
 SCHEMA = 2
 RESULTS, PER_QUERY = "results.json", "per_query.npz"
+FACTS = ("length", "relevant", "group")  # of test queries, in per_query.npz beside their ids and measures
 PACKAGES = ("torch", "pytorch-lightning", "torchmetrics", "hydra-core", "numpy")
 
 
@@ -110,11 +111,19 @@ def _certificate(certificate: Any) -> dict[str, Any]:
     return {**known, "proved": certificate.proved, "text": str(certificate)}
 
 
-def write_results(folder: Path, results: dict[str, Any], measured: dict[str, Any], ids: Sequence[Any] | None) -> None:
-    """Write the values per query first, so that a `results.json` always has them."""
+def write_results(
+    folder: Path, results: dict[str, Any], measured: dict[str, Any], facts: Mapping[str, NDArray[Any]]
+) -> None:
+    """Write the values per query first, so that a `results.json` always has them.
+
+    Args:
+        folder: of the run.
+        results: what `record` returned.
+        measured: what the evaluation measured.
+        facts: arrays (Q,) about the test queries: query, length, relevant, and group where the ranker has groups.
+    """
     if results["per_query"] is not None:
-        count = results["num_lists"]["test"]
-        columns = {"query": np.asarray(range(count) if ids is None else ids).astype(str)}
+        columns = dict(facts)
         for name, part in measured["test"].items():
             columns |= {f"{name}/{measure}": values.numpy() for measure, values in part["per_query"].items()}
         write_atomically(folder / PER_QUERY, lambda file: np.savez(file, **columns))  # type: ignore[arg-type]
@@ -190,6 +199,11 @@ class Run:
     proved: bool | None = None  # whether the fit reached its certificate; None if it has none
     findings: dict[str, Any] = field(default_factory=dict)  # what else the fit reported
     steps: int | None = None  # of the optimizer, or rounds of a ranker that learns by rounds
+    config: dict[str, Any] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)  # data, fit, test
+    peak_memory_mb: float | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    num_lists: dict[str, int] = field(default_factory=dict)  # of each split
 
     def queries(self, convention: str, measure: str) -> tuple[NDArray[np.str_], NDArray[np.float64]]:
         """Query ids `(Q,)` and the test measure of each query `(Q,)`; nan: left out."""
@@ -199,14 +213,34 @@ class Run:
                 ids, values = arrays["query"], arrays[key].astype(np.float64)
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"{path}: cannot read the values 'query' and '{key}' ({error}). Run it again.") from error
-        if ids.shape != values.shape or len(np.unique(ids)) != len(ids):
-            found = f"{len(np.unique(ids))} different query ids of {ids.shape}, {values.shape} values of '{key}'"
-            raise ValueError(f"{path}: every query needs one id and one value, got {found}. Run it again.")
+        self._check_ids(ids, values, key)
         return ids, values
 
+    def facts(self) -> dict[str, NDArray[Any]]:
+        """What is known about each test query, in the order of `queries`: "length" and "relevant" `(Q,)`, and "group"
+        where the ranker has groups. Runs of older versions know nothing."""
+        path = self.folder / self.per_query
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                found = {"query": arrays["query"], **{name: arrays[name] for name in FACTS if name in arrays}}
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{path}: cannot read the queries ({error}). Run it again.") from error
+        ids = found.pop("query")
+        for name, values in found.items():
+            self._check_ids(ids, values, name)
+        return found
 
-def read_runs(folder: str | Path) -> list[Run]:
+    def _check_ids(self, ids: NDArray[Any], values: NDArray[Any], key: str) -> None:
+        if ids.shape != values.shape or len(np.unique(ids)) != len(ids):
+            found = f"{len(np.unique(ids))} different query ids of {ids.shape}, {values.shape} values of '{key}'"
+            path = self.folder / self.per_query
+            raise ValueError(f"{path}: every query needs one id and one value, got {found}. Run it again.")
+
+
+def read_runs(folder: str | Path, *, tested: bool = True) -> list[Run]:
     """All finished runs (those with a results.json) below the folder, sorted by path.
+
+    With `tested`, a run without a test part is refused; otherwise its `test` and `per_query` are empty.
 
     >>> read_runs("no/such/folder")
     Traceback (most recent call last):
@@ -215,7 +249,11 @@ def read_runs(folder: str | Path) -> list[Run]:
     """
     if not Path(folder).is_dir():
         raise ValueError(f"folder not found: {folder}")
-    runs = [read_run(path) for path in sorted(Path(folder).rglob(RESULTS))]
+    return distinct([read_run(path, tested=tested) for path in sorted(Path(folder).rglob(RESULTS))])
+
+
+def distinct(runs: list[Run]) -> list[Run]:
+    """The same runs; two that cannot be told apart are refused."""
     seen: dict[tuple[Any, ...], Run] = {}
     for run in runs:
         key = (run.name, run.data, run.fold, run.seed, json.dumps(run.settings, sort_keys=True))
@@ -225,10 +263,12 @@ def read_runs(folder: str | Path) -> list[Run]:
     return runs
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path, *, tested: bool = True) -> Run:
     """A results.json as a Run; any problem with it is a ValueError that names the file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        if not tested and "test" not in content:
+            content |= {"test": {}, "per_query": ""}
         if content["schema"] != SCHEMA:
             raise ValueError(f"schema {content['schema']}, but this version reads {SCHEMA}")
         selection, certificate = content["selection"], content["certificate"]
@@ -243,6 +283,11 @@ def read_run(path: Path) -> Run:
             fit_seconds=_number(content["seconds"]["fit"]),
             density=content["density"],
             steps=content["steps"],
+            config=content.get("config") or {},
+            seconds={name: _number(value) for name, value in content["seconds"].items()},
+            peak_memory_mb=content.get("peak_memory_mb"),
+            versions=content.get("versions") or {},
+            num_lists=content.get("num_lists") or {},
             findings=content["findings"],
             proved=None if certificate is None else bool(certificate["proved"]),
             **same,

@@ -25,6 +25,7 @@ from torchrank.data.datamodule import RankingDataModule
 from torchrank.errors import DataError
 from torchrank.rankers.core.checkpoints import load, read_checkpoint
 from torchrank.rankers.core.evaluation import RankingEvaluation
+from torchrank.rankers.core.queries import query_facts
 from torchrank.rankers.core.ranker import Ranker
 from torchrank.record import alone_in, finished, forget_results, record, smaller_is_better, write_results
 from torchrank.report.tables import show_run
@@ -89,8 +90,8 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
         for place in {folder.resolve(), *(checkpoint_folders(trainer) if config.train else ())}:
             locks.enter_context(alone_in(place))
         forget_results(folder)
-        results, query_ids = fit_and_test(config, trainer, evaluation)
-        write_results(folder, results, evaluation.measured, query_ids)
+        results, facts = fit_and_test(config, trainer, evaluation)
+        write_results(folder, results, evaluation.measured, facts)
     if config.show:
         show_run(results, folder)
     return results
@@ -120,7 +121,7 @@ def check_monitor(monitor: str, evaluation: RankingEvaluation) -> None:
 
 
 def fit_and_test(config: DictConfig, trainer: Trainer, evaluation: RankingEvaluation) -> tuple[dict[str, Any], Any]:
-    """The content of `results.json`, and the ids of the test queries."""
+    """The content of `results.json`, and what is known about each test query."""
     clock = [time.perf_counter()]
     data = read_data(config)
     clock.append(time.perf_counter())
@@ -137,7 +138,7 @@ def fit_and_test(config: DictConfig, trainer: Trainer, evaluation: RankingEvalua
     seconds = {name: clock[i + 1] - clock[i] for i, name in enumerate(("data", "fit", "test"))}
     name = method_name(config, ranker)
     results = record(name, plain(config), settings(config), ranker, data, evaluation, seconds)
-    return results, data.sets["test"].query_ids if "test" in data.sets else None
+    return results, query_facts(ranker, data.sets["test"], evaluation.conventions[0]) if "test" in data.sets else {}
 
 
 def read_data(config: DictConfig) -> RankingDataModule:

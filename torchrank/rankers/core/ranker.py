@@ -156,6 +156,15 @@ class Ranker(LightningModule):
         return None
 
     @property
+    def has_groups(self) -> bool:
+        """Whether it ranks different groups of queries by different models."""
+        return False
+
+    def groups_of(self, batch: Batch) -> Tensor:
+        """The group (Q,) of each list of a batch whose rows are already transformed; -1: none."""
+        raise NotImplementedError(f"{type(self).__name__} has no groups of queries")
+
+    @property
     def num_topics(self) -> int | None:
         """How many lists have a model of their own; None: all share one."""
         return None

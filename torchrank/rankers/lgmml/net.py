@@ -176,6 +176,14 @@ class LGMMLNet(NeuralRanker):
         shares = shares_of(query_points(batch), self.scorer.centres.double(), self.scorer.width.double())
         return shares if len(self.scorer.weights) == 1 else pad(shares, (1, 0), value=1.0)
 
+    @property
+    def has_groups(self) -> bool:
+        return self.groups == "similar" and len(self.scorer.weights) > 1
+
+    def groups_of(self, batch: Batch) -> Tensor:
+        """The group (Q,) with the largest share in each list."""
+        return self._shares(batch)[:, 1:].argmax(1)  # metric 0 is that of all lists
+
     def score(self, batch: Batch) -> Tensor:
         if self.groups == "random":
             return super().score(batch)

@@ -250,6 +250,15 @@ class LGMML(Ranker):
         if len(self.factors) == 0:
             raise NotFittedError(f"this {type(self).__name__} is not fitted: call fit first")
 
+    @property
+    def has_groups(self) -> bool:
+        return isinstance(self.scorer, GroupScorer) and len(self.tau) > 1
+
+    def groups_of(self, batch: Batch) -> Tensor:
+        """The group (Q,) with the largest share in each list."""
+        assert isinstance(self.scorer, GroupScorer)
+        return self.scorer.shares(batch)[:, 1:].argmax(1)  # metric 0 is that of all lists
+
     def training_scores(self, x: Tensor, offsets: Tensor, query: Tensor, **given: Tensor) -> Tensor:
         """Scores (N,) of training lists with the weights that `weights="per_query"` learned for them from their labels.
 

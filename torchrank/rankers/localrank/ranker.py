@@ -313,6 +313,14 @@ class LocalRank(Ranker):
         )
         return (every * shares.T[:, lists].to(every.dtype)).sum(0)
 
+    @property
+    def has_groups(self) -> bool:
+        return len(self.models) > 0 and self._is_local(int(self.chosen))
+
+    def groups_of(self, batch: Batch) -> Tensor:
+        """The cluster (Q,) of the most similar training list of each list."""
+        return self.clusters.of(self.clusters.nearest(batch)[1], int(self.chosen))
+
     def nearest(self, x: Tensor, offsets: Tensor, *, index: Tensor | None = None) -> dict[str, Tensor]:
         """Which training list is most similar to each raw list, and which model ranks it.
 
