@@ -13,7 +13,7 @@ COMMANDS = {  # by what one wants to do; each is a module with EXAMPLES, `config
         "train": "fit a ranker, test it, and write its run folder",
     },
     "Use": {
-        "score": "score the documents of a file with a fitted ranker",
+        "score": "score the documents of files of any size with a fitted ranker",
     },
     "Compare": {
         "select": "select by validation in a sweep, print and write its table",

@@ -1,5 +1,6 @@
-"""Scores of a fitted ranker for the lists of a file, in the order of its rows or as a run for trec_eval."""
+"""Scores of a fitted ranker for files of any size, in the order of their rows or as a run for trec_eval."""
 
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchrank.data.letor import read_letor
+from torchrank.data.letor.stream import stream_letor
 from torchrank.data.sampler import ranges
 from torchrank.data.sets import RankingSet
 from torchrank.errors import DataError, DataWarning
@@ -18,18 +19,29 @@ from torchrank.rankers.core.ranker import Ranker
 DOCUMENTS = 20_000  # per batch
 
 
-def read_rows(path: str | Path, ranker: Ranker, **reader: Any) -> RankingSet:
-    """Read the lists of a LETOR file with the features of the ranker, in the order of the file; labels are ignored."""
+def read_pieces(path: str, ranker: Ranker, **reader: Any) -> Iterator[RankingSet]:
+    """The lists of a LETOR file, or of stdin if the path is -, with the features of the ranker, piece by piece."""
     if ranker.num_topics is not None:
         raise ValueError(f"this {type(ranker).__name__} has one model per topic: it cannot rank other lists")
     sparse = None if "sparse" in ranker.takes and not ranker.transform.sparse_refusal else False
+    source = sys.stdin.buffer if path == "-" else existing_file(path)
+    return stream_letor(source, num_features=ranker.num_features, sparse=sparse, **reader)
+
+
+def existing_file(path: str) -> Path:
+    """The path of a file; a folder and a missing file are refused."""
+    if not Path(path).exists():
+        raise FileNotFoundError(f"file not found: {path}")
+    if Path(path).is_dir():
+        raise IsADirectoryError(f"{path} is a folder, expected a file")
+    return Path(path)
+
+
+def read_unlabelled(path: str, ranker: Ranker, **reader: Any) -> Iterator[RankingSet]:
+    """`read_pieces` of a file whose labels do not count: -1 is one as any other."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*have label -1 and got.*", DataWarning)
-        warnings.filterwarnings("error", ".*not contiguous.*", DataWarning)
-        try:
-            return read_letor(path, num_features=ranker.num_features, sparse=sparse, unjudged=0.0, **reader)
-        except DataWarning as error:
-            raise DataError(f"{error}: sort the file by query, since scores are in the order of its rows") from None
+        yield from read_pieces(path, ranker, unjudged=0.0, **reader)
 
 
 @torch.no_grad()
@@ -42,21 +54,44 @@ def scores_of(ranker: Ranker, lists: RankingSet) -> Tensor:
     return scores
 
 
-def score_lines(scores: Tensor) -> Iterator[str]:
-    """Scores with nine digits, from which a float32 is read back exactly."""
-    return (f"{score:.9g}" for score in scores.tolist())
+def score_text(scores: Tensor) -> str:
+    """One score per line with nine digits, from which a float32 is read back exactly.
+
+    >>> score_text(torch.tensor([0.1, -2.0]))
+    '0.100000001\\n-2\\n'
+    """
+    return "%.9g\n" * len(scores) % tuple(scores.tolist())
 
 
-def run_lines(lists: RankingSet, scores: Tensor, name: str) -> Iterator[str]:
+class RunWriter:
     """Lines `query Q0 document rank score name`, best first. Documents without ids are numbered within their list."""
-    for name_of, ids in (("query", lists.query_ids), ("document", lists.document_ids)):
-        bad = [text for text in ids or () if text.split() != [text]]
-        if bad:
-            raise DataError(f"{lists.name}: ids in a TREC run must not contain spaces, got {name_of} id {bad[0]!r}")
-    order, bounds = sort_within(scores, lists.offsets).tolist(), lists.offsets.tolist()
-    values = list(score_lines(scores))
-    for number, query in enumerate(lists.query_ids):  # type: ignore[arg-type]
-        first = bounds[number]
-        for rank, entry in enumerate(order[first : bounds[number + 1]], start=1):
-            document = entry - first + 1 if lists.document_ids is None else lists.document_ids[entry]
-            yield f"{query} Q0 {document} {rank} {values[entry]} {name}"
+
+    def __init__(self, name: str):
+        self.name = name
+        self.named: bool | None = None  # whether the documents have ids; the first piece decides
+        self.queries: set[str] = set()
+
+    def text(self, lists: RankingSet, scores: Tensor) -> str:
+        queries, documents = self._ids(lists)
+        lengths, order = lists.offsets.diff(), sort_within(scores, lists.offsets)
+        ranks = torch.arange(1, len(scores) + 1) - lists.offsets[:-1].repeat_interleave(lengths)
+        owner = torch.arange(len(lists)).repeat_interleave(lengths)
+        columns = (owner.tolist(), order.tolist(), ranks.tolist(), scores[order].tolist())
+        rows = ((queries[q], documents[d], r, s) for q, d, r, s in zip(*columns, strict=True))
+        return f"%s Q0 %s %d %.9g {self.name}\n" * len(scores) % tuple(value for row in rows for value in row)
+
+    def _ids(self, lists: RankingSet) -> tuple[list[str], list[str]]:
+        """The ids of all lists and entries, checked."""
+        named = lists.document_ids is not None
+        if self.named not in (None, named):
+            raise DataError(f"{lists.name}: some documents have ids and others have none: give all of them one")
+        self.named, queries = named, list(lists.query_ids or ())
+        places = torch.arange(int(lists.offsets[-1])) - lists.offsets[:-1].repeat_interleave(lists.offsets.diff()) + 1
+        documents = list(lists.document_ids) if lists.document_ids is not None else [str(p) for p in places.tolist()]
+        for name_of, ids in (("query", queries), ("document", documents)):
+            if bad := [text for text in ids if text.split() != [text]]:
+                raise DataError(f"{lists.name}: ids in a TREC run must not contain spaces, got {name_of} id {bad[0]!r}")
+        if again := self.queries.intersection(queries):
+            raise DataError(f"{lists.name}: query {min(again)} is in two of the files: a run can rank it once")
+        self.queries.update(queries)
+        return queries, documents

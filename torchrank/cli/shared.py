@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from torchrank.files import write_atomically
 
@@ -73,18 +73,28 @@ def load_ranker(options: argparse.Namespace) -> Ranker:
 
 def write_lines(out: str, lines: Iterable[str], *, inputs: Iterable[str] = ()) -> None:
     """Write lines to a file, whole or not at all, or to stdout if `out` is -; never over one of the inputs."""
+    write_text(out, (f"{line}\n" for line in lines), inputs=inputs)
+
+
+def write_text(out: str, texts: Iterable[str], *, inputs: Iterable[str] = ()) -> None:
+    """Write pieces of text as `write_lines` writes lines."""
     if out == "-":
-        sys.stdout.writelines(f"{line}\n" for line in lines)
+        sys.stdout.writelines(texts)
+        sys.stdout.flush()
         return
     path = Path(out)
-    if path.exists() and (not path.is_file() or any(given != "-" and path.samefile(given) for given in inputs)):
+    if path.exists() and (not path.is_file() or any(given != "-" and _same(path, given) for given in inputs)):
         raise ValueError(f"--out must be a new file or one to overwrite, not a folder or the input, got {out}")
-    write_atomically(path, lambda file: file.writelines(f"{line}\n".encode() for line in lines))
+    write_atomically(path, lambda file: file.writelines(text.encode() for text in texts))
 
 
-def print_json(document: Any) -> None:
-    """Strict JSON on stdout: nan and infinities are null."""
-    print(json.dumps(strict(document), indent=1))
+def _same(path: Path, other: str) -> bool:
+    return Path(other).exists() and path.samefile(other)
+
+
+def print_json(document: Any, file: TextIO | None = None) -> None:
+    """Strict JSON on stdout, or to another stream: nan and infinities are null."""
+    print(json.dumps(strict(document), indent=1), file=file)
 
 
 def strict(value: Any) -> Any:

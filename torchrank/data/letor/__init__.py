@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 
 from torchrank.data.letor.fast import parse
-from torchrank.data.letor.files import Block, line_with, read_blocks, read_lengths, side_file
+from torchrank.data.letor.files import STDIN, Block, line_with, read_blocks, read_lengths, side_file
 from torchrank.data.letor.form import LARGEST, Form, Rows
 from torchrank.data.letor.store import FeatureStore, Growing, reorder, seen_before
 from torchrank.data.sets import RankingSet
@@ -79,11 +79,11 @@ def read_letor(
     """
     path = Path(path)
     form = Form(qid, num_features, unjudged, missing, sentinel)
-    _check(form, query_file)
+    check_form(form, query_file)
     lengths = read_lengths(side_file(path, query_file)) if qid == "file" else None
     gathered = _Gathered(form, sparse)
     try:
-        for rows, share in _parsed(path, form):
+        for rows, share in parsed(path, form):
             gathered.add(rows, share)
         return gathered.finish(path, lengths)
     except MemoryError as error:
@@ -97,7 +97,7 @@ def side_files(path: Path, options: Mapping[str, Any]) -> list[Path]:
     return [side_file(path, options.get("query_file"))] if options.get("qid") == "file" else []
 
 
-def _check(form: Form, query_file: str | Path | None) -> None:
+def check_form(form: Form, query_file: str | Path | None) -> None:
     for name, choices in CHOICES.items():
         value = vars(form)[name]
         number = "a number" in choices and not isinstance(value, str) and abs(value) <= LARGEST
@@ -123,15 +123,16 @@ def _too_large(path: Path, form: Form, features: FeatureStore) -> str:
     )
 
 
-def _parsed(path: Path, form: Form) -> Iterator[tuple[Rows, float]]:
+def parsed(source: Path | BinaryIO, form: Form) -> Iterator[tuple[Rows, float]]:
     """Blocks of rows in order, each with the share of the file that is read; two blocks are parsed at a time."""
+    where = str(source) if isinstance(source, Path) else STDIN
 
     def work(block: Block) -> tuple[Rows, float]:
-        return parse(block.text, form, str(path), block.first_line), block.share
+        return parse(block.text, form, where, block.first_line), block.share
 
     with ThreadPoolExecutor(THREADS) as pool:
         waiting: deque[Future[tuple[Rows, float]]] = deque()
-        for block in read_blocks(path):
+        for block in read_blocks(source):
             waiting.append(pool.submit(work, block))
             if len(waiting) > THREADS:
                 yield waiting.popleft().result()
@@ -157,9 +158,7 @@ class _Gathered:
         self.filled, self.clipped = self.filled + rows.filled, self.clipped + rows.clipped
         if not judged.all() and self.form.unjudged == "drop":
             self.dropped.update(compress(rows.queries or [], ~judged))
-            rows = _drop(rows, judged)
-        elif not judged.all():
-            rows = rows._replace(labels=np.where(judged, rows.labels, np.float32(self.form.unjudged)))
+        rows = settle_unjudged(rows, judged, self.form)
         self.labels.append(rows.labels, share)
         self.documents.append(len(rows.labels) if rows.documents is None else rows.documents)
         if rows.queries is not None:
@@ -221,26 +220,34 @@ class _Gathered:
 
     def _warn(self, path: Path) -> None:
         unjudged = self.judged.size - int(self.judged.filled.sum())
-        if unjudged and self.form.unjudged == "drop":
-            lost = f"; {self.lost} queries lost all their rows" if self.lost else ""
-            _tell(f"{path}: {unjudged} of {self.judged.size} rows have label -1 and were dropped (unjudged=drop){lost}")
-        elif unjudged:
-            _tell(f"{path}: {unjudged} of {self.judged.size} rows have label -1 and got label {self.form.unjudged}")
-        if self.filled:
-            _tell(f"{path}: {self.filled} NULL values were replaced by {self.form.missing} (missing)")
-        if self.clipped:
-            sentinel = self.form.sentinel
-            became = f"clipped to {LARGEST:.7g}" if sentinel == "clip" else f"replaced by {sentinel}"
-            _tell(f"{path}: {self.clipped} values beyond float32 were {became} (sentinel={sentinel})")
+        tell_changes(str(path), self.form, self.judged.size, unjudged, self.lost, self.filled, self.clipped)
+
+
+def tell_changes(where: str, form: Form, rows: int, unjudged: int, lost: int, filled: int, clipped: int) -> None:
+    """Warn of everything that was changed in the rows of a file."""
+    if unjudged and form.unjudged == "drop":
+        also = f"; {lost} queries lost all their rows" if lost else ""
+        _tell(f"{where}: {unjudged} of {rows} rows have label -1 and were dropped (unjudged=drop){also}")
+    elif unjudged:
+        _tell(f"{where}: {unjudged} of {rows} rows have label -1 and got label {form.unjudged}")
+    if filled:
+        _tell(f"{where}: {filled} NULL values were replaced by {form.missing} (missing)")
+    if clipped:
+        became = f"clipped to {LARGEST:.7g}" if form.sentinel == "clip" else f"replaced by {form.sentinel}"
+        _tell(f"{where}: {clipped} values beyond float32 were {became} (sentinel={form.sentinel})")
 
 
 def _tell(message: str) -> None:
-    warnings.warn(message, DataWarning, stacklevel=4)
+    warnings.warn(message, DataWarning, stacklevel=5)
 
 
-def _drop(rows: Rows, judged: np.ndarray) -> Rows:
-    tokens = np.repeat(judged, rows.counts)
-    places = np.flatnonzero(judged)
+def settle_unjudged(rows: Rows, judged: np.ndarray, form: Form) -> Rows:
+    """The rows without those of label -1, or with another label for them."""
+    if judged.all():
+        return rows
+    if form.unjudged != "drop":
+        return rows._replace(labels=np.where(judged, rows.labels, np.float32(form.unjudged)))
+    places, tokens = np.flatnonzero(judged), np.repeat(judged, rows.counts)
     return rows._replace(
         labels=rows.labels[judged],
         queries=rows.queries and [rows.queries[i] for i in places],

@@ -6,8 +6,10 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from tqdm import tqdm
 
@@ -15,6 +17,7 @@ from torchrank.data.letor.form import show
 from torchrank.errors import DataError
 
 BLOCK = 4 << 20
+STDIN = "stdin"  # the name of a stream, in messages
 GZIP, ZSTD, BOM = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xef\xbb\xbf"
 
 
@@ -26,38 +29,52 @@ class Block(NamedTuple):
     share: float  # how much of the file is read
 
 
-def read_blocks(path: Path, size: int = BLOCK) -> Iterator[Block]:
+def read_blocks(source: Path | BinaryIO, size: int = BLOCK) -> Iterator[Block]:
     """The file in blocks of whole lines, without a BOM; gzip and zstd are recognised by their first bytes.
 
-    A progress bar is shown if it takes longer than two seconds.
+    The source may also be an open stream such as `sys.stdin.buffer`, which is read to its end. A progress bar is shown
+    on a terminal if it takes longer than two seconds.
     """
-    total = max(path.stat().st_size, 1)
-    bar = tqdm(total=total, desc=f"read {path.name}", unit="B", unit_scale=True, delay=2)
-    with path.open("rb") as raw, bar as progress:
+    name, total = (source.name, max(source.stat().st_size, 1)) if isinstance(source, Path) else (STDIN, None)
+    bar = tqdm(total=total, desc=f"read {name}", unit="B", unit_scale=True, delay=2, disable=None)
+    with _open(source) as raw, bar as progress:
         pieces: list[bytes] = []  # of a line that is longer than a block
         line = 1
-        for chunk in _chunks(raw, size, path):
+        for chunk in _chunks(raw, size, str(source) if isinstance(source, Path) else STDIN):
+            read = raw.tell() if total else progress.n + len(chunk)
             cut = chunk.rfind(b"\n") + 1
             pieces.append(chunk[:cut] if cut else chunk)
             if cut:
                 block = b"".join(pieces)
-                yield Block(block.removeprefix(BOM) if line == 1 else block, line, raw.tell() / total)
+                yield Block(block.removeprefix(BOM) if line == 1 else block, line, read / total if total else 1.0)
                 line, pieces = line + block.count(b"\n"), [chunk[cut:]]
-                progress.update(raw.tell() - progress.n)
+            progress.update(read - progress.n)
         if block := b"".join(pieces):
-            yield Block(block.removeprefix(BOM) if line == 1 else block, line, raw.tell() / total)
+            yield Block(block.removeprefix(BOM) if line == 1 else block, line, 1.0)
 
 
-def _chunks(raw: BinaryIO, size: int, path: Path) -> Iterator[bytes]:
-    start = raw.read(4)
-    raw.seek(0)
+@contextmanager
+def _open(source: Path | BinaryIO) -> Iterator[Any]:
+    if isinstance(source, Path):
+        with source.open("rb") as raw:
+            yield raw
+        return
+    buffered = BufferedReader(source)  # type: ignore[type-var]  # any stream that can be read into a buffer
+    try:
+        yield buffered
+    finally:
+        buffered.detach()  # the stream stays open
+
+
+def _chunks(raw: Any, size: int, where: str) -> Iterator[bytes]:
+    start = raw.peek(4)[:4]
     opened = _gzip(raw, size) if start.startswith(GZIP) else _zstd(raw, size) if start == ZSTD else _plain(raw, size)
     try:
         yield from opened
     except (OSError, EOFError, zlib.error) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk, not the data
-        raise DataError(f"{path}: the compressed data is damaged or truncated: {error}. Get the file again") from error
+        raise DataError(f"{where}: the compressed data is damaged or truncated: {error}. Get the file again") from error
 
 
 def _plain(raw: BinaryIO | gzip.GzipFile, size: int) -> Iterator[bytes]:
