@@ -242,8 +242,9 @@ def warp_loss(
     shares = ratio(eligible, segment_sum(eligible, offsets)[ids], 0.0)
     weights = shares * rank_weights(longest, s.device)[violators] / violators.clamp(min=1)
     slopes = _pulls(weights, splits, longest) - weights * violators
-    loss = with_slopes(s, segment_sum(weights * hinges, offsets), slopes, ids)
-    return loss.to(result_dtype(scores))
+    loss = segment_sum(weights * hinges, offsets)
+    slopes = torch.where(loss.isnan()[ids], torch.nan, slopes)
+    return with_slopes(s, loss, slopes, ids).to(result_dtype(scores))
 
 
 def rank_weights(longest: int, device: torch.device | str | None = None) -> Tensor:

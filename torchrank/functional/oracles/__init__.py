@@ -25,6 +25,7 @@ from torchrank.functional.ragged import (
     list_ids,
     longest_list,
     read,
+    segment_max,
     segment_sum,
     wide,
 )
@@ -120,16 +121,25 @@ def structured_hinge(
         tensor([1., 0.])
     """
     check_lists(scores, labels, offsets)
-    coefficients, loss = _violate(scores.detach(), labels, offsets, measure, k, threshold, discount, max_length)
     ids, dtype, values = list_ids(offsets, len(scores)), result_dtype(scores), wide(scores.detach())
+    scale = _scale(values, offsets)
+    values = values * scale[ids]
+    coefficients, loss = _violate(values, labels, offsets, measure, k, threshold, discount, max_length)
     several = has_pairs((labels >= threshold).long(), offsets)
     values = torch.where(several[ids], values, 0.0)  # without pairs the hinge is 0 whatever the scores are
     weights, tiny = coefficients.abs(), torch.finfo(values.dtype).tiny
     # the mean of the misplaced scores is subtracted, so that no digits are lost to a shift or to scores far away
     means = segment_sum(weights * values, offsets) / segment_sum(weights, offsets).clamp(min=tiny)
-    hinge = loss - segment_sum(coefficients * (values - means[ids]), offsets)
-    slopes = 0 * hinge[ids] - coefficients  # nan where the hinge is
+    most = torch.finfo(dtype).max
+    hinge = ((scale * loss - segment_sum(coefficients * (values - means[ids]), offsets)) / scale).clamp(-most, most)
+    slopes = torch.where(hinge.isnan()[ids], torch.nan, -coefficients)
     return with_slopes(scores, hinge.to(dtype), slopes.to(dtype), ids)
+
+
+def _scale(values: Tensor, offsets: Tensor) -> Tensor:
+    """1 for each list, `(Q,)`; a smaller power of two where scores are so large that their sums would be infinite."""
+    near = torch.finfo(values.dtype).max * 2.0**-40
+    return torch.where(segment_max(values.abs(), offsets) > near, 2.0**-40, 1.0).to(values.dtype)
 
 
 def _violate(
