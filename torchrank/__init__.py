@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank import functional as functional
     from torchrank.data.batch import Batch as Batch
     from torchrank.data.datamodule import RankingDataModule as RankingDataModule
+    from torchrank.data.letor import read_letor as read_letor
     from torchrank.data.sets import RankingSet as RankingSet
     from torchrank.data.sparse import SparseRows as SparseRows
     from torchrank.data.training import TrainingLists as TrainingLists
@@ -101,6 +102,7 @@ EXPORTS = RANKERS | {
     "permutation_importance": "torchrank.explanations.importance",
     "RankingDataModule": "torchrank.data.datamodule",
     "RankingSet": "torchrank.data.sets",
+    "read_letor": "torchrank.data.letor",
     "TrainingLists": "torchrank.data.training",
     "Batch": "torchrank.data.batch",
     "SparseRows": "torchrank.data.sparse",

@@ -83,6 +83,20 @@ def test_data(name):
     assert data.name == name
 
 
+@pytest.mark.parametrize("name", sorted(LOADERS))
+def test_defaults_of_a_data_set_are_those_of_its_loader(name):
+    given = OmegaConf.to_container(composed(f"data={name}", "seed=0", *NEEDED.get(name, [])).data, resolve=True)
+    defaults = {
+        **inspect.signature(torchrank.RankingDataModule).parameters,
+        **inspect.signature(LOADERS[name]).parameters,
+    }
+    needed = {option.removeprefix("data.").partition("=")[0] for option in NEEDED.get(name, [])}
+    assert given.keys() - {"_target_"} == defaults.keys() - {"source"} | ({"source"} & given.keys())
+    for option in given.keys() - {"_target_", "name", *needed}:
+        default = defaults[option].default
+        assert given[option] == (list(default) if isinstance(default, tuple) else default), f"{name}: {option}"
+
+
 @pytest.mark.parametrize("name", ["cpu", "gpu", "ddp", "ddp_cpu"])
 @pytest.mark.parametrize("model", ["listnet", "lambdarank"])
 def test_trainers(name, model):

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from torchrank.data import cache, cache_files
+from torchrank.data import cache
 from torchrank.data.cache import cached
+from torchrank.data.cache import files as cache_files
 from torchrank.data.letor import read_letor, side_files
 from torchrank.errors import DataError, DataWarning
 

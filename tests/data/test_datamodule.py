@@ -240,6 +240,10 @@ def test_the_title_names_the_part_of_a_collection():
         ("gaussian", {"centres": 10}, "gaussian/10"),
         ("mq2008", {}, "mq2008"),
         ("points", {"source": ["a.csv", "b.csv"]}, "points"),
+        ("files", {"root": "/data/shop", "train": "train.txt"}, "files/shop"),
+        ("files", {"root": "/data/shop", "train": "Fold2/train.txt.gz"}, "files/shop"),
+        ("files", {"train": "/data/shop/clicks.v2.txt"}, "files/clicks.v2"),
+        ("retrieval", {"file": "songs.npz"}, "retrieval/songs"),
     ):
         assert RankingDataModule(name, **options).title == title
 
@@ -280,3 +284,54 @@ def test_after_a_fit_the_batches_are_those_without_a_module(tmp_path):
     (batch,) = data.val_dataloader()
     assert torch.equal(batch.x, lists(1).x)
     assert sum(batch.num_lists for batch in data.train_dataloader()) == len(lists(0))
+
+
+def letor_files(folder, **texts):
+    for name, text in texts.items():
+        (folder / f"{name}.txt").write_text(text)
+    return {"root": folder, **{name: f"{name}.txt" for name in texts}}
+
+
+ROWS = "2 qid:1 1:0.5 2:1\n0 qid:1 1:0.25 2:3\n1 qid:2 1:4 2:5\n0 qid:3 1:6 2:7\n"
+
+
+def test_queries_in_two_splits_are_counted(tmp_path):
+    """In another order of lists and of rows, too; a query that only has the id of another one is none."""
+    test = "0 qid:2 1:4 2:5\n1 qid:1 1:0.25 2:3\n1 qid:1 1:0.5 2:1\n1 qid:3 1:6 2:8\n"
+    module = RankingDataModule("files", **letor_files(tmp_path, train=ROWS, val="1 qid:9 1:1\n", test=test))
+    told = r"2 of 3 queries of test are in train too, with the same rows \(the first is query 1\)"
+    with pytest.warns(DataWarning, match=told) as caught:
+        module.setup()
+    assert len(caught) == 1
+
+
+def test_files_that_number_their_queries_from_one_share_none(tmp_path, recwarn):
+    others = {"val": "1 qid:1 1:0.5 2:1\n0 qid:2 1:1 2:1\n", "test": "1 qid:2 1:4 2:5.5\n"}
+    RankingDataModule("files", **letor_files(tmp_path, train=ROWS, **others)).setup()
+    assert not [str(warning.message) for warning in recwarn if issubclass(warning.category, DataWarning)]
+
+
+def test_feature_names_are_a_list_or_a_file(tmp_path):
+    files = letor_files(tmp_path, train=ROWS, val=ROWS, test=ROWS)
+    (tmp_path / "names.txt").write_text("bm25\n\npage rank \n")
+    for given in (["bm25", "page rank"], "names.txt"):
+        module = RankingDataModule("files", feature_names=given, **files)
+        with pytest.warns(DataWarning, match="are in train too"):
+            module.setup()
+        assert {lists.feature_names for lists in module.sets.values()} == {("bm25", "page rank")}
+        assert module.sets["train"].subset([1]).feature_names == ("bm25", "page rank")
+
+
+@pytest.mark.filterwarnings("ignore:.*are in train too")
+@pytest.mark.parametrize(
+    "given, text",
+    [
+        (["a"], r"data\.feature_names: 1 names for 2 features, expected one name per feature"),
+        (["a", "a"], r"data\.feature_names: the name 'a' occurs twice"),
+        ("none.txt", r"not found: .*none\.txt \(data\.feature_names=none\.txt, relative to data\.root="),
+    ],
+)
+def test_wrong_feature_names_are_refused(tmp_path, given, text):
+    module = RankingDataModule("files", feature_names=given, **letor_files(tmp_path, train=ROWS, val=ROWS))
+    with pytest.raises((DataError, FileNotFoundError), match=text):
+        module.setup()

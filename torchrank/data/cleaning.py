@@ -1,6 +1,7 @@
 """Deletes documents that no ranker can tell apart although their labels differ, as the LocalRank paper does.
 
-Cleaning test data raises every measure, so it is done on request only.
+Cleaning test data raises every measure, so it is done on request only. Queries that two sets have in common are found
+by the same keys of rows.
 """
 
 from __future__ import annotations
@@ -79,6 +80,42 @@ def clean(lists: RankingSet, *, drop_all_same: bool = False) -> tuple[RankingSet
     places = (np.flatnonzero(keep), np.concatenate(([0], np.cumsum(lengths))))
     entries, offsets = (torch.from_numpy(array).to(lists.device) for array in places)
     return lists.pick(np.flatnonzero(stay), entries, offsets), report
+
+
+def repeated_queries(lists: RankingSet, other: RankingSet) -> list[str]:
+    """The ids of the queries that both sets have, with the same rows in any order, in the order of `lists`.
+
+    An id alone tells nothing, since many files number their queries from 1. Sets without ids or with a shared corpus
+    have no such queries.
+
+    Example:
+        >>> x, labels = torch.tensor([[1.0], [2.0], [3.0]]), torch.zeros(3)
+        >>> lists = RankingSet(x, labels, torch.tensor([0, 2, 3]), query_ids=["1", "2"])
+        >>> other = RankingSet(x.flip(0), labels, torch.tensor([0, 1, 3]), query_ids=["2", "1"])
+        >>> repeated_queries(lists, other), repeated_queries(lists, RankingSet(x + 1, lists.relevance, query_ids="12"))
+        (['1', '2'], [])
+    """
+    comparable = not lists.is_shared and not other.is_shared and lists.num_features == other.num_features
+    if not comparable or lists.query_ids is None or other.query_ids is None:
+        return []
+    own, others = (np.array(list(each), dtype=str) for each in (lists.query_ids, other.query_ids))
+    ids, mine, theirs = np.intersect1d(own, others, return_indices=True)
+    same = (lists.lengths[mine] == other.lengths[theirs]) & (lists.lengths[mine] > 0)
+    ids, mine, theirs = ids[same], mine[same], theirs[same]
+    same = _list_keys(lists, mine) == _list_keys(other, theirs)
+    found: list[str] = ids[same][np.argsort(mine[same])].tolist()
+    return found
+
+
+def _list_keys(lists: RankingSet, places: np.ndarray) -> np.ndarray:
+    """A 64-bit key for each of these lists, which are not empty: the sum of the keys of its rows."""
+    keys, step = [np.empty(0, np.uint64)], max(1, ELEMENTS // lists.num_features)
+    bounds = np.arange(step, lists.lengths[places].sum(), step)
+    for part in np.split(places, np.searchsorted(np.cumsum(lists.lengths[places]), bounds)):
+        if len(part):
+            starts = np.concatenate(([0], np.cumsum(lists.lengths[part])[:-1]))
+            keys.append(np.add.reduceat(row_keys(lists[part].x), starts))
+    return np.concatenate(keys)
 
 
 def contradictory(lists: RankingSet, labels: np.ndarray, owner: np.ndarray) -> np.ndarray:

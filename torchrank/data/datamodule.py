@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,9 +14,10 @@ from pytorch_lightning.trainer.states import TrainerStatus
 from pytorch_lightning.utilities import rank_zero_warn
 
 from torchrank.data.catalogue import CATALOGUE, load_splits
-from torchrank.data.cleaning import clean
+from torchrank.data.cleaning import clean, repeated_queries
 from torchrank.data.sampler import BatchLoader, BudgetSampler
 from torchrank.data.sets import RankingSet
+from torchrank.data.sources.names import read_names
 from torchrank.data.sources.points import load_points
 from torchrank.data.sources.rcv1 import load_rcv1
 from torchrank.data.sources.retrieval import load_retrieval
@@ -38,6 +42,9 @@ LOADERS: dict[str, Callable[..., dict[str, RankingSet]]] = {
     "synthetic": synthetic_splits,
     "text": load_text,
 }
+UNNAMED = re.compile(
+    r"train|training|fold\d*|data", re.IGNORECASE
+)  # a file or folder that tells no data set from others
 CLEANED: dict[str, tuple[str, ...]] = {"none": (), "train": ("train",), "all": ("train", "val", "test")}
 
 
@@ -60,6 +67,8 @@ class RankingDataModule(LightningDataModule):
         resident: True transforms whole sets once and keeps them on the device, False transforms each batch when it is
             read; "auto" keeps sets that take less than half of the free memory of the device. A shared corpus is
             always kept.
+        feature_names: the names of the features: a list, or a file below `root` with one name per line. By default the
+            data set's own, if it has some (`table`).
         source: the options of the data set's reader, such as `root`.
 
     Example:
@@ -79,6 +88,7 @@ class RankingDataModule(LightningDataModule):
         clean: str = "none",
         batch_documents: int = 20_000,
         resident: bool | str = "auto",
+        feature_names: str | Path | Sequence[str] | None = None,
         **source: Any,
     ):
         super().__init__()
@@ -90,6 +100,7 @@ class RankingDataModule(LightningDataModule):
         self.fold, self.clean, self.source = fold, clean, source
         self.seed, self.order_seed = seed, order_seed
         self.batch_documents, self.resident = batch_documents, resident
+        self.feature_names = feature_names
         self.sets: dict[str, RankingSet] = {}
         self._ready: dict[str, RankingSet] = {}
 
@@ -129,6 +140,11 @@ class RankingDataModule(LightningDataModule):
             return
         options = {"fold": self.fold, "seed": self.seed, **self.source}
         sets = LOADERS[self.name](**options) if self.name in LOADERS else load_splits(self.name, **options)
+        if self.feature_names is not None:
+            names = read_names(self.feature_names, self.source.get("root"), sets["train"].num_features)
+            for lists in sets.values():
+                lists.feature_names = names
+        warn_of_repeated_queries(sets)
         for split in [split for split in CLEANED[self.clean] if split in sets]:
             sets[split], report = clean(sets[split])
             documents, queries = report.documents_removed, report.queries_removed
@@ -149,7 +165,12 @@ class RankingDataModule(LightningDataModule):
 
     @property
     def title(self) -> str:
-        """The name in tables, with the part of a collection: `letor3/td2003`, `points/wine`, `gaussian/10`."""
+        """The name in tables, with the part of a collection: `letor3/td2003`, `points/wine`, `gaussian/10`.
+
+        Your own files have the name of the training file, or of its folder if that says more: `files/shop`.
+        """
+        if own := self.source.get("train") or self.source.get("file"):
+            return f"{self.name}/{own_name(Path(self.source.get('root') or '.') / own)}"
         parts = (self.source.get(option) for option in ("subset", "source", "centres"))
         part = next((part for part in parts if isinstance(part, str | int)), None)
         return self.name if part is None else f"{self.name}/{part}"
@@ -246,6 +267,28 @@ class RankingDataModule(LightningDataModule):
         budget, seed = batch_entries(lists, self.batch_documents, None if shuffle else self._module), self.order_seed
         sampler = BudgetSampler(lists.lengths, budget=budget, shuffle=shuffle, seed=seed, rank=rank, world=world)
         return BatchLoader(lists, sampler)
+
+
+def warn_of_repeated_queries(sets: dict[str, RankingSet]) -> None:
+    """Warn about queries that two splits have in common: what is measured on them is too good."""
+    for one, other in combinations(sets, 2):
+        if found := repeated_queries(sets[one], sets[other]):
+            share = f"{len(found)} of {len(sets[other])} queries of {other}"
+            told = f"{share} are in {one} too, with the same rows (the first is query {found[0]})"
+            rank_zero_warn(f"{told}: measures of {other} will be too good. Split by queries.", category=DataWarning)
+
+
+def own_name(path: Path) -> str:
+    """What tells a user's own training file from others: its name without suffixes, or that of its folder.
+
+    Example:
+        >>> own_name(Path("/home/me/shop.train.txt.gz")), own_name(Path("/home/me/shop/Fold1/train.txt"))
+        ('shop.train', 'shop')
+    """
+    path = path.resolve()
+    name = re.sub(r"(\.(txt|letor|svm|csv|tsv|parquet|arrow|feather|npz|gz|zst))+$", "", path.name, flags=re.IGNORECASE)
+    names = (name, *(folder.name for folder in path.parents if folder.name))
+    return next((each for each in names if not UNNAMED.fullmatch(each)), name)
 
 
 def batch_entries(lists: RankingSet, batch_documents: int, ranker: Any = None) -> int:

@@ -41,6 +41,7 @@ class RankingSet(Dataset[Batch]):
         name: the name of the split, for messages.
         relevant_from: the lowest grade that the tools of the data set's publisher count as relevant.
         max_label: the highest grade of the data set, if it is known (for ERR).
+        feature_names: (D,) the names of the features.
 
     Example:
         >>> lists = RankingSet(torch.eye(3), torch.tensor([0., 2., 1.]), torch.tensor([0, 2, 3]), query_ids=["a", "b"])
@@ -65,6 +66,7 @@ class RankingSet(Dataset[Batch]):
         name: str = "",
         relevant_from: float = 1,
         max_label: float | None = None,
+        feature_names: Sequence[str] | None = None,
     ):
         if isinstance(labels, Tensor):
             if offsets is None:
@@ -75,6 +77,7 @@ class RankingSet(Dataset[Batch]):
         self.x, self.relevance, self.queries = x, labels, queries
         self.query_ids, self.document_ids, self.name = query_ids, document_ids, name
         self.relevant_from, self.max_label = relevant_from, max_label
+        self.feature_names = None if feature_names is None else tuple(map(str, feature_names))
         self._on_read: Callable[[Batch], Batch] | None = None
         self._check()
 
@@ -88,6 +91,9 @@ class RankingSet(Dataset[Batch]):
         if self.queries is not None and self.queries.shape != (lists, self.num_features):
             found, wanted = tuple(self.queries.shape), (lists, self.num_features)
             raise DataError(f"query vectors {found} for lists and features {wanted} in the set '{self.name}'")
+        if self.feature_names is not None and len(self.feature_names) != self.num_features:
+            names = f"{len(self.feature_names)} feature names for {self.num_features} features"
+            raise DataError(f"{names} in the set '{self.name}'")
         entries = len(self.x) if whole else int(self.lengths.sum())
         for ids, count, what in (
             (self.query_ids, lists, "lists"),

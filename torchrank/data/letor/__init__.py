@@ -47,7 +47,9 @@ def read_letor(
     missing: str | float = "error",
     sentinel: str | float = "error",
 ) -> RankingSet:
-    """Read the lists of a LETOR file. Comments become document ids; of `docid = X inc = 1` only X.
+    """Read the lists of a LETOR / svmlight file, `label qid:ID index:value ... # comment` on each line.
+
+    Comments become document ids; of `docid = X inc = 1` only X. Rows of a query need not be contiguous.
 
     Args:
         path: the file, plain or compressed by gzip or zstd.

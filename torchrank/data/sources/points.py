@@ -61,7 +61,7 @@ SOURCES = {
 
 
 def load_points(
-    source: str | Sequence[str],
+    source: str | Sequence[str] = "wine",
     *,
     root: str | Path | None = None,
     test: str | Sequence[str] | None = None,

@@ -66,7 +66,8 @@ def save_set(folder: Path, lists: RankingSet) -> Plain:
         np.save(folder / f"{name}.npy", array, allow_pickle=False)
         description = {"shape": list(array.shape), "dtype": str(array.dtype)}
         files[name] = {**description, **_check(folder / f"{name}.npy")}
-    return {"files": files, "name": lists.name, "num_features": lists.num_features, "num_grades": lists.num_grades}
+    known = ("name", "num_features", "num_grades", "feature_names")
+    return {"files": files, **{part: getattr(lists, part) for part in known}}
 
 
 def check_set(folder: Path, description: Plain) -> Plain:
@@ -131,6 +132,7 @@ def load_set(folder: Path, description: Plain) -> RankingSet:
         query_ids=ids("query_ids"),
         document_ids=ids("document_ids"),
         name=description["name"],
+        feature_names=description.get("feature_names"),
     )
 
 

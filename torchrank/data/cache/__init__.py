@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from torchrank.data.cache_files import DamagedError, Plain, check_set, is_fresh, load_set, read_all, save_set, state
+from torchrank.data.cache.files import DamagedError, Plain, check_set, is_fresh, load_set, read_all, save_set, state
 from torchrank.data.sets import RankingSet
 from torchrank.errors import DataError, DataWarning
 from torchrank.files import write_atomically
