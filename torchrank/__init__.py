@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank.estimator import MetricEstimator as MetricEstimator
     from torchrank.explanations.importance import Importance as Importance
     from torchrank.explanations.importance import permutation_importance as permutation_importance
+    from torchrank.functional.arrays import to_offsets as to_offsets
     from torchrank.rankers.adarank import AdaRank as AdaRank
     from torchrank.rankers.core.checkpoints import load as load
     from torchrank.rankers.core.evaluation import RankingEvaluation as RankingEvaluation
@@ -90,6 +91,7 @@ RANKERS = {
     "TransductivePCA": "torchrank.rankers.transductive",
 }
 EXPORTS = RANKERS | {
+    "to_offsets": "torchrank.functional.arrays",
     "load": "torchrank.rankers.core.checkpoints",
     "Ranker": "torchrank.rankers.core.ranker",
     "Round": "torchrank.rankers.core.rounds",

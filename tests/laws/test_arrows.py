@@ -13,14 +13,14 @@ ROOT = Path(__file__).parents[2] / "torchrank"
 ALLOWED = {
     "functional": ["errors"],
     "solvers": ["functional", "data", "errors"],
-    "data": ["functional.ragged", "functional.ranking", "errors", "files"],
+    "data": ["functional.arrays", "functional.ragged", "functional.ranking", "errors", "files"],
     "rankers": ["functional", "solvers", "data", "errors", "files", "record"],
     "explanations": ["functional", "data", "rankers", "errors", "files", "record"],
     "export": ["functional", "data", "rankers", "explanations", "solvers", "errors", "files"],
     "report": ["record", "files"],
 }
 HYDRA = ("hydra", "omegaconf")
-HEAVY = ("pytorch_lightning", "lightning", *HYDRA, "torchmetrics", "numpy", "scipy", "polars")
+HEAVY = ("pytorch_lightning", "lightning", *HYDRA, "torchmetrics", "numpy", "scipy", "pandas", "polars", "pyarrow")
 # third parties that a room must not import: functional has torch only, solvers know no Lightning and no files
 REFUSED = {
     "functional": HEAVY,

@@ -15,7 +15,8 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from torchrank.errors import DataError
-from torchrank.functional.ragged import entries_of, to_offsets
+from torchrank.functional.arrays import to_offsets
+from torchrank.functional.ragged import entries_of
 
 BLOCK = 2**18  # entries of a product that are converted to the dtype of the dense side at a time: they fit in a cache
 

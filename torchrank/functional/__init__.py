@@ -1,8 +1,11 @@
 """Pure tensor functions on flat lists and on matrices: measures, losses, clouds and metrics.
 
+Wherever a function takes tensors it takes numpy arrays, pandas and polars columns and Python lists as well; where it
+takes offsets it takes the sizes of the lists (`group=`) or the query id of each row (`qid=`). It returns tensors.
 Nothing here imports more than torch and `torchrank.errors`.
 """
 
+from torchrank.functional.arrays import to_offsets
 from torchrank.functional.clouds import choose_components, cloud_pca, cloud_similarity, nearest_clouds
 from torchrank.functional.conventions import CONVENTIONS, describe, evaluate
 from torchrank.functional.domination import domination_loss
@@ -71,6 +74,7 @@ __all__ = [
     "recall",
     "reciprocal_rank",
     "structured_hinge",
+    "to_offsets",
     "unpad",
     "warp_loss",
 ]

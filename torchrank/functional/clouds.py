@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.linalg import eigh, qr, svd, vector_norm
 
 from torchrank.errors import check_choice
+from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.batching import Chunk, Cloud, centred, check_rows, cloud_chunks
 from torchrank.functional.ragged import read, wide
 from torchrank.functional.ranking import result_dtype
@@ -23,6 +24,7 @@ RANK_TOLERANCE = {torch.float64: 1e-12}  # share of the first eigenvalue that st
 TILE = 512  # clouds on either side of a tile of similarities, which stays in the cache
 
 
+@takes_arrays
 @torch.no_grad()
 def cloud_pca(
     x: Tensor, offsets: Tensor, components: int, *, route: str = "exact", max_length: int | None = None
@@ -67,6 +69,7 @@ def cloud_pca(
     return u, eigenvalues, total, rank
 
 
+@takes_arrays
 def choose_components(eigenvalues: Tensor, total: Tensor, rank: Tensor, variance: float = 0.8, cap: int = 20) -> int:
     """The smallest number of directions that explain a share of the variance of the clouds, on average.
 
@@ -172,6 +175,7 @@ ROUTES: dict[str, Route] = {"exact": _exact, "subspace": _subspace}
 # Similarities.
 
 
+@takes_arrays
 @torch.no_grad()
 def cloud_similarity(
     u: Tensor,
@@ -224,6 +228,7 @@ def cloud_similarity(
     return found
 
 
+@takes_arrays
 @torch.no_grad()
 def nearest_clouds(
     u: Tensor,

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from torchrank.errors import check_choice
 from torchrank.functional import measures
+from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.neighbours import vote_errors
 from torchrank.functional.ragged import read
 from torchrank.functional.ranking import Hits, Ranking, check, hits, rank_checked
@@ -160,6 +161,7 @@ def defines(convention: str, measure: str) -> bool:
     return _has(convention, found) and (convention_of(convention).minus or not found.minus)
 
 
+@takes_arrays
 def evaluate(
     scores: Tensor,
     labels: Tensor,

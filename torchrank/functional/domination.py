@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.known_gradient import with_slopes
 from torchrank.functional.ragged import list_ids, measure_sum, read, wide
 from torchrank.functional.ranking import check_lists, levels_of, result_dtype
@@ -17,6 +18,7 @@ PRODUCT_RANGE = 0.7  # widest range of scores for `_products`, as a share of the
 PRODUCT_GRADES = 64  # largest number of grades for `_products`, which works on all pairs of grades
 
 
+@takes_arrays
 def domination_loss(
     scores: Tensor,
     labels: Tensor,

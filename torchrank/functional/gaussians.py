@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.linalg import cholesky_ex, solve_triangular
 
 from torchrank.errors import NotPositiveDefinite, check_choice
+from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.batching import Chunk, centred, check_rows, cloud_chunks
 from torchrank.functional.ragged import read, wide
 from torchrank.functional.ranking import result_dtype
@@ -19,6 +20,7 @@ PAIR_CLOUDS = 1000  # largest number of clouds on a side for which every pair ge
 PAIR_NUMBERS = 2**21  # numbers in the matrices of pairs that are made at once
 
 
+@takes_arrays
 @torch.no_grad()
 def cloud_moments(x: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, variance (1/n) and skew E[(x - mean)^3] / s^3 of every feature in each list.
@@ -51,6 +53,7 @@ def cloud_moments(x: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return moments[0], moments[1], moments[2]
 
 
+@takes_arrays
 @torch.no_grad()
 def cloud_gaussians(x: Tensor, offsets: Tensor, *, shrink: float = 0.1, ridge: float = 1e-6) -> tuple[Tensor, Tensor]:
     """Means and shrunk covariances (1 - shrink) S + shrink (tr S / D) I + ridge I of the lists.
@@ -94,6 +97,7 @@ def cloud_gaussians(x: Tensor, offsets: Tensor, *, shrink: float = 0.1, ridge: f
     return means, covariances
 
 
+@takes_arrays
 @torch.no_grad()
 def gaussian_divergence(
     means: Tensor, covariances: Tensor, means_v: Tensor, covariances_v: Tensor, *, kind: str = "jeffreys"

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from torchrank.errors import check_choice
+from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.domination import domination_loss
 from torchrank.functional.gains import discount_of, gain_of, ideal_dcg
 from torchrank.functional.known_gradient import with_slopes
@@ -52,6 +53,7 @@ from torchrank.functional.sorting import sort_keys
 PAIRS_AT_ONCE = 2**20  # bounds the memory of the pairwise losses: about 60 bytes per pair
 
 
+@takes_arrays
 def listnet_loss(
     scores: Tensor,
     labels: Tensor,
@@ -119,6 +121,7 @@ def listnet_slopes(scores: Tensor, target: Tensor, offsets: Tensor) -> tuple[Ten
     return sums.log() - linear, shares.div_(sums[ids]).sub_(target)
 
 
+@takes_arrays
 def ranknet_loss(
     scores: Tensor,
     labels: Tensor,
@@ -150,6 +153,7 @@ def ranknet_loss(
     return loss.to(result_dtype(scores))
 
 
+@takes_arrays
 def lambdarank_loss(
     scores: Tensor,
     labels: Tensor,
@@ -197,6 +201,7 @@ def lambdarank_loss(
     return loss.to(result_dtype(scores))
 
 
+@takes_arrays
 def warp_loss(
     scores: Tensor,
     labels: Tensor,

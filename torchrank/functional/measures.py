@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from torchrank.errors import check_choice
+from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.gains import Discount, Gain, dcg, discount_of, gain_of, ideal_dcg, ideal_labels
 from torchrank.functional.ragged import (
     ascents,
@@ -60,6 +61,7 @@ from torchrank.functional.ranking import (
 # ---------------------------------------------------------------------------------------------- graded relevance
 
 
+@takes_arrays
 def ndcg(
     scores: Tensor,
     labels: Tensor,
@@ -129,6 +131,7 @@ def ndcg_at(
     return values
 
 
+@takes_arrays
 def mean_ndcg(
     scores: Tensor,
     labels: Tensor,
@@ -178,6 +181,7 @@ def mean_ndcg_of(ranking: Ranking, *, gain: Gain, discount: Discount, ties: str,
     return ratio(measure_sum(at_rank, offsets), wide(offsets.diff()), empty)
 
 
+@takes_arrays
 def err(
     scores: Tensor,
     labels: Tensor,
@@ -239,6 +243,7 @@ def _binary(
     return ranking, hits(ranking, threshold)
 
 
+@takes_arrays
 def average_precision(
     scores: Tensor,
     labels: Tensor,
@@ -283,6 +288,7 @@ def average_precision_of(ranking: Ranking, found: Hits, k: int | None, *, empty:
     return ratio(measure_sum(precisions, ranking.offsets), found.total, empty)
 
 
+@takes_arrays
 def precision(
     scores: Tensor,
     labels: Tensor,
@@ -330,6 +336,7 @@ def hits_in_top(ranking: Ranking, found: Hits, k: int | None) -> Tensor:
     return torch.where(lengths > 0, torch.nn.functional.pad(found.so_far, (0, 1))[last], 0)
 
 
+@takes_arrays
 def recall(
     scores: Tensor,
     labels: Tensor,
@@ -366,6 +373,7 @@ def recall_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> 
     return ratio(hits_in_top(ranking, found, k), found.total, empty)
 
 
+@takes_arrays
 def reciprocal_rank(
     scores: Tensor,
     labels: Tensor,
@@ -407,6 +415,7 @@ def reciprocal_rank_of(found: Hits, k: int | None, *, empty: float) -> Tensor:
 # ---------------------------------------------------------------------------------------------- pairs
 
 
+@takes_arrays
 def auc(
     scores: Tensor, labels: Tensor, offsets: Tensor, *, threshold: float = 1, max_length: int | None = None
 ) -> Tensor:
@@ -433,6 +442,7 @@ def auc_of(ranking: Ranking, threshold: float) -> Tensor:
     return 1 - all_pairs_error_of(ranking._replace(labels=(ranking.labels >= threshold).long(), num_grades=2))
 
 
+@takes_arrays
 def all_pairs_error(
     scores: Tensor,
     labels: Tensor,
@@ -478,6 +488,7 @@ def all_pairs_error_of(ranking: Ranking, ties: str = "half") -> Tensor:
     return ratio(wide(wrong) + weights[ties] * wide(tied), wide(total), math.nan)
 
 
+@takes_arrays
 def domination_error(
     scores: Tensor,
     labels: Tensor,

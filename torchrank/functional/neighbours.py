@@ -5,10 +5,12 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.ragged import wide
 from torchrank.functional.ranking import check_cutoff, finish, rank
 
 
+@takes_arrays
 def knn_error(
     scores: Tensor,
     classes: Tensor,

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchrank.functional.arrays import takes_arrays, to_offsets
 from torchrank.functional.sorting import sort_keys
 
 BLOCK_NUMBERS = 2**24  # numbers in the matrices that `segment_gram` makes at once: 128 MB in float64
@@ -18,15 +19,6 @@ BLOCK_NUMBERS = 2**24  # numbers in the matrices that `segment_gram` makes at on
 def read(values: Tensor) -> Any:
     """The values as Python numbers. Free on CPU; elsewhere it synchronises, so functions ask for sizes instead."""
     return values.tolist()
-
-
-def to_offsets(lengths: Tensor) -> Tensor:
-    """Offsets `(Q + 1,)` of lists of these lengths `(Q,)`.
-
-    >>> to_offsets(torch.tensor([2, 0, 1])).tolist()
-    [0, 2, 2, 3]
-    """
-    return torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
 
 
 def entries_of(offsets: Tensor, lists: Tensor, num_entries: int | None = None) -> tuple[Tensor, Tensor]:
@@ -386,6 +378,7 @@ def ascents(levels: Tensor, offsets: Tensor, *, num_levels: int) -> tuple[Tensor
     return segment_sum(rising, offsets), segment_sum(different, offsets)
 
 
+@takes_arrays
 def pad(values: Tensor, offsets: Tensor, *, max_length: int | None = None, fill: float = 0) -> tuple[Tensor, Tensor]:
     """Converts flat lists to a padded tensor and its mask. Differentiable.
 
@@ -413,6 +406,7 @@ def pad(values: Tensor, offsets: Tensor, *, max_length: int | None = None, fill:
     return flat.view(len(lengths), max_length, *values.shape[1:]), mask
 
 
+@takes_arrays
 def unpad(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Converts padded lists to flat ones; the inverse of `pad`. Differentiable; synchronises once.
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.linalg import cholesky_ex, eigh, matrix_norm, solve_triangular, svd, vector_norm
 
 from torchrank.errors import NotPositiveDefinite, check_choice
+from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.ragged import read, wide
 from torchrank.functional.ranking import result_dtype
 from torchrank.functional.threads import side_by_side
@@ -24,6 +25,7 @@ VERIFIED = 1e-9  # largest residual for which an iteration is accepted
 broadcast_shapes: Callable[..., torch.Size] = torch.broadcast_shapes  # which has no types
 
 
+@takes_arrays
 @torch.no_grad()
 def geometric_mean(a: Tensor, b: Tensor, t: float = 0.5) -> Tensor:
     """Point A #_t B on the geodesic from A (t=0) to B (t=1): A^1/2 (A^-1/2 B A^-1/2)^t A^1/2.
@@ -60,6 +62,7 @@ def geometric_mean(a: Tensor, b: Tensor, t: float = 0.5) -> Tensor:
     return (scale * mean).view(shape).to(result_dtype(a))
 
 
+@takes_arrays
 @torch.no_grad()
 def gmml(similar: Tensor, dissimilar: Tensor, t: float = 0.5) -> Tensor:
     """Geometric-mean metric M = S^-1 #_t D of pair scatters (Zadeh, Hosseini & Sra, ICML 2016).
@@ -86,6 +89,7 @@ def gmml(similar: Tensor, dissimilar: Tensor, t: float = 0.5) -> Tensor:
     return _outer(factor).to(result_dtype(similar))
 
 
+@takes_arrays
 @torch.no_grad()
 def gmml_factor(similar: Tensor, dissimilar: Tensor, t: float = 0.5, *, method: str = "auto") -> Tensor:
     """A factor F of the geometric-mean metric: F F^T = `gmml(similar, dissimilar, t)`.
@@ -112,6 +116,7 @@ def gmml_factor(similar: Tensor, dissimilar: Tensor, t: float = 0.5, *, method: 
     return _factor(similar, dissimilar, t, method).to(result_dtype(similar))
 
 
+@takes_arrays
 def gmml_residual(factor: Tensor, similar: Tensor, dissimilar: Tensor) -> Tensor:
     """The residual ||M S M - D|| / ||D|| in the Frobenius norm with M = F F^T: 0 for the metric of t=1/2.
 
@@ -133,6 +138,7 @@ def gmml_residual(factor: Tensor, similar: Tensor, dissimilar: Tensor) -> Tensor
     return residual.to(result_dtype(factor))
 
 
+@takes_arrays
 def pair_scatter(positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Scatters of similar and of dissimilar pairs (Su, King & Lyu 2017, eq. 4 and 5).
 
@@ -162,6 +168,7 @@ def pair_scatter(positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, 
     return similar.to(dtype), dissimilar.to(dtype), pairs, mixed
 
 
+@takes_arrays
 @torch.no_grad()
 def project_psd(a: Tensor) -> Tensor:
     """The positive semi-definite matrix nearest to the symmetric part of `a` in the Frobenius norm.
@@ -181,6 +188,7 @@ def project_psd(a: Tensor) -> Tensor:
     return _outer(vectors * values.clamp_min(0).sqrt().unsqueeze(-2)).to(result_dtype(a))
 
 
+@takes_arrays
 def mahalanobis(x: Tensor, anchors: Tensor, factors: Tensor) -> Tensor:
     """Distances |F_r^T (x_i - a_r)| of rows x_i from anchors a_r under the metrics F_r F_r^T. Differentiable.
 

@@ -7,8 +7,9 @@ from torchrank.data.batch import Batch
 from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, NotFittedError, NumericalWarning, check_choice, check_integer
+from torchrank.functional.arrays import to_offsets
 from torchrank.functional.clouds import choose_components, cloud_pca
-from torchrank.functional.ragged import per_entry, to_offsets, wide
+from torchrank.functional.ragged import per_entry, wide
 from torchrank.rankers.core.ranker import Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Certificate, Round
 from torchrank.solvers.boosting.many import Rules, boost_many, project, rule_scores

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from torchrank.data.batch import Batch, make_batch
-from torchrank.functional.ragged import dominating, list_ids, positions_within, ranks, segment_sum, to_offsets
+from torchrank.functional.arrays import to_offsets
+from torchrank.functional.ragged import dominating, list_ids, positions_within, ranks, segment_sum
 from torchrank.solvers.metric_scores import metric_scores
 
 IMPOSTORS = 3  # for each relevant neighbour

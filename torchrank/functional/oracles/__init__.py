@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from torchrank.errors import check_choice
+from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.gains import DISCOUNTS, discount_of
 from torchrank.functional.known_gradient import with_slopes
 from torchrank.functional.oracles.merged import Merged, merge, running_sums
@@ -37,6 +38,7 @@ HOST_NUMBERS = 2**18  # numbers in the rows that are made at once on the CPU: al
 Oracle = Callable[..., Tensor]
 
 
+@takes_arrays
 def most_violated(
     scores: Tensor,
     labels: Tensor,
@@ -82,6 +84,7 @@ def most_violated(
     return coefficients.to(dtype), loss.to(dtype)
 
 
+@takes_arrays
 def structured_hinge(
     scores: Tensor,
     labels: Tensor,

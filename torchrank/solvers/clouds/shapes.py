@@ -53,7 +53,7 @@ def compare(a: Shapes, b: Shapes, kind: str) -> Tensor:
     if kind in DIRECTIONS:
         size = 8 * len(a.ranks) * len(b.ranks)
         options = {"kind": kind, "eigenvalues": a.spread, "eigenvalues_v": b.spread, "max_bytes": size}
-        return cloud_similarity(a.points, a.ranks, b.points, b.ranks, **options)  # type: ignore[arg-type]
+        return cloud_similarity(a.points, a.ranks, b.points, b.ranks, **options)
     first, second = a.points.squeeze(1), b.points.squeeze(1)
     if kind in MOMENTS:
         return -torch.cdist(wide(first), wide(second), compute_mode="donot_use_mm_for_euclid_dist")
@@ -65,7 +65,7 @@ def most_similar(a: Shapes, b: Shapes, kind: str) -> tuple[Tensor, Tensor]:
     position -1 where a list of `a`, or all of `b`, have no shape."""
     if kind in DIRECTIONS:
         options = {"kind": kind, "eigenvalues": a.spread, "eigenvalues_v": b.spread}
-        best, place = nearest_clouds(a.points, a.ranks, b.points, b.ranks, **options)  # type: ignore[arg-type]
+        best, place = nearest_clouds(a.points, a.ranks, b.points, b.ranks, **options)
         best, place = best[:, 0], place[:, 0]
     else:
         step = max(1, COMPARED // max(1, len(b.ranks)))

@@ -9,7 +9,8 @@ from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
-from torchrank.functional.ragged import dominating, list_ids, segment_sum, to_offsets
+from torchrank.functional.arrays import to_offsets
+from torchrank.functional.ragged import dominating, list_ids, segment_sum
 from torchrank.functional.ranking import levels_of
 from torchrank.solvers.linear.scores import entry_scores
 

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from torchrank.functional.arrays import to_offsets
 from torchrank.functional.losses import listnet_slopes
-from torchrank.functional.ragged import list_ids, pairs, read, segment_softmax, to_offsets, wide
+from torchrank.functional.ragged import list_ids, pairs, read, segment_softmax, wide
 
 
 class ListNetLoss(NamedTuple):

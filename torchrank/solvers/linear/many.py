@@ -14,7 +14,8 @@ from torch import Tensor
 
 from torchrank.data.batch import Batch
 from torchrank.errors import check_choice
-from torchrank.functional.ragged import entries_of, has_pairs, per_entry, positions_within, read, to_offsets, wide
+from torchrank.functional.arrays import to_offsets
+from torchrank.functional.ragged import entries_of, has_pairs, per_entry, positions_within, read, wide
 from torchrank.solvers.linear.lbfgs import Objectives, many_lbfgs
 from torchrank.solvers.linear.losses import LOSSES
 

@@ -9,7 +9,8 @@ from torch.nn.functional import pad
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
 from torchrank.data.training import TrainingLists
-from torchrank.functional.ragged import list_ids, to_offsets
+from torchrank.functional.arrays import to_offsets
+from torchrank.functional.ragged import list_ids
 
 
 def entry_scores(batch: Batch, weight: Tensor, per_topic: bool) -> Tensor:

@@ -15,9 +15,10 @@ from torch.nn.functional import pad
 from torchrank.data.batch import Batch
 from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, NotPositiveDefinite, NumericalWarning, check_choice, check_integer, check_number
+from torchrank.functional.arrays import to_offsets
 from torchrank.functional.columns import by_column, first_largest
 from torchrank.functional.measures import ndcg
-from torchrank.functional.ragged import list_ids, per_entry, segment_gram, segment_max, segment_sum, to_offsets
+from torchrank.functional.ragged import list_ids, per_entry, segment_gram, segment_max, segment_sum
 from torchrank.functional.spd import gmml_factor
 from torchrank.solvers.local_metrics.sources import (
     ListTable,

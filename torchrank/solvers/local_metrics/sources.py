@@ -8,6 +8,7 @@ from torch import Tensor
 
 from torchrank.data.batch import Batch
 from torchrank.errors import DataError, DataWarning
+from torchrank.functional.arrays import to_offsets
 from torchrank.functional.ragged import (
     entries_of,
     list_ids,
@@ -17,7 +18,6 @@ from torchrank.functional.ragged import (
     segment_min,
     segment_sum,
     subsample,
-    to_offsets,
 )
 
 
