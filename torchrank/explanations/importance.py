@@ -16,7 +16,7 @@ from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
 from torchrank.errors import DataError, check_integer
 from torchrank.explanations.names import as_text, bars, feature_names_of, new_table
-from torchrank.functional.ragged import to_offsets
+from torchrank.functional.arrays import to_offsets
 from torchrank.rankers.core.evaluation import SplitMeasures
 from torchrank.rankers.core.ranker import Ranker
 from torchrank.record import smaller_is_better
