@@ -191,9 +191,9 @@ class Run:
     measure: str  # of selection, such as val/ndcg@10
     value: float
     mode: str  # max or min
-    test: dict[str, dict[str, Any]]  # convention -> text, lists, empty, measures
+    test: dict[str, dict[str, Any]]  # convention -> text, lists, empty, measures; empty if the run was not tested
     fit_seconds: float
-    per_query: str  # file name below the folder
+    per_query: str | None  # file name below the folder; None if the run was not tested
     val: dict[str, dict[str, Any]] = field(default_factory=dict)  # as test
     density: float | None = None  # share of non-zero weights, if the ranker counts them
     proved: bool | None = None  # whether the fit reached its certificate; None if it has none
@@ -205,8 +205,20 @@ class Run:
     versions: dict[str, str] = field(default_factory=dict)
     num_lists: dict[str, int] = field(default_factory=dict)  # of each split
 
+    @property
+    def split(self) -> str:
+        """The lists that this run reports: test, or val if it was not tested."""
+        return "test" if self.test else "val"
+
+    @property
+    def measured(self) -> dict[str, dict[str, Any]]:
+        """What was measured on these lists, by convention."""
+        return self.test or self.val
+
     def queries(self, convention: str, measure: str) -> tuple[NDArray[np.str_], NDArray[np.float64]]:
         """Query ids `(Q,)` and the test measure of each query `(Q,)`; nan: left out."""
+        if self.per_query is None:
+            raise ValueError(f"{self.folder} has no values per query, since it was not tested: run it with test lists.")
         path, key = self.folder / self.per_query, f"{convention}/{measure}"
         try:
             with np.load(path, allow_pickle=False) as arrays:
@@ -271,7 +283,7 @@ def read_run(path: Path, *, tested: bool = True) -> Run:
             content |= {"test": {}, "per_query": ""}
         if content["schema"] != SCHEMA:
             raise ValueError(f"schema {content['schema']}, but this version reads {SCHEMA}")
-        selection, certificate = content["selection"], content["certificate"]
+        selection, certificate, tested = content["selection"], content["certificate"], content["per_query"] is not None
         same = {key: content[key] for key in ("name", "ranker", "data", "fold", "seed", "settings", "per_query")}
         return Run(
             folder=path.parent,
@@ -279,7 +291,7 @@ def read_run(path: Path, *, tested: bool = True) -> Run:
             value=_number(selection["value"]),
             mode=selection["mode"],
             val={name: _convention(part) for name, part in content["val"].items()},
-            test={name: _convention(part) for name, part in content["test"].items()},
+            test={name: _convention(part) for name, part in (content["test"] if tested else {}).items()},
             fit_seconds=_number(content["seconds"]["fit"]),
             density=content["density"],
             steps=content["steps"],
@@ -293,7 +305,7 @@ def read_run(path: Path, *, tested: bool = True) -> Run:
             **same,
         )
     except KeyError as error:
-        raise ValueError(f"{path} has no {error}. Run it again (with test=true) or remove it.") from error
+        raise ValueError(f"{path} has no {error}. Run it again or remove it.") from error
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} cannot be read ({error}). Run it again or remove it.") from error
 

@@ -20,6 +20,7 @@ from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf
 from pytorch_lightning import Trainer, seed_everything
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.utilities.exceptions import SIGTERMException
+from rich.console import Console
 
 from torchrank.data.datamodule import RankingDataModule
 from torchrank.errors import DataError
@@ -93,7 +94,7 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
         results, facts = fit_and_test(config, trainer, evaluation)
         write_results(folder, results, evaluation.measured, facts)
     if config.show:
-        show_run(results, folder)
+        show_run(results, folder, Console(soft_wrap=True))
     return results
 
 

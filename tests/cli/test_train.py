@@ -54,7 +54,7 @@ def test_a_run_without_test_has_validation_only(run):
         *SMALL, "model=listnet", "test=false", "measures=[p@5,map]", "conventions=[letor]", "monitor=val/map",
         "hydra.run.dir=untested", cwd=run[1],
     )  # fmt: skip
-    assert done.returncode == 0 and "listnet on synthetic, fold 1, val" in done.stdout, done.stderr
+    assert done.returncode == 0 and "listnet on synthetic, fold 1, validation" in done.stdout, done.stderr
     found = results(run[1] / "untested")
     assert "test" not in found and found["per_query"] is None and not (run[1] / "untested/per_query.npz").exists()
     assert list(found["val"]) == ["letor"] and list(found["val"]["letor"]["measures"]) == ["p@5", "map"]

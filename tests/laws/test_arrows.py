@@ -13,11 +13,11 @@ ROOT = Path(__file__).parents[2] / "torchrank"
 ALLOWED = {
     "functional": ["errors"],
     "solvers": ["functional", "data", "errors"],
-    "data": ["functional.arrays", "functional.ragged", "functional.ranking", "errors", "files"],
-    "rankers": ["functional", "solvers", "data", "errors", "files", "record"],
-    "explanations": ["functional", "data", "rankers", "errors", "files", "record"],
-    "export": ["functional", "data", "rankers", "explanations", "solvers", "errors", "files"],
-    "report": ["record", "files"],
+    "data": ["functional.arrays", "functional.ragged", "functional.ranking", "errors", "files", "progress"],
+    "rankers": ["functional", "solvers", "data", "errors", "files", "record", "progress"],
+    "explanations": ["functional", "data", "rankers", "errors", "files", "record", "progress"],
+    "export": ["functional", "data", "rankers", "explanations", "solvers", "errors", "files", "progress"],
+    "report": ["record", "files", "progress"],
 }
 HYDRA = ("hydra", "omegaconf")
 HEAVY = ("pytorch_lightning", "lightning", *HYDRA, "torchmetrics", "numpy", "scipy", "pandas", "polars", "pyarrow")

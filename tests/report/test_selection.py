@@ -8,6 +8,8 @@ import pytest
 from tests.report.sweep import write_run, write_sweep
 from torchrank.record import read_runs
 from torchrank.report.select import paired, select
+from torchrank.report.summary import tabulate
+from torchrank.report.tables import sheets
 
 KEY = "default/ndcg@10"
 
@@ -110,3 +112,35 @@ def test_seeds_with_different_queries_are_refused(tmp_path):
     ((method,),) = (selection.methods for selection in select(read_runs(tmp_path)))
     with pytest.raises(ValueError, match="different test queries"):
         method.per_query("default", "ndcg@10")
+
+
+def untested(folder, name, **options):
+    """A run without test lists, as train.py leaves it."""
+    write_run(folder, name, **options)
+    path = folder / "results.json"
+    content = json.loads(path.read_text())
+    del content["test"]
+    path.write_text(json.dumps(content | {"per_query": None}))
+    (folder / "per_query.npz").unlink()
+
+
+def test_runs_that_were_not_tested_are_told_in_words(tmp_path):
+    for fold in (1, 2):
+        for name, values in {"a": [0.2, 0.4], "b": [0.6, 0.8]}.items():
+            untested(tmp_path / f"{name}{fold}", name, value=0.5, fold=fold, queries={"default/ndcg@10": values})
+    (table,) = tabulate(tmp_path)["tables"]
+    assert table["split"] == "val" and table["comparisons"] == {}
+    assert [method["name"] for method in table["methods"]] == ["b", "a"] and "test" not in table["methods"][0]
+    first, chosen = sheets({"tables": [table], "unfinished": []})
+    assert first.title == "mq2008: validation measures, convention default" and first.rows[0][1] == "**0.7000 ±0.0000**"
+    assert first.below[0].startswith("Not tested: these are measures of the validation lists")
+    assert "pooled" not in " ".join(first.below) and len(chosen.rows) == 4
+
+
+def test_tested_and_untested_runs_have_tables_of_their_own(tmp_path):
+    write_run(tmp_path / "a", "a", value=0.5, queries={"default/ndcg@10": [0.2, 0.4]})
+    untested(tmp_path / "b", "b", value=0.9, queries={"default/ndcg@10": [0.9, 0.9]})
+    tables = tabulate(tmp_path)["tables"]
+    assert [(table["split"], [method["name"] for method in table["methods"]]) for table in tables] == [
+        ("test", ["a"]), ("val", ["b"])
+    ]  # fmt: skip

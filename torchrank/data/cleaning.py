@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from torchrank.data.rows import ELEMENTS
 from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
 from torchrank.errors import DataError
+from torchrank.progress import bar
 
 
 class CleanReport(NamedTuple):
@@ -150,7 +150,7 @@ def row_keys(x: torch.Tensor | SparseRows) -> np.ndarray:
         found: np.ndarray = sums[starts[1:]] - sums[starts[:-1]]  # exact, since integers wrap around
         return found
     keys, step = np.empty(len(x), dtype=np.uint64), max(1, ELEMENTS // x.shape[1])
-    for start in tqdm(range(0, len(x), step), desc="compare rows", delay=2, leave=False):
+    for start in bar(range(0, len(x), step), desc="compare rows"):
         values = x[start : start + step].cpu().numpy()
         _refuse_nan(values, lambda place, start=start, width=x.shape[1]: start + place // width)
         keys[start : start + step] = (_bits(values) * factors).sum(1, dtype=np.uint64)

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from torchrank.data.sampler import ranges
 from torchrank.data.sparse import SparseRows
 from torchrank.errors import DataError, NumericalWarning
 from torchrank.functional.ragged import subsample
+from torchrank.progress import bar
 
 SENTINEL = 3e38  # from this magnitude on a value counts as a clipped sentinel; float32 ends at 3.4e38
 ELEMENTS = 2**20  # numbers held in float64 at a time: 8 MB, which allocators reuse and caches hold
@@ -58,7 +58,7 @@ class Chunks:
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:  # rows are dense or sparse, as they are given
         width = max(1, len(self.x.values) // max(1, len(self.x))) if isinstance(self.x, SparseRows) else self.width
         parts = ranges(np.diff(self.bounds), max(1, ELEMENTS // width), 0, len(self.bounds) - 1)
-        for first, last in tqdm(parts, desc="rows in chunks", delay=2, leave=False):
+        for first, last in bar(parts, desc="rows in chunks"):
             start, stop = int(self.bounds[first]), int(self.bounds[last])
             if start == stop:  # lists without entries
                 continue

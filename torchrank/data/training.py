@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from torchrank.data.batch import Batch
 from torchrank.data.sampler import ranges, shard
 from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
 from torchrank.functional.ragged import subsample
+from torchrank.progress import bar
 
 Reduce = Callable[[Tensor], Tensor]  # the sum of a tensor over all processes
 
@@ -119,9 +118,7 @@ class TrainingLists:
         return tuple(map(self.reduce, sums)) if isinstance(sums, tuple) else self.reduce(sums)
 
     def _with_progress(self) -> Iterator[Batch]:
-        shown = self.rank == 0 and sys.stderr.isatty()
-        hidden = {} if shown else {"disable": True}  # TQDM_DISABLE=1 hides it too, for runs side by side
-        batches: Iterator[Batch] = tqdm(iter(self), desc="sum over lists", delay=2, leave=False, **hidden)
+        batches: Iterator[Batch] = bar(iter(self), desc="sum over lists", shown=self.rank == 0)
         return batches
 
     def zeros(self, *shape: int) -> Tensor:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from torchrank.data.sampler import ranges
 from torchrank.data.sets import RankingSet
@@ -17,6 +16,7 @@ from torchrank.data.sparse import SparseRows
 from torchrank.errors import DataError, check_integer
 from torchrank.explanations.names import as_text, bars, feature_names_of, new_table
 from torchrank.functional.arrays import to_offsets
+from torchrank.progress import bar
 from torchrank.rankers.core.evaluation import SplitMeasures
 from torchrank.rankers.core.ranker import Ranker
 from torchrank.record import smaller_is_better
@@ -128,7 +128,7 @@ def permutation_importance(
     generator = torch.Generator().manual_seed(seed)
     orders = [torch.randperm(len(lists.x), generator=generator).to(lists.device) for _ in range(repeats)]
     losses, varying = torch.zeros(repeats, lists.num_features, dtype=torch.float64), _varying(lists.x)
-    for feature in tqdm(varying, desc="features", delay=2.0, leave=False):
+    for feature in bar(varying, desc="features"):
         for repeat, order in enumerate(orders):
             losses[repeat, feature] = base - _measured(ranker, _shuffled(lists, feature, order), measure)
     ranker.train(was_training)

@@ -65,6 +65,7 @@ class Selection:
     data: str
     measure: str  # of selection; "" if the methods were chosen by different measures
     methods: list[Method]
+    split: str = "test"  # the lists whose measures are shown: val if the runs were not tested
 
     @property
     def folds(self) -> list[Fold]:
@@ -74,12 +75,13 @@ class Selection:
 def select(runs: Iterable[Run]) -> list[Selection]:
     """The run with the best validation measure of each data set, method, fold and seed.
 
-    Test measures have no influence. Ties go to the first in the sorted order of the settings.
+    Test measures have no influence. Ties go to the first in the sorted order of the settings. Runs that were not tested
+    have a table of their own.
     """
-    groups: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    groups: dict[tuple[str, str], dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        groups[run.data][run.name].append(run)
-    return [_selection(data, methods) for data, methods in sorted(groups.items())]
+        groups[run.data, run.split][run.name].append(run)
+    return [_selection(data, split, methods) for (data, split), methods in sorted(groups.items())]
 
 
 def best(runs: list[Run]) -> Run:
@@ -113,8 +115,8 @@ def paired(a: Method, b: Method, convention: str, measure: str) -> tuple[NDArray
 
 
 def measured(run: Run, convention: str, measure: str) -> float:
-    """Test measure of one run; nan if it lacks it."""
-    return float(run.test.get(convention, {"measures": {}})["measures"].get(measure, math.nan))
+    """Test measure of one run, or validation measure if it was not tested; nan if it lacks it."""
+    return float(run.measured.get(convention, {"measures": {}})["measures"].get(measure, math.nan))
 
 
 def natural(value: Any) -> tuple[int, str]:
@@ -126,10 +128,10 @@ def natural(value: Any) -> tuple[int, str]:
     return len(str(value)), str(value)
 
 
-def _selection(data: str, methods: dict[str, list[Run]]) -> Selection:
+def _selection(data: str, split: str, methods: dict[str, list[Run]]) -> Selection:
     measures = {run.measure for runs in methods.values() for run in runs}
     chosen = [_method(name, runs) for name, runs in sorted(methods.items())]
-    return Selection(data, measures.pop() if len(measures) == 1 else "", chosen)
+    return Selection(data, measures.pop() if len(measures) == 1 else "", chosen, split)
 
 
 def _method(name: str, runs: list[Run]) -> Method:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from torchrank.files import write_atomically
+from torchrank.progress import bar
 from torchrank.record import read_runs, smaller_is_better, unfinished
-from torchrank.report.select import Fold, Method, Selection, measured, natural, paired, select
+from torchrank.report.select import Method, Selection, measured, natural, paired, select
 from torchrank.report.significance import ALPHA, holm, paired_t, randomisation
 from torchrank.report.tables import Sheet, markdown
 
@@ -32,8 +32,8 @@ def tabulate(
     runs, missing = read_runs(folder), unfinished(folder)
     if not runs:
         raise ValueError(f"no results.json below {folder} ({len(missing)} unfinished runs): run a sweep first")
-    _check_names("convention", conventions, {name for run in runs for name in run.test})
-    present = {name for run in runs for part in run.test.values() for name in part["measures"]}
+    _check_names("convention", conventions, {name for run in runs for name in run.measured})
+    present = {name for run in runs for part in run.measured.values() for name in part["measures"]}
     _check_names("measure", [*(measures or []), *([test_measure] if test_measure else [])], present)
     tables = [_table(selection, measures or [], conventions or [], test_measure or "") for selection in select(runs)]
     names = [str(path.relative_to(folder)) for path in missing]
@@ -51,7 +51,7 @@ def write(folder: str | Path, document: dict[str, Any], pages: list[Sheet]) -> N
 def compare(methods: list[Method], convention: str, measure: str) -> list[dict[str, Any]]:
     """Paired tests of every two methods on the queries that both have, Holm-adjusted over the pairs."""
     rows = []
-    for a, b in tqdm(list(combinations(methods, 2)), desc="paired tests", delay=2, leave=False, disable=None):
+    for a, b in bar(list(combinations(methods, 2)), desc="paired tests"):
         first, second = paired(a, b, convention, measure)
         rows.append({"a": a.name, "b": b.name, "queries": len(first)})
         rows[-1]["difference"] = float((first - second).mean()) if len(first) else math.nan
@@ -72,14 +72,16 @@ def _table(selection: Selection, measures: list[str], conventions: list[str], te
     test_measure = test_measure or selection.measure.rpartition("/")[2]  # val/ndcg@10, or val/letor/map
     tested = [convention for convention in shown if test_measure in present[convention]]
     methods = _ordered(selection, tested[0] if tested else "", test_measure)
-    comparisons = {convention: compare(methods, convention, test_measure) for convention in tested}
+    paired_tests = tested if selection.split == "test" else []  # validation chose: its differences prove nothing
+    comparisons = {convention: compare(methods, convention, test_measure) for convention in paired_tests}
     table: dict[str, Any] = {
         "data": selection.data,
+        "split": selection.split,
         "folds": selection.folds,
         "selection": selection.measure,
         "test_measure": test_measure if tested else None,
         "measures": shown,
-        "methods": [_describe(method, selection.folds, shown) for method in methods],
+        "methods": [_describe(method, selection, shown) for method in methods],
         "comparisons": comparisons,
     }
     table["best"] = {convention: _best(table, convention) for convention in shown}
@@ -90,7 +92,7 @@ def _present(selection: Selection) -> dict[str, list[str]]:
     """The measures of each convention that any chosen run has, in the order of the files."""
     present: dict[str, dict[str, None]] = {}
     for choice in (choice for method in selection.methods for choice in method.choices):
-        for convention, part in choice.run.test.items():
+        for convention, part in choice.run.measured.items():
             present.setdefault(convention, {}).update(dict.fromkeys(part["measures"]))
     return {convention: list(names) for convention, names in present.items()}
 
@@ -106,12 +108,12 @@ def _ordered(selection: Selection, convention: str, measure: str) -> list[Method
     return sorted(selection.methods, key=key)
 
 
-def _describe(method: Method, folds: list[Fold], shown: dict[str, list[str]]) -> dict[str, Any]:
+def _describe(method: Method, selection: Selection, shown: dict[str, list[str]]) -> dict[str, Any]:
     return {
         "name": method.name,
         "ranker": method.choices[0].run.ranker,
         "folds": sorted(method.folds, key=natural),
-        "missing_folds": [fold for fold in folds if fold not in method.folds],
+        "missing_folds": [fold for fold in selection.folds if fold not in method.folds],
         "seeds": sorted({choice.run.seed for choice in method.choices}),
         "fit_seconds": float(np.mean([choice.run.fit_seconds for choice in method.choices])),
         "density": _mean([choice.run.density for choice in method.choices]),
@@ -130,7 +132,7 @@ def _describe(method: Method, folds: list[Fold], shown: dict[str, list[str]]) ->
             }
             for choice in method.choices
         ],
-        "test": {convention: _measures(method, convention, names) for convention, names in shown.items()},
+        selection.split: {convention: _measures(method, convention, names) for convention, names in shown.items()},
     }
 
 
@@ -143,9 +145,9 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _measures(method: Method, convention: str, names: list[str]) -> dict[str, Any] | None:
     """One method in one convention: queries over all folds, and each measure; None if a run lacks the convention."""
     runs = [runs[0] for runs in method.folds.values()]  # seeds share their fold's queries
-    if any(convention not in run.test for run in runs):
+    if any(convention not in run.measured for run in runs):
         return None
-    first = [run.test[convention] for run in runs]
+    first = [run.measured[convention] for run in runs]
     return {
         "text": " / ".join(dict.fromkeys(part["text"] for part in first)),
         "lists": sum(part["lists"] for part in first),
@@ -161,7 +163,8 @@ def _measure(method: Method, convention: str, name: str) -> dict[str, Any] | Non
         return None
     seeds = [measured(choice.run, convention, name) for choice in method.choices]
     replicates = list(means.values()) if len(means) > 1 else seeds
-    queries = {fold: values for fold, (_, values) in method.per_query(convention, name).items()}
+    stored = all(choice.run.test for choice in method.choices)  # only tested runs keep the values of their queries
+    queries = {fold: own for fold, (_, own) in method.per_query(convention, name).items()} if stored else {}
     for fold, values in queries.items():
         if not abs(np.nanmean(values) - means[fold]) < 1e-4:
             raise ValueError(
@@ -172,7 +175,7 @@ def _measure(method: Method, convention: str, name: str) -> dict[str, Any] | Non
         "mean": float(np.mean(list(means.values()))),
         "deviation": float(np.std(replicates, ddof=1)) if len(replicates) > 1 else math.nan,
         "deviation_over": "folds" if len(means) > 1 else "seeds",
-        "pooled": float(np.nanmean(np.concatenate(list(queries.values())))),
+        "pooled": float(np.nanmean(np.concatenate(list(queries.values())))) if queries else math.nan,
         "folds": list(means.values()),
     }
 
@@ -182,7 +185,9 @@ def _best(table: dict[str, Any], convention: str) -> dict[str, dict[str, Any]]:
     rows = [method for method in table["methods"] if not method["missing_folds"]] or table["methods"]
     found = {}
     for measure in table["measures"][convention]:
-        values = {row["name"]: (row["test"][convention] or {"measures": {}})["measures"].get(measure) for row in rows}
+        values = {
+            row["name"]: (row[table["split"]][convention] or {"measures": {}})["measures"].get(measure) for row in rows
+        }
         means = {name: value["mean"] for name, value in values.items() if value}
         if means:
             name = (min if smaller_is_better(measure) else max)(means, key=means.__getitem__)

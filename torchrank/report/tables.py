@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
 NOTHING = "–"  # noqa: RUF001
 LEVEL = "≈"
+SPLITS = {"test": "test", "val": "validation"}
+UNTESTED = (
+    "Not tested: these are measures of the validation lists, by which the best state and the settings were chosen, so "
+    "they are optimistic. Add test lists for an honest comparison."
+)
 
 
 @dataclass
@@ -101,14 +106,16 @@ def _measures(table: dict[str, Any], convention: str) -> Sheet:
     digits = {"density": 4, "steps": 1}
     told = [name for name in digits if any(method.get(name) is not None for method in table["methods"])]
     header = ["method", *names, "fit seconds", *told]
-    sheet = Sheet(f"{table['data']}: test measures, convention {convention}", header)
+    sheet = Sheet(f"{table['data']}: {SPLITS[table['split']]} measures, convention {convention}", header)
     for method in table["methods"]:
-        part = method["test"][convention]
+        part = method[table["split"]][convention]
         values = {name: part["measures"][name] if part else None for name in names}
         cells = [_value(method["name"], value, best.get(name)) for name, value in values.items()]
         numbers = [_number(method["fit_seconds"], 1), *(_number(method[name], digits[name]) for name in told)]
         sheet.rows.append([_method(method, table), *cells, *numbers])
     sheet.below = [*_counts(table, convention), _legend(table)]
+    if table["split"] == "val":
+        sheet.below.insert(0, UNTESTED)
     if "density" in told:
         sheet.below[-1] += " Density: share of non-zero weights."
     if "steps" in told:
@@ -126,7 +133,8 @@ def _value(name: str, value: dict[str, Any] | None, best: dict[str, Any] | None)
     if value is None:
         return NOTHING
     deviation = "" if value["deviation"] is None else f" ±{value['deviation']:.4f}"
-    text = f"{value['mean']:.4f}{deviation} ({_number(value['pooled'])})"
+    pooled = "" if value["pooled"] is None else f" ({value['pooled']:.4f})"
+    text = f"{value['mean']:.4f}{deviation}{pooled}"
     if best and name == best["name"]:
         return f"**{text}**"
     return f"{text} {LEVEL}" if best and name in best["not_different"] else text
@@ -140,7 +148,7 @@ def _method(method: dict[str, Any], table: dict[str, Any]) -> str:
 
 def _counts(table: dict[str, Any], convention: str) -> list[str]:
     """The convention in words, and the number of queries."""
-    parts = {method["name"]: method["test"][convention] for method in table["methods"]}
+    parts = {method["name"]: method[table["split"]][convention] for method in table["methods"]}
     texts = {name: part["text"] if part else "not measured" for name, part in parts.items()}
     counts = {
         name: f"{part['lists']} queries, {part['empty']} of them without relevant documents"
@@ -162,12 +170,13 @@ def _agreed(texts: dict[str, str]) -> str:
 
 def _legend(table: dict[str, Any]) -> str:
     folds = len(table["folds"])
+    pooled = " (pooled mean over all queries)" if table["split"] == "test" else ""
     if folds > 1:
-        text = f"Mean of {folds} fold means ±standard deviation over the folds (pooled mean over all queries)."
+        text = f"Mean of {folds} fold means ±standard deviation over the folds{pooled}."
     elif any(len(method["seeds"]) > 1 for method in table["methods"]):
-        text = "One fold: mean over the seeds ±standard deviation over the seeds (pooled mean over all queries)."
+        text = f"One fold: mean over the seeds ±standard deviation over the seeds{pooled}."
     else:
-        text = "One fold, one seed: mean (pooled mean over all queries)."
+        text = f"One fold, one seed: mean{pooled}."
     incomplete = any(method["missing_folds"] for method in table["methods"])
     return f"{text} Bold: best{' of the methods with all folds' if incomplete else ''}."
 
@@ -239,12 +248,10 @@ def _row(cells: list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def show_run(results: dict[str, Any], folder: Path) -> None:
+def show_run(results: dict[str, Any], folder: Path, console: "Console") -> None:
     """Print the results of a run: its test measures (validation, if it was not tested), a row per convention."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(soft_wrap=True)
     split = "test" if "test" in results else "val"  # test=false, or data without test lists
     parts = results[split]
     measures = list(dict.fromkeys(measure for part in parts.values() for measure in part["measures"]))
@@ -253,10 +260,12 @@ def show_run(results: dict[str, Any], folder: Path) -> None:
     width = sum(3 + max(map(len, column)) for column in zip(*cells, strict=True))
     if width >= console.width:  # many measures: one per line
         cells = [list(column) for column in zip(*cells, strict=True)]
-    table = Table(*cells[0], title=f"{results['name']} on {results['data']}, fold {results['fold']}, {split}")
+    table = Table(*cells[0], title=f"{results['name']} on {results['data']}, fold {results['fold']}, {SPLITS[split]}")
     for row in cells[1:]:
         table.add_row(*row)
     console.print(table)
+    if split == "val":
+        console.print(UNTESTED)
     for name, part in parts.items():
         console.print(f"{name}: {part['text']}; {part['empty']} of {part['lists']} queries have no relevant document.")
     if results["certificate"] is not None:

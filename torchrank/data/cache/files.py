@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from torchrank.data.relevance import Explicit
 from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
 from torchrank.data.strings import Strings
+from torchrank.progress import bar
 
 Plain = dict[str, Any]  # of plain values, which JSON can hold
 SMALL = 1 << 20  # bytes of a file whose checksum is verified whenever it is opened
@@ -43,7 +43,7 @@ def is_fresh(state: list[int], checked: int, span: int) -> bool:
 def read_all(paths: list[Path], what: str) -> Iterator[bytes]:
     """The content of the files piece by piece, with a progress bar if it takes longer than two seconds."""
     total = sum(path.stat().st_size for path in paths)
-    with tqdm(total=total, desc=f"{what} {paths[0].name}", unit="B", unit_scale=True, delay=2) as progress:
+    with bar(total=total, desc=f"{what} {paths[0].name}", unit="B", unit_scale=True, leave=True) as progress:
         for path in paths:
             with path.open("rb") as file:
                 while piece := file.read(1 << 20):

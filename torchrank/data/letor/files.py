@@ -11,10 +11,9 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from tqdm import tqdm
-
 from torchrank.data.letor.form import show
 from torchrank.errors import DataError
+from torchrank.progress import bar
 
 BLOCK = 4 << 20
 STDIN = "stdin"  # the name of a stream, in messages
@@ -36,8 +35,8 @@ def read_blocks(source: Path | BinaryIO, size: int = BLOCK) -> Iterator[Block]:
     on a terminal if it takes longer than two seconds.
     """
     name, total = (source.name, max(source.stat().st_size, 1)) if isinstance(source, Path) else (STDIN, None)
-    bar = tqdm(total=total, desc=f"read {name}", unit="B", unit_scale=True, delay=2, disable=None)
-    with _open(source) as raw, bar as progress:
+    shown = bar(total=total, desc=f"read {name}", unit="B", unit_scale=True, leave=True)
+    with _open(source) as raw, shown as progress:
         pieces: list[bytes] = []  # of a line that is longer than a block
         line = 1
         for chunk in _chunks(raw, size, str(source) if isinstance(source, Path) else STDIN):

@@ -9,10 +9,9 @@ from typing import NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from tqdm import tqdm
-
 from torchrank.errors import DataError
 from torchrank.files import alone
+from torchrank.progress import bar
 
 BLOCK = 1 << 20
 
@@ -144,8 +143,9 @@ def _copy(response: HTTPResponse, part: Path, have: int) -> None:
     """Write the answer into `part` from position `have` on; an answer that is too short is an error."""
     length = response.headers.get("Content-Length")
     total = have + int(length) if length else None
-    bar = tqdm(desc=f"downloading {part.stem}", total=total, initial=have, unit="B", unit_scale=True, delay=2)
-    with open(part, "r+b" if have else "wb") as file, bar as progress:
+    size = {"total": total, "initial": have, "unit": "B", "unit_scale": True}
+    shown = bar(desc=f"downloading {part.stem}", leave=True, **size)
+    with open(part, "r+b" if have else "wb") as file, shown as progress:
         file.seek(have)
         while block := response.read(BLOCK):
             file.write(block)

@@ -14,12 +14,12 @@ from statistics import NormalDist
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from torchrank.data.relevance import Explicit
 from torchrank.data.sampler import ranges
 from torchrank.data.sets import RankingSet
 from torchrank.data.synthetic import check_least
+from torchrank.progress import bar
 
 GRADES = (0.514, 0.325, 0.134, 0.019, 0.008)  # shares of the grades 0..4 in MSLR-WEB30K
 SHARED, LOCAL, EASE, NOISE = 0.40, 0.25, 0.05, 0.30  # shares of the variance of relevance
@@ -127,7 +127,7 @@ def draw(world: World, ids: list[str], mean_length: float, random: np.random.Gen
     thresholds = [NormalDist().inv_cdf(share) for share in np.cumsum(GRADES)[:-1]]
     x = np.empty((int(offsets[-1]), world.num_features), dtype=np.float32)
     labels = np.empty(len(x), dtype=np.float32)
-    for first, last in tqdm(ranges(lengths, CHUNK, 0, num_queries), desc=f"make {name}", delay=2, leave=False):
+    for first, last in bar(ranges(lengths, CHUNK, 0, num_queries), desc=f"make {name}"):
         chunk = slice(int(offsets[first]), int(offsets[last]))
         lists = np.repeat(np.arange(first, last), lengths[first:last])
         random.standard_normal(out=x[chunk], dtype=np.float32)

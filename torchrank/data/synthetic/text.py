@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from torchrank.data.letor.store import Growing
 from torchrank.data.relevance import Judged
 from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
 from torchrank.data.synthetic import check_least
+from torchrank.progress import bar
 
 RAREST, COMMONEST = 0.01, 0.10  # shares of the documents that have a topic, spread evenly in between (as logarithms)
 TOPICAL = (2.0, 6.0)  # Beta distribution of the share of its words that a document takes from its topics
@@ -140,7 +140,7 @@ def draw_documents(
     lengths = np.exp(np.log(mean_length) - spread**2 / 2 + spread * random.standard_normal(size))
     lengths = np.maximum(1, np.rint(lengths)).astype(np.int64)
     width, values, columns, rows = len(world.background), Growing(np.float32), Growing(np.int32), Growing(np.int64)
-    for first in tqdm(range(0, size, CHUNK), desc="make documents", delay=2, leave=False):
+    for first in bar(range(0, size, CHUNK), desc="make documents"):
         here = lengths[first : first + CHUNK]
         mine = topics[np.searchsorted(topics[:, 0], first) : np.searchsorted(topics[:, 0], first + CHUNK)]
         owner, words = draw_words(world, mine - (first, 0), here, random)

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import copy
 import math
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from tqdm import tqdm
 
 from torchrank.data.datamodule import batch_entries
 from torchrank.data.sampler import BatchLoader, BudgetSampler, ranges
@@ -22,6 +20,7 @@ from torchrank.data.sets import RankingSet
 from torchrank.data.training import TrainingLists
 from torchrank.data.transforms import Transform
 from torchrank.errors import DataError, check_integer
+from torchrank.progress import bar
 from torchrank.rankers.core.checkpoints import options_of
 from torchrank.rankers.core.evaluation import SplitMeasures
 
@@ -89,8 +88,7 @@ def _fit(
     limit = min(each for each in (ranker.rounds, epochs) if each) if ranker.rounds else epochs or EPOCHS
     descent = None if ranker.by_rounds else Descent(ranker, lists.lists, batch_documents, seed)
     watch = None if val is None else Watch(ranker, val, batch_documents)
-    hidden = {} if sys.stderr.isatty() else {"disable": True}  # TQDM_DISABLE=1 hides it too
-    for number in tqdm(range(limit), desc="fit", delay=2, leave=False, **hidden):
+    for number in bar(range(limit), desc="fit"):
         done = ranker.take_round(number).done if descent is None else descent.epoch(number)
         last = done or number + 1 == limit
         if watch is not None and (last or not ranker.certified):

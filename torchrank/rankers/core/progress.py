@@ -1,14 +1,21 @@
-"""One progress bar for a fit, whether its epochs are rounds or thousands of batches."""
+"""One progress bar for a fit, whether its epochs are rounds or thousands of batches, and a log line per epoch."""
 
+import logging
 from typing import Any
 
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import ProgressBar
-from tqdm import tqdm
+
+from torchrank.progress import bar
+
+log = logging.getLogger(__name__)
 
 
 class FitProgress(ProgressBar):
-    """Appears after two seconds, shows the monitored validation measure, and says why a ranker ended its fit."""
+    """Appears on a terminal after two seconds, with the monitored validation measure; says why a ranker ended its fit.
+
+    The log has a line per epoch, whether the bar is shown or not.
+    """
 
     def __init__(self, monitor: str, delay: float = 2.0):
         super().__init__()
@@ -24,8 +31,7 @@ class FitProgress(ProgressBar):
 
     def _open(self, what: str, total: float) -> None:
         whole = int(total) if total != float("inf") else None
-        hidden = {} if self._shown else {"disable": True}  # TQDM_DISABLE=1 hides it too, as for runs side by side
-        self._bar = tqdm(total=whole, desc=what, delay=self.delay, leave=False, **hidden)
+        self._bar = bar(total=whole, desc=what, delay=self.delay, shown=self._shown)
 
     def _close(self) -> None:
         if self._bar is not None:
@@ -45,10 +51,19 @@ class FitProgress(ProgressBar):
         if trainer.state.fn == "fit" and value is not None:
             self._bar.set_postfix({self.monitor: f"{float(value):.4f}"}, refresh=False)
 
+    def on_train_epoch_end(self, trainer: Trainer, ranker: LightningModule) -> None:
+        if trainer.is_global_zero:
+            shown = (name for name in trainer.callback_metrics if name == self.monitor or not name.startswith("val/"))
+            values = (f"{name} {float(trainer.callback_metrics[name]):.6g}" for name in sorted(shown))
+            log.info(f"epoch {trainer.current_epoch + 1}: {', '.join(values) or 'done'}")
+
     def on_train_end(self, trainer: Trainer, ranker: LightningModule) -> None:
         reason = getattr(ranker, "findings", {}).get("ended")
-        if reason and not self._bar.disable:
-            self._bar.write(f"The fit ended after {trainer.global_step} rounds: {reason}.")
+        if reason:
+            text = f"The fit ended after {trainer.global_step} rounds: {reason}."
+            log.info(text)
+            if not self._bar.disable:
+                self._bar.write(text)
         self._close()
 
     def on_exception(self, trainer: Trainer, ranker: LightningModule, exception: BaseException) -> None:
