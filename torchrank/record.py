@@ -193,7 +193,7 @@ class Run:
     mode: str  # max or min
     test: dict[str, dict[str, Any]]  # convention -> text, lists, empty, measures; empty if the run was not tested
     fit_seconds: float
-    per_query: str | None  # file name below the folder; None if the run was not tested
+    per_query: str  # file name below the folder; empty if the run was not tested
     val: dict[str, dict[str, Any]] = field(default_factory=dict)  # as test
     density: float | None = None  # share of non-zero weights, if the ranker counts them
     proved: bool | None = None  # whether the fit reached its certificate; None if it has none
@@ -217,7 +217,7 @@ class Run:
 
     def queries(self, convention: str, measure: str) -> tuple[NDArray[np.str_], NDArray[np.float64]]:
         """Query ids `(Q,)` and the test measure of each query `(Q,)`; nan: left out."""
-        if self.per_query is None:
+        if not self.per_query:
             raise ValueError(f"{self.folder} has no values per query, since it was not tested: run it with test lists.")
         path, key = self.folder / self.per_query, f"{convention}/{measure}"
         try:
@@ -279,11 +279,11 @@ def read_run(path: Path, *, tested: bool = True) -> Run:
     """A results.json as a Run; any problem with it is a ValueError that names the file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if not tested and "test" not in content:
+        if not tested and "test" not in content and content["per_query"] is None:
             content |= {"test": {}, "per_query": ""}
         if content["schema"] != SCHEMA:
             raise ValueError(f"schema {content['schema']}, but this version reads {SCHEMA}")
-        selection, certificate, tested = content["selection"], content["certificate"], content["per_query"] is not None
+        selection, certificate = content["selection"], content["certificate"]
         same = {key: content[key] for key in ("name", "ranker", "data", "fold", "seed", "settings", "per_query")}
         return Run(
             folder=path.parent,
@@ -291,7 +291,7 @@ def read_run(path: Path, *, tested: bool = True) -> Run:
             value=_number(selection["value"]),
             mode=selection["mode"],
             val={name: _convention(part) for name, part in content["val"].items()},
-            test={name: _convention(part) for name, part in (content["test"] if tested else {}).items()},
+            test={name: _convention(part) for name, part in content["test"].items()},
             fit_seconds=_number(content["seconds"]["fit"]),
             density=content["density"],
             steps=content["steps"],
@@ -305,7 +305,7 @@ def read_run(path: Path, *, tested: bool = True) -> Run:
             **same,
         )
     except KeyError as error:
-        raise ValueError(f"{path} has no {error}. Run it again or remove it.") from error
+        raise ValueError(f"{path} has no {error}. Run it again (with test=true) or remove it.") from error
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} cannot be read ({error}). Run it again or remove it.") from error
 

@@ -96,7 +96,7 @@ def honest(errors: Errors) -> tuple[np.ndarray, list[tuple[int, int]]]:
 
 def cuts_of(run: Run) -> set[int]:
     """Every k for which a run has a kNN error."""
-    return {int(name[len(FAMILY) :]) for name in (_first(run.test) if run.test else ()) if name.startswith(FAMILY)}
+    return {int(name[len(FAMILY) :]) for name in _first(run.test) if name.startswith(FAMILY)}
 
 
 def pages(document: dict[str, Any]) -> list[Sheet]:

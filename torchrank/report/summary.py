@@ -29,7 +29,7 @@ def tabulate(
     Without `measures` and `conventions` everything in the files is shown. The paired tests compare the measure of
     selection unless `test_measure` names another one.
     """
-    runs, missing = read_runs(folder), unfinished(folder)
+    runs, missing = read_runs(folder, tested=False), unfinished(folder)
     if not runs:
         raise ValueError(f"no results.json below {folder} ({len(missing)} unfinished runs): run a sweep first")
     _check_names("convention", conventions, {name for run in runs for name in run.measured})

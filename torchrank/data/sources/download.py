@@ -143,8 +143,8 @@ def _copy(response: HTTPResponse, part: Path, have: int) -> None:
     """Write the answer into `part` from position `have` on; an answer that is too short is an error."""
     length = response.headers.get("Content-Length")
     total = have + int(length) if length else None
-    size = {"total": total, "initial": have, "unit": "B", "unit_scale": True}
-    shown = bar(desc=f"downloading {part.stem}", leave=True, **size)
+    what = f"downloading {part.stem}"
+    shown = bar(desc=what, total=total, initial=have, unit="B", unit_scale=True, leave=True)
     with open(part, "r+b" if have else "wb") as file, shown as progress:
         file.seek(have)
         while block := response.read(BLOCK):
