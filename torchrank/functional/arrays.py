@@ -29,7 +29,10 @@ from torchrank.errors import DataError
 R = TypeVar("R")
 Array = Any  # a tensor, numpy array, pandas or polars series or data frame, or Python list
 VECTORS = frozenset(  # arguments for which a data frame with one column is that column
-    ("scores", "labels", "offsets", "classes", "query_classes", "tiebreak", "total", "rank", "ranks", "ranks_v")
+    (
+        *("scores", "labels", "offsets", "classes", "query_classes", "tiebreak", "num_relevant"),
+        *("total", "rank", "ranks", "ranks_v"),
+    )
 )
 GROUPS = (  # what the docstring of every function on lists says about them
     "    group: number of entries of each list, `(Q,)`; in place of offsets.",

@@ -23,21 +23,33 @@ from torchrank.functional import measures
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.neighbours import vote_errors
 from torchrank.functional.ragged import read
-from torchrank.functional.ranking import Hits, Ranking, check, hits, rank_checked
+from torchrank.functional.ranking import Hits, Ranking, check, hits, rank_checked, to_judged, with_judged
 
 ENTRIES_AT_ONCE = 200_000  # entries that `evaluate` ranks at once on CPU
 FAMILIES = {  # measure: may it have a cut-off, may it have none
     "ndcg": (True, True),
     "mean_ndcg": (False, True),
+    "dcg": (True, True),
     "map": (True, True),
     "p": (True, False),
     "recall": (True, False),
+    "hit": (True, True),
     "mrr": (True, True),
     "err": (True, True),
     "auc": (False, True),
     "domination_error": (False, True),
     "all_pairs_error": (False, True),
     "knn_error": (True, False),
+}
+ALIASES = {  # other names of a family; upper and lower case are the same
+    "precision": "p",
+    "success": "hit",
+    "hit_rate": "hit",
+    "recip_rank": "mrr",
+    "reciprocal_rank": "mrr",
+    "rr": "mrr",
+    "average_precision": "map",
+    "ap": "map",
 }
 
 
@@ -64,8 +76,8 @@ CONVENTIONS = {  # by name, see `describe`; the numbers of other tools are repro
     "xgboost": Convention(
         ("ndcg", "map"), threshold=0.5 + 2**-24, empty=1, map_divisor="cut", minus=True, float32=True
     ),
-    "trec": Convention(("ndcg", "map", "p", "recall", "mrr"), gain="linear", ties="ids", empty=0, float32=True),
-    "sklearn": Convention(("ndcg",), gain="linear", ties="average", empty=0),
+    "trec": Convention(("ndcg", "map", "p", "recall", "hit", "mrr"), gain="linear", ties="ids", empty=0, float32=True),
+    "sklearn": Convention(("ndcg", "dcg"), gain="linear", ties="average", empty=0),
 }
 
 GAIN_TEXT = {"exp2": "2^y-1", "linear": "y"}
@@ -79,6 +91,26 @@ class Measure(NamedTuple):
     family: str
     k: int | None
     minus: bool  # XGBoost's `-` at the end of the name
+
+    def __str__(self) -> str:  # the one name under which its values are given
+        return self.family + (f"@{self.k}" if self.k else "") + ("-" if self.minus else "")
+
+
+class Values(dict[str, Tensor]):
+    """Values by the names of their measures. They may be asked for by any other name of a measure, too.
+
+    >>> Values({"p@5": torch.tensor([0.2])})["precision@5"]
+    tensor([0.2000])
+    """
+
+    def __missing__(self, name: str) -> Tensor:
+        try:
+            own = canonical(name)
+        except ValueError:
+            raise KeyError(name) from None
+        if own == name:
+            raise KeyError(name)
+        return self[own]
 
 
 def describe(convention: str = "default", *, threshold: float | None = None) -> str:
@@ -102,7 +134,7 @@ def describe(convention: str = "default", *, threshold: float | None = None) -> 
         f"gain {GAIN_TEXT[rules.gain]}",
         f"discount {DISCOUNT_TEXT[rules.discount]}",
         f"ties {TIES_TEXT[rules.ties]}{' after rounding to float32' if rules.float32 else ''}",
-        *([f"relevant {relevant}"] if set(rules.measures) - {"ndcg", "mean_ndcg"} else []),
+        *([f"relevant {relevant}"] if set(rules.measures) - {"ndcg", "dcg", "mean_ndcg"} else []),
         f"queries without relevant documents {empty}",
         *(["NDCG@k of lists shorter than k counts 0"] if rules.short == "zero" else []),
         *(["MAP@k over min(relevant, k)"] if rules.map_divisor == "cut" else []),
@@ -135,9 +167,21 @@ def parse_measure(text: str, convention: str = "default") -> Measure:
     return measure
 
 
+def canonical(text: str) -> str:
+    """The name under which the values of a measure are given, whichever of its names this is.
+
+    Case does not matter, and the names of trec_eval are known (`ndcg_cut_10`, `P_5`, `success_1`, `recip_rank`).
+
+    >>> [canonical(name) for name in ("P@5", "precision@5", "P_5", "NDCG", "ndcg_cut_10", "success@1", "recip_rank")]
+    ['p@5', 'p@5', 'p@5', 'ndcg', 'ndcg@10', 'hit@1', 'mrr']
+    """
+    return str(_parse(text))
+
+
 def _parse(text: str) -> Measure:
-    match = re.fullmatch(r"([a-z_]+)(?:@([1-9][0-9]*))?(-?)", text)
+    match = re.fullmatch(r"([a-z_]+?)(?:(?:@|_cut_|_)([1-9][0-9]*))?(-?)", str(text).lower())
     family, k, minus = match.groups() if match else ("", None, "")
+    family = ALIASES.get(family, family)
     if family not in FAMILIES or not FAMILIES[family][0 if k else 1]:
         known = ", ".join(name + ("@k" if cut else "") + (f", {name}" if cut and whole else "")
                           for name, (cut, whole) in FAMILIES.items())  # fmt: skip
@@ -174,6 +218,8 @@ def evaluate(
     tiebreak: Tensor | None = None,
     classes: Tensor | None = None,
     query_classes: Tensor | None = None,
+    num_relevant: Tensor | None = None,
+    judged: tuple[Tensor, Tensor] | None = None,
     max_length: int | None = None,
     num_grades: int | None = None,
 ) -> dict[str, Tensor]:
@@ -183,7 +229,7 @@ def evaluate(
         scores: score of each entry, `(N,)`; higher scores come first.
         labels: relevance label of each entry, `(N,)`.
         offsets: where the lists begin and end, `(Q + 1,)`.
-        measures: names of measures, such as `ndcg@10`, `map` or `p@5`.
+        measures: names of measures, such as `ndcg@10`, `map` or `p@5`; `P@5` and `precision@5` are the same.
         convention: a name in `CONVENTIONS`; `describe` explains it.
         threshold: the lowest label that counts as relevant; None takes that of the convention (MSLR in the LETOR
             convention needs 2).
@@ -191,11 +237,16 @@ def evaluate(
         tiebreak: among equal scores smaller numbers come first, `(N,)`; the convention `trec` needs them.
         classes: class of each entry, `(N,)`, which `knn_error@k` needs.
         query_classes: class of each query, `(Q,)`, which `knn_error@k` needs.
+        num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved, as in trec_eval;
+            None: the lists hold all of them. NDCG of graded labels needs `judged` instead.
+        judged: labels `(M,)` of all judged documents of each query, retrieved or not, and their offsets `(Q + 1,)`:
+            relevant documents are counted and ideal orders made of them. Measures of pairs look at the list alone.
         max_length: an upper bound of the list lengths, which saves a synchronisation.
         num_grades: labels are the integers 0..num_grades-1; 0: real-valued; None: find out where that is free (CPU).
 
     Returns:
-        `{name: (Q,)}`, one value per list, in float64 whatever the dtype of the scores is.
+        `{name: (Q,)}`, one value per list, in float64 whatever the dtype of the scores is. Each measure has one name
+        there (`p@5`), and can be looked up by the others.
 
     Example:
         >>> evaluate(torch.tensor([2.0, 1.0]), torch.tensor([0, 1]), torch.tensor([0, 2]), measures=["map", "p@5"])
@@ -204,7 +255,8 @@ def evaluate(
     rules = convention_of(convention, threshold)
     if isinstance(measures, str):
         raise ValueError(f'measures must be a list of names, ["{measures}"], got {measures!r}')
-    wanted = {name: parse_measure(name, convention) for name in measures}
+    parsed = (parse_measure(name, convention) for name in measures)
+    wanted = {str(measure): measure for measure in parsed}
     if rules.ties == "ids" and tiebreak is None:
         raise ValueError(
             f"convention={convention!r} orders equal scores by document id, but there are no ids: give tiebreak (N,), "
@@ -216,6 +268,10 @@ def evaluate(
     if votes and (classes is None or query_classes is None):
         raise ValueError(f"{next(iter(votes))} compares classes: give classes (N,) and query_classes (Q,)")
     check(scores, labels, offsets)
+    judged = None if judged is None else to_judged(judged)
+    for name, given in (("num_relevant", num_relevant), ("judged", None if judged is None else judged[1][1:])):
+        if given is not None and len(given) != len(offsets) - 1:
+            raise ValueError(f"{name} must be of {len(offsets) - 1} lists, as the offsets are, got {len(given)}")
     parts = []
     for first, last in pieces(offsets):
         begin, end = (0, len(scores)) if (first, last) == (0, len(offsets) - 1) else read(offsets[[first, last]])
@@ -227,11 +283,22 @@ def evaluate(
             max_length=max_length,
             num_grades=num_grades,
         )
-        parts.append(_values(ranking, rules, wanted, max_label))
+        counted = None if num_relevant is None else num_relevant[first:last]
+        if judged is not None or (counted is not None and any("ndcg" in measure.family for measure in wanted.values())):
+            ranking = with_judged(ranking, counted, None if judged is None else _lists(*judged, first, last))
+        parts.append(_values(ranking, rules, wanted, max_label, counted))
         if votes:
             theirs, own = cast(Tensor, classes)[begin:end], cast(Tensor, query_classes)[first:last]
             parts[-1] |= _votes(ranking, theirs, own, votes)
-    return {name: torch.cat([part[name] for part in parts]) for name in wanted}
+    return Values({name: torch.cat([part[name] for part in parts]) for name in wanted})
+
+
+def _lists(values: Tensor, offsets: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
+    """The lists `first:last` of all lists."""
+    if (first, last) == (0, len(offsets) - 1):
+        return values, offsets
+    begin, end = read(offsets[[first, last]])
+    return values[begin:end], offsets[first : last + 1] - begin
 
 
 def _votes(ranking: Ranking, classes: Tensor, query_classes: Tensor, votes: dict[str, int]) -> dict[str, Tensor]:
@@ -260,10 +327,14 @@ def pieces(offsets: Tensor) -> list[tuple[int, int]]:
 
 
 def _values(
-    ranking: Ranking, rules: Convention, wanted: dict[str, Measure], max_label: float | None
+    ranking: Ranking,
+    rules: Convention,
+    wanted: dict[str, Measure],
+    max_label: float | None,
+    num_relevant: Tensor | None,
 ) -> dict[str, Tensor]:
     values = _ndcgs(ranking, rules, wanted)
-    found = hits(ranking, rules.threshold)
+    found = hits(ranking, rules.threshold, num_relevant)
     for name in (name for name in wanted if name not in values and wanted[name].family != "knn_error"):
         values[name] = _value(ranking, found, rules, wanted[name], max_label)
     if ranking.labels.device.type != "cpu":
@@ -294,6 +365,9 @@ def _ndcgs(ranking: Ranking, rules: Convention, wanted: dict[str, Measure]) -> d
 def _value(ranking: Ranking, found: Hits, rules: Convention, measure: Measure, max_label: float | None) -> Tensor:
     empty, k = 0.0 if measure.minus else rules.empty, measure.k
     match measure.family:
+        case "dcg":
+            (value,) = measures.dcg_at(ranking, [k], gain=rules.gain, discount=rules.discount, ties=rules.ties)
+            return torch.where(measures.has_gain(ranking, rules.gain), value, empty)
         case "mean_ndcg":
             return measures.mean_ndcg_of(
                 ranking, gain=rules.gain, discount=rules.discount, ties=rules.ties, empty=rules.empty
@@ -305,6 +379,8 @@ def _value(ranking: Ranking, found: Hits, rules: Convention, measure: Measure, m
             return measures.average_precision_of(ranking, found, k, empty=empty)
         case "p":
             return measures.precision_of(ranking, found, k, empty=empty)
+        case "hit":
+            return measures.hit_of(ranking, found, k, empty=empty)
         case "recall":
             return measures.recall_of(ranking, found, k, empty=empty)
         case "mrr":

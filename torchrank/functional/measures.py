@@ -32,7 +32,8 @@ from torch import Tensor
 
 from torchrank.errors import check_choice
 from torchrank.functional.arrays import takes_arrays
-from torchrank.functional.gains import Discount, Gain, dcg, discount_of, gain_of, ideal_dcg, ideal_labels
+from torchrank.functional.gains import Discount, Gain, discount_of, gain_of, ideal_dcg, ideal_labels
+from torchrank.functional.gains import dcg as ranked_dcg
 from torchrank.functional.ragged import (
     ascents,
     dominating,
@@ -56,6 +57,7 @@ from torchrank.functional.ranking import (
     rank,
     rank_with_ties,
     ratio,
+    with_judged,
 )
 
 # ---------------------------------------------------------------------------------------------- graded relevance
@@ -73,6 +75,8 @@ def ndcg(
     ties: str = "stable",
     empty: float = math.nan,
     short: str = "pad",
+    num_relevant: Tensor | None = None,
+    judged: tuple[Tensor, Tensor] | None = None,
     max_length: int | None = None,
     num_grades: int | None = None,
 ) -> Tensor:
@@ -89,6 +93,10 @@ def ndcg(
             Najork 2008; scikit-learn), "worst" puts lower labels first.
         empty: the value of a list whose ideal DCG at k is 0.
         short: "pad" treats a list shorter than k as it is; "zero" is the rule of the LETOR tools: it counts 0.
+        num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved. It says enough
+            where labels are 0 and 1; grades need `judged`.
+        judged: labels `(M,)` of all judged documents of each query, retrieved or not, and their offsets `(Q + 1,)`; the
+            ideal order is made of them, as in trec_eval. None: the list holds all of them.
         max_length: an upper bound of the list lengths, which saves a synchronisation.
         num_grades: labels are the integers 0..num_grades-1; 0: real-valued; None: find out where that is free (CPU).
 
@@ -100,6 +108,7 @@ def ndcg(
         tensor([0.6309,    nan])
     """
     ranking = rank_with_ties(scores, labels, offsets, ties, max_length=max_length, num_grades=num_grades)
+    ranking = with_judged(ranking, num_relevant, judged)
     values = ndcg_at(ranking, [k], gain=gain, discount=discount, ties=ties, empty=empty, short=short)
     return finish(values[0], scores)
 
@@ -118,17 +127,77 @@ def ndcg_at(
     check_choice(("pad", "zero"), short=short)
     for k in cutoffs:
         check_cutoff(k)
-    labels, offsets, longest = ranking.labels, ranking.offsets, ranking.longest
-    ranked, ranked_gain = (average_gains(ranking, gain), "linear") if ties == "average" else (labels, gain)
-    actual = dcg(ranked, offsets, cutoffs=cutoffs, gain=ranked_gain, discount=discount, longest=longest)
+    actual, best = dcg_at(ranking, cutoffs, gain=gain, discount=discount, ties=ties), ranking.best
     ideal = ideal_dcg(
-        labels, offsets, cutoffs=cutoffs, gain=gain, discount=discount, longest=longest, num_grades=ranking.num_grades
+        best.labels,
+        best.offsets,
+        cutoffs=cutoffs,
+        gain=gain,
+        discount=discount,
+        longest=best.longest,
+        num_grades=best.num_grades,
     )
     values = [ratio(a, b, empty) for a, b in zip(actual, ideal, strict=True)]
     if short == "zero":
-        lengths = offsets.diff()
+        lengths = ranking.offsets.diff()
         values = [v if k is None else torch.where(lengths < k, 0.0, v) for k, v in zip(cutoffs, values, strict=True)]
     return values
+
+
+@takes_arrays
+def dcg(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    *,
+    k: int | None = None,
+    gain: Gain = "exp2",
+    discount: Discount = "log2p1",
+    ties: str = "stable",
+    empty: float = math.nan,
+    max_length: int | None = None,
+) -> Tensor:
+    """Discounted cumulative gain at k: the sum of gain(label) * discount(rank) over the top k.
+
+    Args:
+        scores: score of each entry, `(N,)`; higher scores come first.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        k: the number of ranks that count; None counts the whole list.
+        gain: "exp2" (2^y - 1), "linear" (y), or a function of the labels.
+        discount: "log2p1" (1/log2(1 + rank)), "letor" (1, 1, 1/log2(3), ...), or a function of the ranks.
+        ties: "stable", "average" or "worst", as in `ndcg`.
+        empty: the value of a list without positive gains. `gain="linear", ties="average", empty=0` is scikit-learn's.
+        max_length: an upper bound of the list lengths, which saves a synchronisation.
+
+    Returns:
+        DCG@k of each list, `(Q,)`.
+
+    Example:
+        >>> dcg(torch.tensor([2.0, 1.0, 0.5]), torch.tensor([0, 2, 1]), torch.tensor([0, 3]))
+        tensor([2.3928])
+    """
+    ranking = rank_with_ties(scores, labels, offsets, ties, max_length=max_length)
+    (value,) = dcg_at(ranking, [k], gain=gain, discount=discount, ties=ties)
+    return finish(torch.where(has_gain(ranking, gain), value, empty), scores)
+
+
+def dcg_at(ranking: Ranking, cutoffs: list[int | None], *, gain: Gain, discount: Discount, ties: str) -> list[Tensor]:
+    """DCG at several cut-offs from one ranking, float64, `(Q,)` each."""
+    for k in cutoffs:
+        check_cutoff(k)
+    if ties == "average":
+        ranked, gain = average_gains(ranking, gain), "linear"
+    else:
+        ranked = ranking.labels
+    offsets, longest = ranking.offsets, ranking.longest
+    return ranked_dcg(ranked, offsets, cutoffs=cutoffs, gain=gain, discount=discount, longest=longest)
+
+
+def has_gain(ranking: Ranking, gain: Gain) -> Tensor:
+    """Which queries have a document with a positive gain, `(Q,)`."""
+    best = ranking.best
+    return segment_sum((gain_of(best.labels, gain) > 0).long(), best.offsets) > 0
 
 
 @takes_arrays
@@ -174,11 +243,23 @@ def mean_ndcg_of(ranking: Ranking, *, gain: Gain, discount: Discount, ties: str,
     weight = discount_of(ranking.ranks, discount)
     gains = average_gains(ranking, gain) if ties == "average" else gain_of(ranking.labels, gain)
     actual = segment_cumsum(gains * weight, offsets, max_length=longest)
-    best = ideal_labels(ranking.labels, offsets, gain=gain, longest=longest, num_grades=ranking.num_grades)
-    ideal = segment_cumsum(gain_of(best, gain) * weight, offsets, max_length=longest)
+    ideal = segment_cumsum(_ideal_gains(ranking, gain) * weight, offsets, max_length=longest)
     # a list with a relevant entry has one at the top of its ideal order, so all its cut-offs are defined or none is
     at_rank = ratio(actual, ideal, empty)
     return ratio(measure_sum(at_rank, offsets), wide(offsets.diff()), empty)
+
+
+def _ideal_gains(ranking: Ranking, gain: Gain) -> Tensor:
+    """The gain at each rank of the ideal order, `(N,)`: that of the judged documents may be shorter than the list."""
+    best = ranking.best
+    ordered = ideal_labels(best.labels, best.offsets, gain=gain, longest=best.longest, num_grades=best.num_grades)
+    gains = gain_of(ordered, gain)
+    if ranking.judged is None:
+        return gains
+    place = ranking.ranks.long() - 1
+    slot = best.offsets[ranking.ids] + place
+    inside = place < best.offsets.diff()[ranking.ids]
+    return torch.where(inside, torch.nn.functional.pad(gains, (0, 1))[slot.clamp(max=len(gains))], 0)
 
 
 @takes_arrays
@@ -228,19 +309,24 @@ def err_of(ranking: Ranking, k: int | None, *, max_label: float, empty: float) -
     terms = satisfied * torch.exp(before) / ranking.ranks
     if k is not None:
         terms = torch.where(ranking.ranks <= k, terms, 0)
-    relevant = segment_sum((labels > 0).long(), offsets) > 0
-    return torch.where(relevant, measure_sum(terms, offsets), empty)
+    return torch.where(has_gain(ranking, "linear"), measure_sum(terms, offsets), empty)
 
 
 # ---------------------------------------------------------------------------------------------- binary relevance
 
 
 def _binary(
-    scores: Tensor, labels: Tensor, offsets: Tensor, threshold: float, max_length: int | None, k: int | None
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    threshold: float,
+    num_relevant: Tensor | None,
+    max_length: int | None,
+    k: int | None,
 ) -> tuple[Ranking, Hits]:
     check_cutoff(k)
     ranking = rank(scores, labels, offsets, max_length=max_length)
-    return ranking, hits(ranking, threshold)
+    return ranking, hits(ranking, threshold, num_relevant)
 
 
 @takes_arrays
@@ -253,6 +339,7 @@ def average_precision(
     threshold: float = 1,
     ties: str = "stable",
     empty: float = math.nan,
+    num_relevant: Tensor | None = None,
     max_length: int | None = None,
 ) -> Tensor:
     """Average precision: the sum of the precisions at each relevant entry of the top k, over ALL relevant entries.
@@ -266,6 +353,8 @@ def average_precision(
         ties: "stable" keeps the order of equal scores, "average" is the exact mean over all their orders (McSherry &
             Najork 2008).
         empty: the value of a list without relevant entries.
+        num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved, as in trec_eval;
+            None: the list holds all of them.
         max_length: an upper bound of the list lengths, which saves a synchronisation.
 
     Returns:
@@ -276,7 +365,7 @@ def average_precision(
         tensor([0.8333])
     """
     check_choice(("stable", "average"), ties=ties)
-    ranking, found = _binary(scores, labels, offsets, threshold, max_length, k)
+    ranking, found = _binary(scores, labels, offsets, threshold, num_relevant, max_length, k)
     return finish(average_precision_of(ranking, found, k, empty=empty, ties=ties), scores)
 
 
@@ -297,6 +386,7 @@ def precision(
     k: int | None = None,
     threshold: float = 1,
     empty: float = math.nan,
+    num_relevant: Tensor | None = None,
     max_length: int | None = None,
 ) -> Tensor:
     """Precision at k: the number of relevant entries in the top k over k, even if the list is shorter.
@@ -308,6 +398,8 @@ def precision(
         k: the number of ranks that count and the divisor; None counts the whole list and divides by its length.
         threshold: entries with at least this label are relevant.
         empty: the value of a list without relevant entries.
+        num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved: where there are
+            some, a list without any has the value 0; None: the list holds all of them.
         max_length: an upper bound of the list lengths, which saves a synchronisation.
 
     Returns:
@@ -317,7 +409,7 @@ def precision(
         >>> precision(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]), k=5)
         tensor([0.4000])
     """
-    ranking, found = _binary(scores, labels, offsets, threshold, max_length, k)
+    ranking, found = _binary(scores, labels, offsets, threshold, num_relevant, max_length, k)
     return finish(precision_of(ranking, found, k, empty=empty), scores)
 
 
@@ -330,7 +422,7 @@ def precision_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) 
 def hits_in_top(ranking: Ranking, found: Hits, k: int | None) -> Tensor:
     """Relevant entries in the top k, `(Q,)`."""
     if k is None:
-        return found.total
+        return found.found
     lengths = ranking.offsets.diff()
     last = ranking.offsets[:-1] + lengths.clamp(max=k) - 1
     return torch.where(lengths > 0, torch.nn.functional.pad(found.so_far, (0, 1))[last], 0)
@@ -345,6 +437,7 @@ def recall(
     k: int | None = None,
     threshold: float = 1,
     empty: float = math.nan,
+    num_relevant: Tensor | None = None,
     max_length: int | None = None,
 ) -> Tensor:
     """Recall at k: the share of the relevant entries that are in the top k.
@@ -356,6 +449,8 @@ def recall(
         k: the number of ranks that count; None counts the whole list.
         threshold: entries with at least this label are relevant.
         empty: the value of a list without relevant entries.
+        num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved, as in trec_eval;
+            None: the list holds all of them.
         max_length: an upper bound of the list lengths, which saves a synchronisation.
 
     Returns:
@@ -365,7 +460,7 @@ def recall(
         >>> recall(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]), k=2)
         tensor([0.5000])
     """
-    ranking, found = _binary(scores, labels, offsets, threshold, max_length, k)
+    ranking, found = _binary(scores, labels, offsets, threshold, num_relevant, max_length, k)
     return finish(recall_of(ranking, found, k, empty=empty), scores)
 
 
@@ -382,6 +477,7 @@ def reciprocal_rank(
     k: int | None = None,
     threshold: float = 1,
     empty: float = math.nan,
+    num_relevant: Tensor | None = None,
     max_length: int | None = None,
 ) -> Tensor:
     """Reciprocal rank: 1 / rank of the first relevant entry; 0 if that rank is beyond k.
@@ -393,6 +489,8 @@ def reciprocal_rank(
         k: the number of ranks that count; None counts the whole list.
         threshold: entries with at least this label are relevant.
         empty: the value of a list without relevant entries.
+        num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved: where there are
+            some, a list without any has the value 0; None: the list holds all of them.
         max_length: an upper bound of the list lengths, which saves a synchronisation.
 
     Returns:
@@ -402,14 +500,53 @@ def reciprocal_rank(
         >>> reciprocal_rank(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 3]))
         tensor([0.5000])
     """
-    _, found = _binary(scores, labels, offsets, threshold, max_length, k)
+    _, found = _binary(scores, labels, offsets, threshold, num_relevant, max_length, k)
     return finish(reciprocal_rank_of(found, k, empty=empty), scores)
 
 
 def reciprocal_rank_of(found: Hits, k: int | None, *, empty: float) -> Tensor:
-    value = 1 / found.first
-    value = value if k is None else torch.where(found.first <= k, value, 0)
-    return torch.where(found.total > 0, value, empty)
+    there = found.found > 0 if k is None else (found.found > 0) & (found.first <= k)
+    return torch.where(found.total > 0, torch.where(there, 1 / found.first, 0), empty)
+
+
+@takes_arrays
+def hit(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    *,
+    k: int | None = None,
+    threshold: float = 1,
+    empty: float = math.nan,
+    num_relevant: Tensor | None = None,
+    max_length: int | None = None,
+) -> Tensor:
+    """Hit (success) at k: 1 if there is a relevant entry in the top k, else 0.
+
+    Args:
+        scores: score of each entry, `(N,)`; higher scores come first.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        k: the number of ranks that count; None counts the whole list.
+        threshold: entries with at least this label are relevant.
+        empty: the value of a list without relevant entries.
+        num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved: where there are
+            some, a list without any has the value 0; None: the list holds all of them.
+        max_length: an upper bound of the list lengths, which saves a synchronisation.
+
+    Returns:
+        1 or 0 for each list, `(Q,)`; the mean over the lists is the hit rate.
+
+    Example:
+        >>> hit(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 3]), k=1)
+        tensor([0.])
+    """
+    ranking, found = _binary(scores, labels, offsets, threshold, num_relevant, max_length, k)
+    return finish(hit_of(ranking, found, k, empty=empty), scores)
+
+
+def hit_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
+    return torch.where(found.total > 0, wide(hits_in_top(ranking, found, k) > 0), empty)
 
 
 # ---------------------------------------------------------------------------------------------- pairs

@@ -8,12 +8,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchrank.errors import check_choice
+from torchrank.errors import DataError, check_choice
+from torchrank.functional.arrays import Array, to_integers, to_tensor
 from torchrank.functional.gains import Gain, gain_of
-from torchrank.functional.ragged import levels_within, list_ids, longest_list, read, runs, wide
+from torchrank.functional.ragged import levels_within, list_ids, longest_list, read, runs, segment_sum, wide
 from torchrank.functional.sorting import sort_keys
 
 MAX_GRADES = 64  # with larger integers labels count as real values: a table of (lists, grades) would be large
+
+
+class Judged(NamedTuple):
+    """All judged documents of each query, retrieved or not, in any order."""
+
+    labels: Tensor  # (M,)
+    offsets: Tensor  # (Q+1,)
+    longest: int
+    num_grades: int
 
 
 class Ranking(NamedTuple):
@@ -26,6 +36,11 @@ class Ranking(NamedTuple):
     offsets: Tensor  # (Q+1,)
     longest: int  # upper bound of the list lengths
     num_grades: int  # labels are 0..num_grades-1; 0 = real-valued or unknown
+    judged: Judged | None = None  # None: every judged document was retrieved
+
+    @property
+    def best(self) -> "Judged | Ranking":  # the documents of which the ideal order is made
+        return self if self.judged is None else self.judged
 
     @property
     def scores(self) -> Tensor:  # (N,) in rank order; few measures need them
@@ -173,12 +188,16 @@ class Hits(NamedTuple):
 
     relevant: Tensor  # (N,) 1 or 0
     so_far: Tensor  # (N,) relevant entries of the list up to and including this one
-    total: Tensor  # (Q,) relevant entries of the list
+    found: Tensor  # (Q,) relevant entries of the list
+    total: Tensor  # (Q,) relevant documents of the query, with those that were not retrieved
     first: Tensor  # (Q,) rank of the first relevant entry, where there is one
 
 
-def hits(ranking: Ranking, threshold: float) -> Hits:
-    """Everything that measures of binary relevance need, from one running count over all lists."""
+def hits(ranking: Ranking, threshold: float, num_relevant: Tensor | None = None) -> Hits:
+    """Everything that measures of binary relevance need, from one running count over all lists.
+
+    `num_relevant (Q,)` are the relevant documents of each query; None: as many as there are judged or in the list.
+    """
     offsets, relevant = ranking.offsets, wide(ranking.labels >= threshold)
     count = relevant.new_empty(len(relevant) + 1)  # relevant entries before this one, over all lists
     count[:1] = 0
@@ -187,7 +206,54 @@ def hits(ranking: Ranking, threshold: float) -> Hits:
     so_far = before.index_select(0, ranking.ids)
     torch.sub(count[1:], so_far, out=so_far)
     first = torch.searchsorted(count, before + 1) - offsets[:-1]  # `count` exceeds `before` right after it
-    return Hits(relevant, so_far, count[offsets[1:]] - before, wide(first))
+    found = count[offsets[1:]] - before
+    if num_relevant is None and ranking.judged is not None:
+        num_relevant = segment_sum((ranking.judged.labels >= threshold).long(), ranking.judged.offsets)
+    return Hits(relevant, so_far, found, _all_relevant(found, num_relevant), wide(first))
+
+
+def _all_relevant(found: Tensor, num_relevant: Tensor | None) -> Tensor:
+    """`num_relevant (Q,)` in float64, at least as many as were found; None: what was found is all there is."""
+    if num_relevant is None:
+        return found
+    if num_relevant.shape != found.shape:
+        raise ValueError(f"num_relevant must be {tuple(found.shape)}, one per list, got {tuple(num_relevant.shape)}")
+    total = wide(num_relevant)
+    if found.device.type == "cpu" and read((wrong := ~(total >= found)).any()):
+        place = int(wrong.nonzero()[0])
+        told = f"{num_relevant[place].item()}, but the list has {int(found[place])} relevant entries"
+        raise ValueError(f"num_relevant counts retrieved documents too: num_relevant[{place}] is {told}")
+    return total
+
+
+def to_judged(judged: tuple[Array, Array]) -> tuple[Tensor, Tensor]:
+    """Labels `(M,)` and offsets `(Q + 1,)` of judged documents, given as any arrays."""
+    if not isinstance(judged, tuple | list) or len(judged) != 2:
+        raise DataError(f"judged must be (labels, offsets) of all judged documents, got {type(judged).__name__}")
+    return to_tensor(judged[0], "judged labels"), to_integers(judged[1], "judged offsets")
+
+
+def with_judged(ranking: Ranking, num_relevant: Tensor | None, judged: tuple[Tensor, Tensor] | None) -> Ranking:
+    """The ranking with what the ideal order is made of, if not of the list alone.
+
+    The number of relevant documents says enough if labels are 0 and 1; graded ones have to be given themselves.
+    """
+    if judged is None and num_relevant is None:
+        return ranking
+    if judged is None:
+        if not read(((ranking.labels == 0) | (ranking.labels == 1)).all()):
+            raise ValueError(
+                "the best NDCG depends on the grades of documents that were not retrieved, which num_relevant does "
+                "not tell: give judged=(labels, offsets), the labels of all judged documents of each query"
+            )
+        total = _all_relevant(hits(ranking, 1).found, num_relevant).long()
+        judged = torch.ones(int(total.sum()), device=total.device), torch.nn.functional.pad(total.cumsum(0), (1, 0))
+    labels, offsets = to_judged(judged)
+    if len(offsets) != len(ranking.offsets):
+        raise ValueError(f"judged has {len(offsets) - 1} lists of labels, but there are {len(ranking.offsets) - 1}")
+    check_lists(labels, labels, offsets)
+    grades = count_grades(labels, None)
+    return ranking._replace(judged=Judged(labels, offsets, longest_list(offsets, len(labels), None), grades))
 
 
 # ties="average": the mean over all orders of equal scores (McSherry & Najork 2008)
