@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning import Trainer
+from pytorch_lightning.utilities import rank_zero_warn
 
 from torchrank.errors import CheckpointError
 
@@ -39,9 +40,14 @@ class WholeCheckpoints(TorchCheckpointIO):
     def load_checkpoint(
         self, path: FilePath, map_location: Any = "cpu", weights_only: bool | None = True
     ) -> dict[str, Any]:
-        if "://" not in str(path):
-            check_whole(path)
-        return super().load_checkpoint(path, map_location, weights_only)
+        if "://" in str(path):
+            return super().load_checkpoint(path, map_location, weights_only)
+        check_whole(path)
+        checkpoint = super().load_checkpoint(path, map_location, weights_only)
+        for state in checkpoint.get("callbacks", {}).values():
+            if isinstance(state, dict) and state.get("best_model_path"):
+                state |= _found_again(state, Path(path).resolve().parent)
+        return checkpoint
 
 
 def write_whole_checkpoints(trainer: Trainer) -> None:
@@ -77,6 +83,24 @@ def _flush_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _found_again(state: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The state of a `ModelCheckpoint` in a folder that may have been moved or copied since it was written."""
+
+    def here(path: str) -> str:
+        return str(folder / Path(path).name) if path else path
+
+    best, old = state["best_model_path"], Path(state.get("dirpath") or folder)
+    if old != folder and Path(here(best)).is_file():
+        names = ("best_model_path", "kth_best_model_path", "last_model_path")
+        paths = {name: here(state.get(name, "")) for name in names}
+        kept = {here(path): score for path, score in state.get("best_k_models", {}).items()}
+        return {**paths, "best_k_models": kept, "dirpath": str(folder)}
+    if Path(best).is_file():
+        return {}
+    rank_zero_warn(f"The best checkpoint of this fit, {Path(best).name}, is not in {folder}: the choice starts over.")
+    return {"best_model_path": "", "dirpath": ""}
 
 
 def check_whole(path: FilePath) -> None:

@@ -28,6 +28,7 @@ from torchrank.rankers.core.checkpoints import FORMAT, check_format, check_plain
 from torchrank.rankers.core.evaluation import RankingEvaluation
 from torchrank.rankers.core.fitting import fit, mean_over_lists
 from torchrank.rankers.core.optimizers import Optimization
+from torchrank.rankers.core.random_state import random_state, restore
 from torchrank.rankers.core.rounds import Certificate, Round, RoundOptimizer
 
 TransformOption = str | dict[str, Any] | list[Any] | None  # see `make_transform`
@@ -99,6 +100,7 @@ class Ranker(LightningModule):
         self.by_query: bool | None = None  # whether the lists of the fit have query vectors
         self.outline: dict[str, int] = {}  # of the training lists
         self.kept = SimpleNamespace()
+        self._drawn: list[dict[str, Any]] | None = None  # random states of the checkpoint that is resumed
         if rounds is not None:
             self.use_rounds(rounds)
 
@@ -385,6 +387,12 @@ class Ranker(LightningModule):
         if self.certified and not any(getattr(each, "every_round", False) for each in callbacks):
             self.trainer.check_val_every_n_epoch = sys.maxsize  # validated at its end
 
+    def on_train_start(self) -> None:
+        if self._resumed and self._drawn:  # last, since everything before may have drawn something
+            restore(self._drawn)
+        if self._resumed and (self.converged or _stopped_early(self.trainer)):
+            self.trainer.should_stop = True
+
     def on_fit_end(self) -> None:
         epochs, rounds = self.trainer.max_epochs, self.rounds or 0
         self.close(
@@ -468,10 +476,12 @@ class Ranker(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["ranker"], checkpoint["format"] = type(self).__name__, FORMAT
+        checkpoint["random_state"] = random_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         check_format(checkpoint)
         check_same_ranker(self, checkpoint)
+        self._drawn = checkpoint.get("random_state")
 
 
 class Leaving(Callback):
@@ -479,6 +489,11 @@ class Leaving(Callback):
 
     def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
         module.leave()  # type: ignore[operator]
+
+
+def _stopped_early(trainer: Trainer) -> bool:
+    """Whether the fit that is resumed had ended by early stopping."""
+    return any(each.wait_count >= each.patience for each in trainer.early_stopping_callbacks)
 
 
 def _make_room(ranker: Ranker, state: dict[str, Any], prefix: str, *_: Any) -> None:
