@@ -30,6 +30,8 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank.data.sets import RankingSet as RankingSet
     from torchrank.data.sparse import SparseRows as SparseRows
     from torchrank.data.training import TrainingLists as TrainingLists
+    from torchrank.data.trec import read_qrels as read_qrels
+    from torchrank.data.trec import read_run as read_run
     from torchrank.estimator import MetricEstimator as MetricEstimator
     from torchrank.explanations.importance import Importance as Importance
     from torchrank.explanations.importance import permutation_importance as permutation_importance
@@ -108,6 +110,8 @@ EXPORTS = RANKERS | {
     "TrainingLists": "torchrank.data.training",
     "Batch": "torchrank.data.batch",
     "SparseRows": "torchrank.data.sparse",
+    "read_qrels": "torchrank.data.trec",
+    "read_run": "torchrank.data.trec",
 }
 
 __all__ = [
