@@ -83,7 +83,7 @@ def test_wrong_files_are_refused_with_their_line(write, read, text, message):
 
 
 def random_files(seed):
-    """A run and qrels with ties, unretrieved relevant, unjudged documents, negative grades, queries in one file only."""
+    """A run and qrels with ties, unretrieved relevant and unjudged documents, negative grades, queries in one only."""
     generator = np.random.default_rng(seed)
     run, qrels = {}, {}
     for query in map(str, generator.permutation(12)):
@@ -138,5 +138,5 @@ def test_queries_without_results_count_nothing_if_asked_for(write):
 
 def test_files_without_a_common_query(write):
     run, qrels = read_run(write("b Q0 x 1 1 r\n", "a.run")), read_qrels(write("a 0 x 1\n", "a.qrels"))
-    with pytest.raises(DataError, match="a.run and a.qrels have no query in common"):
+    with pytest.raises(DataError, match=r"a\.run and a\.qrels have no query in common"):
         run.judge(qrels)

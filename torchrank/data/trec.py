@@ -38,6 +38,7 @@ class Qrels:
         labels: (M,) its grade, float32; trec_eval counts negative grades as unjudged.
         offsets: (Q + 1,) where the documents of each query begin and end.
         name: of the file, for messages.
+        lines: (M,) the place of each document among the lines of the file that count, from 0.
     """
 
     query_ids: Sequence[str]
@@ -45,6 +46,7 @@ class Qrels:
     labels: Tensor
     offsets: Tensor
     name: str = ""
+    lines: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.query_ids)
@@ -174,8 +176,8 @@ def read_run(path: str | Path) -> TrecRun:
         >>> run.query_ids, run.document_ids, run.scores.tolist(), run.offsets.tolist()
         (['q1', 'q2'], ['d7', 'd2', 'd2'], [2.5, 1.5, 0.5], [0, 2, 3])
     """
-    queries, documents, values, offsets = _read(Path(path), RUN)
-    return TrecRun(queries, documents, torch.from_numpy(values), offsets, Path(path).name)
+    queries, documents, values, offsets, _ = _read(Path(path), RUN)
+    return TrecRun(queries, documents, values, offsets, Path(path).name)
 
 
 def read_qrels(path: str | Path) -> Qrels:
@@ -197,12 +199,12 @@ def read_qrels(path: str | Path) -> Qrels:
         >>> qrels.query_ids, qrels.document_ids, qrels.labels.tolist(), qrels.offsets.tolist()
         (['q1'], ['d2', 'd7', 'd9'], [1.0, 0.0, 2.0], [0, 3])
     """
-    queries, documents, values, offsets = _read(Path(path), QRELS)
-    return Qrels(queries, documents, torch.from_numpy(values).float(), offsets, Path(path).name)
+    queries, documents, values, offsets, lines = _read(Path(path), QRELS)
+    return Qrels(queries, documents, values.float(), offsets, Path(path).name, lines)
 
 
-def _read(path: Path, form: tuple[str, ...]) -> tuple[list[str], list[str], np.ndarray, Tensor]:
-    """Query ids (Q,), document ids (N,), values (N,) and offsets (Q + 1,), grouped by query."""
+def _read(path: Path, form: tuple[str, ...]) -> tuple[list[str], list[str], Tensor, Tensor, Tensor]:
+    """Query ids (Q,), document ids (N,), values (N,), offsets (Q + 1,) and lines (N,), grouped by query."""
     text = b"".join(block.text for block in read_blocks(path))
     frame = _parse_fast(text, form)
     frame = _parse_exact(path, form) if frame is None else frame
@@ -210,11 +212,12 @@ def _read(path: Path, form: tuple[str, ...]) -> tuple[list[str], list[str], np.n
         raise DataError(f"{path}: the file has no lines '{' '.join(form)}'")
     if frame.select(pl.struct("query", "document").is_duplicated().any()).item():
         _refuse_duplicates(path, form)
-    grouped = frame.group_by("query", maintain_order=True).agg("document", "value")
+    grouped = frame.with_row_index("line").group_by("query", maintain_order=True).agg("document", "value", "line")
     lengths = grouped["document"].list.len().to_numpy().astype(np.int64)
     offsets = torch.from_numpy(np.concatenate(([0], np.cumsum(lengths))))
-    flat = grouped.select("document", "value").explode("document", "value")
-    return grouped["query"].to_list(), flat["document"].to_list(), flat["value"].to_numpy().copy(), offsets
+    flat = grouped.drop("query").explode("document", "value", "line")
+    numbers = _tensor(flat["value"]), offsets, _tensor(flat["line"].cast(pl.Int64))
+    return grouped["query"].to_list(), flat["document"].to_list(), *numbers
 
 
 def _parse_fast(text: bytes, form: tuple[str, ...]) -> pl.DataFrame | None:
