@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank.data.datamodule import RankingDataModule as RankingDataModule
     from torchrank.data.letor import read_letor as read_letor
     from torchrank.data.sets import RankingSet as RankingSet
+    from torchrank.data.sources.tables import read_table as read_table
     from torchrank.data.sparse import SparseRows as SparseRows
     from torchrank.data.training import TrainingLists as TrainingLists
     from torchrank.data.trec import read_qrels as read_qrels
@@ -107,6 +108,7 @@ EXPORTS = RANKERS | {
     "RankingDataModule": "torchrank.data.datamodule",
     "RankingSet": "torchrank.data.sets",
     "read_letor": "torchrank.data.letor",
+    "read_table": "torchrank.data.sources.tables",
     "TrainingLists": "torchrank.data.training",
     "Batch": "torchrank.data.batch",
     "SparseRows": "torchrank.data.sparse",

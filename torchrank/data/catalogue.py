@@ -190,7 +190,7 @@ def load_splits(
         raise ValueError(f"data.fold of {name} must be {has}, got {fold}")
     given = {"train": train, "val": val, "test": test}
     if name == "files":
-        paths = _given_files(root, given)
+        paths = given_files(name, root, given)
     elif any(path is not None for path in given.values()):
         raise ValueError(f"data.train, data.val and data.test are for data=files; set data.root for {name}")
     else:
@@ -282,9 +282,10 @@ def _missing(name: str, entry: Entry, root: str | Path | None, path: Path) -> Fi
     )
 
 
-def _given_files(root: str | Path | None, given: Mapping[str, str | Path | None]) -> dict[str, Path]:
+def given_files(name: str, root: str | Path | None, given: Mapping[str, str | Path | None]) -> dict[str, Path]:
+    """The files that were given for the splits, below `root`; the training file must be among them."""
     if given["train"] is None:
-        raise ValueError("data=files needs data.train=FILE; data.val=FILE and data.test=FILE are optional")
+        raise ValueError(f"data={name} needs data.train=FILE; data.val=FILE and data.test=FILE are optional")
     paths = {split: Path("." if root is None else root) / path for split, path in given.items() if path is not None}
     for split, path in paths.items():
         if not path.is_file():

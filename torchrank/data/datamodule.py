@@ -21,6 +21,7 @@ from torchrank.data.sources.names import read_names
 from torchrank.data.sources.points import load_points
 from torchrank.data.sources.rcv1 import load_rcv1
 from torchrank.data.sources.retrieval import load_retrieval
+from torchrank.data.sources.tables import load_table
 from torchrank.data.synthetic.clouds import load_clouds
 from torchrank.data.synthetic.gaussian import load_gaussian
 from torchrank.data.synthetic.matchmaking import load_matchmaking
@@ -40,6 +41,7 @@ LOADERS: dict[str, Callable[..., dict[str, RankingSet]]] = {
     "rcv1": load_rcv1,
     "retrieval": load_retrieval,
     "synthetic": synthetic_splits,
+    "table": load_table,
     "text": load_text,
 }
 UNNAMED = re.compile(

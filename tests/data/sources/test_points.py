@@ -12,8 +12,8 @@ from scipy.sparse import csr_matrix
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchrank.data import BudgetSampler, Judged, RankingSet, make_transform
+from torchrank.data.sources.point_tables import read_points
 from torchrank.data.sources.points import load_points, stratified
-from torchrank.data.sources.tables import read_table
 from torchrank.errors import DataError, DataWarning
 
 DATA = os.environ.get("TORCHRANK_DATA")
@@ -204,7 +204,7 @@ def test_bad_arrays_and_options(tmp_path, points):
         "inf": "feature 2 of point 1",
     }.items():
         with pytest.raises(DataError, match=rf"^{tmp_path}/{name}.npz: .*{message}"):
-            read_table(tmp_path / f"{name}.npz")
+            read_points(tmp_path / f"{name}.npz")
     for options, message in (
         ({"source": ["points.npz", "wide.npz"]}, "wide.npz has 5 features, but .*points.npz has 4"),
         ({"source": "points.npz", "test_fraction": 1.0}, "data.test_fraction must be >= 0 and < 1, got 1.0"),
@@ -253,10 +253,10 @@ def test_files_that_cannot_be_read_say_what_to_do(tmp_path):
     advice = {"npz": "numpy.savez", "mat": "save -v7", "csv": "as UTF-8", "gz": "decompress it first"}
     for name in (*contents, "objects.npz"):
         with pytest.raises(DataError, match=rf"^{tmp_path}/{name}:? .*{advice[name.rpartition('.')[2]]}"):
-            read_table(tmp_path / name)
+            read_points(tmp_path / name)
     for name, message in (("cells.mat", "type object"), ("sparse.mat", "expected a table"), ("text.npz", "of numbers")):
         with pytest.raises(DataError, match=rf"^{tmp_path}/{name}: .*{message}"):
-            read_table(tmp_path / name)
+            read_points(tmp_path / name)
 
 
 def test_download_fetches_only_what_is_not_there(tmp_path):

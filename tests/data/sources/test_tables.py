@@ -1,131 +1,200 @@
-"""Tables of points: columns, headers, separators, classes and the place of what is wrong."""
+"""Tables as lists: every kind of file gives the same set, and every mistake is told with file, row and column."""
+
+import gzip
+import os
+from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
-from torchrank.data.sources.points import load_points
-from torchrank.data.sources.tables import read_table
-from torchrank.errors import DataError
+import torchrank
+from torchrank import RankingDataModule, read_letor, read_table
+from torchrank.errors import DataError, DataWarning
 
-CSV = {
-    "first": "red,1,2\nblue,3,4\nred,5,6.5\n",
-    "last": "1,2,red\r\n3,4,blue\r\n5,6.5,red\r\n",
-    "kind": "a,kind,b\n1,red,2\n3,blue,4\n5,red,6.5\n",
-}
+DATA = Path(os.environ.get("TORCHRANK_DATA", "nowhere"))
+KINDS = ("csv", "tsv", "csv.gz", "parquet", "arrow", "feather", "arrows")
 
 
-@pytest.mark.parametrize("label", CSV)
-def test_csv_columns(tmp_path, label):
-    (tmp_path / "points.csv").write_text(CSV[label], newline="")
-    x, classes = read_table(tmp_path / "points.csv", label=label)
-    assert x.tolist() == [[1, 2], [3, 4], [5, 6.5]] and classes.tolist() == ["red", "blue", "red"]
+def small() -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "b": [0.5, -1.25, 1 / 3, 2.0],
+            "query": ["x", "x", "007", "y"],
+            "label": [2, 0, 1, 0],
+            "a": [1, 2, 3, 4],
+            "document": ["d1", "d2", "d3", "d4"],
+        }
+    )
 
 
-def test_csv_headers_separators_and_blank_lines(tmp_path):
-    for name, text in {
-        "header.csv": "a,b,kind\n1,2,7\n3,4,8\n5,6,7\n",
-        "tabs.tsv": "1\t2\t7\n3\t4\t8\n5\t6\t7\n",
-        "spaced.csv": "1, 2, 7\n\n3, 4, 8\n5, 6, 7\n\n",
-        "semicolons.csv": "1;2;7\n3;4;8\n5;6;7",
-        "spaces.data": "1 2 7\n3 4 8\n5 6 7",
-        "mark.csv": "\ufeff1,2,7\n3,4,8\n5,6,7\n",
-        "quoted.csv": '"width, in cm",b,"kind"\n1,2,"7"\n3,4,8\n5,6,7\n',
-        "quoted_semicolons.csv": '"width, in cm";b;kind\n1;2;7\n3;4;8\n5;6;7\n',
-    }.items():
-        (tmp_path / name).write_text(text)
-        x, classes = read_table(tmp_path / name)
-        assert x.tolist() == [[1, 2], [3, 4], [5, 6]] and classes.tolist() == ["7", "8", "7"], name
-    (tmp_path / "quoted.csv").write_text('"red, dark",1,2\n"red, dark",3,4\n')
-    assert read_table(tmp_path / "quoted.csv", label="first")[1].tolist() == ["red, dark"] * 2
-    (tmp_path / "mark.csv").write_text("\ufeffkind,a\nred,1\n")
-    assert read_table(tmp_path / "mark.csv", label="kind")[1].tolist() == ["red"]
+def write(frame: pl.DataFrame, path: Path) -> Path:
+    kind = path.name.partition(".")[2]
+    if kind == "csv.gz":
+        path.write_bytes(gzip.compress(frame.write_csv().encode()))
+    elif kind in ("csv", "tsv"):
+        frame.write_csv(path, separator="\t" if kind == "tsv" else ",")
+    elif kind == "parquet":
+        frame.write_parquet(path)
+    elif kind == "arrows":
+        frame.write_ipc_stream(path)
+    else:
+        frame.write_ipc(path)
+    return path
 
 
-@pytest.mark.parametrize("first", ["0,1,2", "150,4,virginica", "1960,1970,kind", "5,6,new"])
-def test_a_first_line_that_may_be_a_header_needs_the_option(tmp_path, first):
-    path = tmp_path / "points.csv"
-    path.write_text(f"{first}\n1,2,a\n3,4,b\n5,6,a\n")
-    told = rf"{path}: no other line has the class .* set data.header=true or data.header=false"
-    with pytest.raises(DataError, match=told):
-        load_points("points.csv", root=tmp_path)
-    assert len(read_table(path, header=True)[0]) == 3 and len(read_table(path, header=False)[0]) == 4
-    sets = load_points("points.csv", root=tmp_path, header=True, val_fraction=0, test_fraction=0)
-    assert sets["train"].relevance.class_names == ("a", "b")
+def parts(lists: torchrank.RankingSet) -> tuple:
+    documents = None if lists.document_ids is None else list(lists.document_ids)
+    return lists.x.tolist(), lists.labels.tolist(), lists.offsets.tolist(), list(lists.query_ids), documents
 
 
-def test_headers_that_contradict_the_cells(tmp_path):
-    path = tmp_path / "points.csv"
-    for text, options, message in (
-        ("?,?,red\n1,2,red\n", {}, r"line 1: feature 1 is '\?'.*data.header=true if"),
-        ("a,b,kind\n1,2,red\n", {"header": False}, "line 1: feature 1 is 'a'"),
-        (
-            "a,b,kind\n1,2,red\n",
-            {"label": "kind", "header": False},
-            "data.label must be .*, got 'kind', but data.header=false",
-        ),
-        (
-            "a,b,kind\n1,2,red\n",
-            {"label": "colour"},
-            r"got 'colour', but the columns of line 1 are \['a', 'b', 'kind'\]",
-        ),
-        ("a,b,kind\n", {}, "no points below the header"),
-        ("red\nblue\nred\n", {}, "no comma, tab, semicolon or space"),
-    ):
-        path.write_text(text)
-        with pytest.raises(ValueError, match=message):
-            read_table(path, **options)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_file_gives_the_same_lists(tmp_path, kind):
+    lists = read_table(write(small(), tmp_path / f"a.{kind}"))
+    third = float(np.float32(1 / 3))
+    assert parts(lists) == (
+        [[0.5, 1.0], [-1.25, 2.0], [third, 3.0], [2.0, 4.0]],
+        [2.0, 0.0, 1.0, 0.0],
+        [0, 2, 3, 4],
+        ["x", "007", "y"],
+        ["d1", "d2", "d3", "d4"],
+    )
+    assert lists.feature_names == ("b", "a") and lists.name == f"a.{kind}"
+
+
+@pytest.mark.skipif(not (DATA / "MQ2008").is_dir(), reason="needs MQ2008")
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_real_lists_equal_those_of_the_letor_reader(tmp_path, kind):
+    truth = read_letor(DATA / "MQ2008" / "Fold1" / "vali.txt")
+    frame = pl.DataFrame(truth.x.numpy(), schema=[f"f{i}" for i in range(truth.num_features)]).with_columns(
+        grade=pl.Series(truth.labels.numpy()),
+        qid=pl.Series(np.repeat(list(truth.query_ids), truth.lengths)),
+        url=pl.Series(list(truth.document_ids)),
+    )
+    lists = read_table(write(frame, tmp_path / f"a.{kind}"), label="grade", query="qid", document="url")
+    assert parts(lists) == parts(truth)
+
+
+def test_rows_of_a_query_are_gathered_in_their_order(tmp_path):
+    frame = small()[[0, 2, 1, 3]]
+    with pytest.warns(DataWarning, match=r"the rows of 1 of 3 queries are not contiguous; they were joined"):
+        lists = read_table(write(frame, tmp_path / "a.csv"))
+    assert list(lists.document_ids) == ["d1", "d2", "d3", "d4"] and lists.offsets.tolist() == [0, 2, 3, 4]
+
+
+def test_batches_change_nothing(tmp_path, monkeypatch):
+    random = np.random.default_rng(0)
+    frame = pl.DataFrame(
+        {
+            "query": np.sort(random.integers(20, size=200)),
+            "label": random.integers(3, size=200),
+            "f": random.random(200),
+        }
+    )
+    whole = parts(read_table(write(frame, tmp_path / "a.csv")))
+    for kind in ("csv", "parquet", "arrow"):
+        path = write(frame, tmp_path / f"b.{kind}")
+        monkeypatch.setattr("torchrank.data.sources.frames.BATCH", 28)
+        assert parts(read_table(path)) == whole
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("ids", [[3, 3, 10], [3.0, 3.0, 10.0], ["3", "3", "10"]])
+def test_ids_may_be_text_or_integers(tmp_path, ids):
+    frame = pl.DataFrame({"query": ids, "label": [1.0, 0.0, 2.5], "f": [1, 2, 3]})
+    lists = read_table(write(frame, tmp_path / "a.parquet"))
+    assert list(lists.query_ids) == ["3", "10"] and lists.labels.tolist() == [1.0, 0.0, 2.5]
+
+
+def test_columns_of_text_are_left_out_with_a_warning_and_truth_values_are_numbers(tmp_path):
+    frame = small().with_columns(url=pl.lit("http://a"), new=pl.Series([True, False, True, True]), comment=pl.lit("c"))
+    with pytest.warns(DataWarning, match=r"1 columns have no numbers and are no features: 'url'"):
+        lists = read_table(write(frame, tmp_path / "a.parquet"))
+    assert lists.feature_names == ("b", "a", "new") and lists.x[:, 2].tolist() == [1, 0, 1, 1]
+
+
+def test_features_are_those_that_were_named_in_that_order(tmp_path, recwarn):
+    lists = read_table(write(small().with_columns(url=pl.lit("u")), tmp_path / "a.csv"), features=["a", "b"])
+    assert lists.feature_names == ("a", "b") and lists.x[0].tolist() == [1.0, 0.5] and not recwarn
+
+
+CSV = "query,label,f,g\n1,0,0.5,1\n1,2,{},2\n2,1,3,4\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text, options, message",
     [
-        ("1,2,red\n\n3,?,red\n", r"line 3: feature 2 is '\?'"),
-        ("?,2,red\n3,4,red\n", r"line 1: feature 1 is '\?'"),
-        ("a,b,kind\n1,x,red\n", r"line 2: feature 2 is 'x'"),
-        ("\n \n1,2,red\n3,x,red\n", "line 4: feature 2 is 'x'"),
-        ("1,2,red\n3,4\n", r"line 2: the class \(column 3 of 3\) is missing"),
-        ("1,2,red\n3,4,blue,5\n", "equally long lines separated by ',': line 2 has 4 cells, not 3"),
-        ("\n \n1,2,red\n3,4,blue\n3,4,blue,5\n", "line 5 has 4 cells, not 3"),
-        (f"1,2,red\n3,{'4' * 200_000},blue,5\n", "equally long lines"),
-        (
-            "red,1,2\nred,1,1.5\nblue,2,2\n",
-            r"line 2: 1.5 \(column 3 of 3\) is not a class, .*: set data.label to first",
-        ),
-        ("1,2,red\n2,nan,red\n", "line 2: feature 2 is 'nan', expected a finite number"),
-        ("1,2,red\n,3,red\n", "line 2: feature 1 is missing, expected a finite number"),
-        ("", "one point per line"),
-        (",,\n,,\n", "the file is empty"),
+        (CSV.format("abc"), {}, r"row 2, column 'f': 'abc' is not a finite number"),
+        (CSV.format("abc"), {"missing": 0}, r"row 2, column 'f': 'abc' is not a finite number"),
+        (CSV.format("inf"), {}, r"row 2, column 'f': 'inf' is not a finite number"),
+        (CSV.format(""), {}, r"row 2, column 'f': the value is missing.*data\.missing=0"),
+        (CSV.format("nan"), {}, r"row 2, column 'f': the value is missing"),
+        (CSV.format("1e39"), {}, r"row 2, column 'f': 1e\+39 does not fit float32.*data\.sentinel=0"),
+        (CSV.format("1,9"), {}, r"line 3 has 5 cells, but the header has 4"),
+        (CSV, {"label": "grade"}, r"no column 'grade' \(data\.label\); the columns are 'query', 'label', 'f', 'g'"),
+        (CSV.format("1"), {"query": "qid"}, r"no column 'qid' \(data\.query\)"),
+        (CSV.format("1"), {"document": "url"}, r"no column 'url' \(data\.document\)"),
+        (CSV.format("1"), {"features": ["g", "h"]}, r"no column 'h' \(data\.features\)"),
+        (CSV.format("1"), {"features": ["g", "label"]}, r"the column 'label' is named twice"),
+        (CSV.format("1"), {"features": []}, r"no column of features"),
+        ("query,label,f,f\n1,1,1,1\n", {}, r"two columns are called 'f'"),
+        ("query,label,f\n", {}, r"the table has no rows"),
+        ("", {}, r"the file is empty, expected a header"),
+        ("query,label,f\n1,good,1\n", {}, r"row 1, column 'label': 'good' is not a finite number"),
+        ("query,label,f\n1,1,1\n1,,1\n", {}, r"row 2, column 'label': the value is missing"),
+        ("query,label,f\n1,1,1\n,1,1\n", {}, r"row 2, column 'query': the query id is missing"),
+        ("query,label,f\n1,1,1\n1,-1,1\n", {}, r"row 2, column 'label': label -1 means that the document is unjudged"),
+        ("query,label,f\n1,-1,1\n", {"unjudged": "drop"}, r"all 1 rows have label -1"),
+        ("query,label,url\n1,1,x\n", {}, r"no column of features"),
     ],
 )
-def test_bad_csv_is_located(tmp_path, text, message):
-    (tmp_path / "points.csv").write_text(text)
-    with pytest.raises(DataError, match=rf"^{tmp_path}/points.csv.*{message}"):
-        read_table(tmp_path / "points.csv")
+def test_mistakes_are_told_with_row_and_column(tmp_path, text, options, message):
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(DataError, match=rf"a\.csv.*{message}") as caught:
+        read_table(tmp_path / "a.csv", **options)
+    assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("y", "message"),
-    [
-        (np.eye(6)[:, :2], r"shape \(6, 2\).*argmax"),
-        (np.ones((3, 2)), r"shape \(3, 2\)"),
-        (np.ones((1, 6)), r"shape \(1, 6\)"),
-        ([0, 1, 2, np.nan, 1, 1], "class nan of point 4"),
-        ([0, 1, 2, 1, -np.inf, 1], "class -inf of point 5"),
-        (np.ones(6, complex), "complex128"),
-    ],
-)
-def test_classes_are_one_finite_number_or_text_for_each_point(tmp_path, y, message):
-    np.savez(tmp_path / "points.npz", x=np.eye(6), y=y)
-    with pytest.raises(DataError, match=message):
-        read_table(tmp_path / "points.npz")
-    np.savez(tmp_path / "POINTS.NPZ.npz", x=np.eye(6), y=np.arange(6.0)[:, None])
-    (tmp_path / "POINTS.NPZ.npz").rename(tmp_path / "POINTS.NPZ")
-    assert read_table(tmp_path / "POINTS.NPZ")[1].tolist() == [0, 1, 2, 3, 4, 5]
+def test_wrong_types_and_damaged_files_are_refused(tmp_path):
+    lists = small().with_columns(label=pl.Series([[1], [2], [3], [4]]))
+    with pytest.raises(DataError, match=r"column 'label' is of type List\(Int64\), expected numbers"):
+        read_table(write(lists, tmp_path / "a.parquet"))
+    with pytest.raises(DataError, match=r"row 3, column 'b': the value is missing"):
+        read_table(write(small().with_columns(b=pl.Series([1, 2, None, 4])), tmp_path / "b.parquet"))
+    whole = write(small(), tmp_path / "c.parquet").read_bytes()
+    (tmp_path / "d.parquet").write_bytes(whole[:-20])
+    with pytest.raises(DataError, match=r"d\.parquet cannot be read as parquet"):
+        read_table(tmp_path / "d.parquet")
+    (tmp_path / "e.csv").write_bytes(b"\x89\xff\xfe,\n")
+    with pytest.raises(DataError, match=r"e\.csv: not a csv file of UTF-8 text"):
+        read_table(tmp_path / "e.csv")
+    with pytest.raises(FileNotFoundError, match=r"not found: none\.csv"):
+        read_table("none.csv")
 
 
-def test_vectors_of_a_mat_file_are_rows_or_columns(tmp_path):
-    from scipy.io import savemat
+def test_what_was_changed_is_counted(tmp_path):
+    (tmp_path / "a.csv").write_text("query,label,f\n1,1,\n\n1,-1,1e39\n2,-1,nan\n")
+    with pytest.warns(DataWarning) as caught:
+        lists = read_table(tmp_path / "a.csv", missing=7, sentinel="clip", unjudged="drop")
+    told = " ".join(str(warning.message) for warning in caught)
+    assert "2 of 3 rows have label -1 and were dropped (unjudged=drop); 1 queries lost all their rows" in told
+    assert "2 NULL values were replaced by 7" in told and "1 values beyond float32 were clipped" in told
+    assert lists.x.tolist() == [[7.0]] and list(lists.query_ids) == ["1"]
+    with pytest.warns(DataWarning, match="got label 0"):
+        assert read_table(tmp_path / "a.csv", missing=7, sentinel=0, unjudged=0).x.tolist() == [[7], [0], [7]]
 
-    for kind in ("row", "column"):
-        savemat(tmp_path / "points.mat", {"fea": np.eye(3), "gnd": np.array([1, 2, 1])}, oned_as=kind)
-        assert read_table(tmp_path / "points.mat")[1].tolist() == [1, 2, 1]
+
+def test_the_data_module_takes_columns_by_name_and_caches(tmp_path):
+    frame = pl.DataFrame({"query": np.repeat(range(10), 2), "label": [0, 1] * 10, "f": range(20), "g": range(20, 40)})
+    write(frame, tmp_path / "train.parquet")
+    write(frame.select("g", "label", "query", "f").with_columns(query=pl.col("query") + 50), tmp_path / "test.csv")
+    for _ in range(2):
+        data = RankingDataModule("table", root=tmp_path, train="train.parquet", test="test.csv")
+        with pytest.warns(DataWarning, match="Holding out 2 of 10 training queries for validation"):
+            data.setup()
+        assert data.sets["test"].x[0].tolist() == [0.0, 20.0] and len(data.sets["val"]) == 2
+        assert {lists.feature_names for lists in data.sets.values()} == {("f", "g")}
+    assert (tmp_path / "test.csv.torchrank").is_dir() and data.title.startswith("table/test_the_data_module")
+    write(frame.drop("g"), tmp_path / "test.csv")
+    with pytest.raises(DataError, match=r"test\.csv: no column 'g' \(data\.features\)"):
+        RankingDataModule("table", root=tmp_path, train="train.parquet", test="test.csv").setup()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import compress
 from pathlib import Path
@@ -18,12 +18,14 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from torchrank.data.letor.fast import parse
 from torchrank.data.letor.files import STDIN, Block, line_with, read_blocks, read_lengths, side_file
 from torchrank.data.letor.form import LARGEST, Form, Rows
 from torchrank.data.letor.store import FeatureStore, Growing, reorder, seen_before
 from torchrank.data.sets import RankingSet
+from torchrank.data.sparse import SparseRows
 from torchrank.data.strings import Strings
 from torchrank.errors import DataError, DataWarning
 
@@ -178,24 +180,7 @@ class _Gathered:
         if not self.features.num_features:
             raise DataError(f"{path}: {len(query)} rows without any feature, expected lines like '2 qid:10 1:0.5 2:7'")
         x, labels, documents = self.features.finish(), torch.from_numpy(self.labels.filled), self._documents()
-        if (query[1:] < query[:-1]).any():
-            order = np.argsort(query, kind="stable")
-            split = len(np.unique(query[1:][(np.diff(query) != 0) & seen_before(query)[1:]]))
-            _tell(
-                f"{path}: the rows of {split} of {len(ids)} queries are not contiguous; they were joined into one list "
-                "per query"
-            )
-            query, x, labels = query[order], reorder(x, order), labels[torch.from_numpy(order)]
-            documents = documents and [documents[i] for i in order]
-        offsets = np.concatenate(([0], np.cumsum(np.bincount(query, minlength=len(ids)))))
-        return RankingSet(
-            x,
-            labels,
-            torch.from_numpy(offsets),
-            query_ids=Strings.join(ids),
-            document_ids=Strings.join(documents) if documents else None,
-            name=path.name,
-        )
+        return joined(str(path), query, x, labels, ids, documents)
 
     def _from_rows(self) -> tuple[np.ndarray, list[bytes]]:
         self.lost = len(self.dropped - self.numbers.keys())
@@ -223,6 +208,47 @@ class _Gathered:
     def _warn(self, path: Path) -> None:
         unjudged = self.judged.size - int(self.judged.filled.sum())
         tell_changes(str(path), self.form, self.judged.size, unjudged, self.lost, self.filled, self.clipped)
+
+
+def joined(
+    where: str,
+    query: np.ndarray,
+    x: Tensor | SparseRows,
+    labels: Tensor,
+    ids: list[bytes],
+    documents: list[bytes] | None,
+    *,
+    feature_names: Sequence[str] | None = None,
+) -> RankingSet:
+    """A set with one list per query; rows of a query that are not contiguous are joined, with a warning.
+
+    Args:
+        where: the file.
+        query: (n,) the number of the query of each row, by first appearance.
+        x: (n, D) features, which may be reordered in place.
+        labels: (n,).
+        ids: (Q,) the ids of the queries.
+        documents: (n,) the ids of the documents.
+        feature_names: (D,) names of the features.
+    """
+    if (query[1:] < query[:-1]).any():
+        order = np.argsort(query, kind="stable")
+        split = len(np.unique(query[1:][(np.diff(query) != 0) & seen_before(query)[1:]]))
+        _tell(
+            f"{where}: the rows of {split} of {len(ids)} queries are not contiguous; they were joined into one list "
+            "per query"
+        )
+        query, x, labels = query[order], reorder(x, order), labels[torch.from_numpy(order)]
+        documents = documents and [documents[i] for i in order]
+    return RankingSet(
+        x,
+        labels,
+        torch.from_numpy(np.concatenate(([0], np.cumsum(np.bincount(query, minlength=len(ids)))))),
+        query_ids=Strings.join(ids),
+        document_ids=Strings.join(documents) if documents else None,
+        name=Path(where).name,
+        feature_names=feature_names,
+    )
 
 
 def tell_changes(where: str, form: Form, rows: int, unjudged: int, lost: int, filled: int, clipped: int) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torchrank.data.relevance import SameClass
 from torchrank.data.sets import RankingSet
 from torchrank.data.sources.download import Link, fetch
-from torchrank.data.sources.tables import SCIKIT_LEARN, Points, read_scikit_learn, read_table
+from torchrank.data.sources.point_tables import SCIKIT_LEARN, Points, read_points, read_scikit_learn
 from torchrank.errors import DataError, DataWarning
 
 Names = tuple[str, ...]
@@ -171,7 +171,7 @@ def _read_source(
     if download:
         _download(names, known, Path("." if root is None else root))
     paths = [_find(name, root, known, names) for name in (*known.files, *known.test_files)]
-    points = [read_table(path, label=label or known.label, header=header) for path in paths]
+    points = [read_points(path, label=label or known.label, header=header) for path in paths]
     for path, (x, _) in zip(paths, points, strict=True):
         if x.shape[1] != points[0][0].shape[1]:
             raise DataError(f"{path} has {x.shape[1]} features, but {paths[0]} has {points[0][0].shape[1]}")

@@ -12,7 +12,7 @@ import torch
 from torchrank.data.letor.store import seen_before
 from torchrank.data.relevance import Judged
 from torchrank.data.sets import RankingSet
-from torchrank.data.sources.tables import read_arrays
+from torchrank.data.sources.point_tables import read_arrays
 from torchrank.errors import DataError, DataWarning
 
 SPLITS = ("train", "val", "test")

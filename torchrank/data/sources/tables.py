@@ -1,228 +1,215 @@
-"""Tables of points with class labels: csv, npz and mat files, and the sets that scikit-learn contains."""
+"""Your own tables with a column of labels and a column of query ids, as lists of documents."""
 
-import csv
-import math
-import re
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from zipfile import is_zipfile
+from typing import Any
 
 import numpy as np
-import polars
+import polars as pl
+import torch
 
-from torchrank.errors import DataError
+from torchrank.data.cache import cached
+from torchrank.data.catalogue import given_files, hold_out
+from torchrank.data.letor import check_form, joined, tell_changes
+from torchrank.data.letor.form import LARGEST, Form, single
+from torchrank.data.sets import RankingSet
+from torchrank.data.sources.frames import Columns, count_rows, find_columns, read_batches
+from torchrank.errors import DataError, DataWarning
 
-Points = tuple[np.ndarray, np.ndarray]  # features (n, D) and classes (n,)
 
-SCIKIT_LEARN = ("wine", "breast_cancer", "wdbc", "iris", "digits")
-
-
-def read_table(path: str | Path, *, label: str = "last", header: bool | None = None) -> Points:
-    """The features and classes of the points in a file. A feature that is not a finite number is an error.
+def read_table(
+    path: str | Path,
+    *,
+    label: str = "label",
+    query: str = "query",
+    document: str | None = None,
+    features: Sequence[str] | None = None,
+    unjudged: str | float = "error",
+    missing: str | float = "error",
+    sentinel: str | float = "error",
+) -> RankingSet:
+    """Read the lists of a table, one row per document. Rows of a query need not be contiguous.
 
     Args:
-        path: a csv file; or an npz or mat file with the arrays x and y, or fea and gnd.
-        label: the class column of a csv file: "last", "first" or its name.
-        header: whether line 1 of a csv file names the columns. By default it does if it contains `label`, or if it has
-            no number and a class that no other line has.
+        path: a csv (with a header; separated by commas, tabs or semicolons; plain or compressed), parquet or Arrow
+            IPC (.arrow, .feather) file; its first bytes tell which.
+        label: the column of labels.
+        query: the column of query ids.
+        document: the column of document ids; by default the column "document", if there is one.
+        features: the columns of features; by default all other columns of numbers, in the order of the file. Columns of
+            text are left out with a `DataWarning`, apart from "comment".
+        unjudged: what to do with documents of label -1: "drop" them, or a label for them such as 0.
+        missing: the value of features that are empty, null or NaN.
+        sentinel: the value of numbers beyond float32, such as 0; "clip" clips them to the largest float32, 3.4e38.
 
     Returns:
-        Features (n, D) in float32, and classes (n,).
+        The lists, in the order in which their queries first appear, with the `feature_names` of the columns.
+        Everything that was changed is counted in a `DataWarning`; everything that is wrong raises a `DataError` with
+        file, row (from 1, below the header) and column.
 
     Example:
         >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "points.csv"
-        >>> _ = path.write_text("kind,a,b\\nred,1,2\\nblue,3,4\\n")
-        >>> read_table(path, label="kind")
-        (array([[1., 2.],
-               [3., 4.]], dtype=float32), array(['red', 'blue'], dtype='<U4'))
+        >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+        ...     _ = file.write("grade,qid,bm25,clicks\\n2,a,0.5,7\\n0,a,0.25,1\\n1,b,1,0\\n")
+        ...     file.flush()
+        ...     lists = read_table(file.name, label="grade", query="qid")
+        >>> lists.feature_names, lists.x.tolist()
+        (('bm25', 'clicks'), [[0.5, 7.0], [0.25, 1.0], [1.0, 0.0]])
+        >>> lists.labels.tolist(), lists.offsets.tolist(), list(lists.query_ids)
+        ([2.0, 0.0, 1.0], [0, 2, 3], ['a', 'b'])
     """
-    path = Path(path)
-    if path.suffix.lower() in (".npz", ".mat"):
-        x, classes = _two(read_arrays(path), path)
-        if path.suffix.lower() == ".mat" and np.shape(classes) == (1, np.shape(x)[0]):
-            classes = classes.T  # a mat file has no vectors, only rows and columns
-    else:
-        x, classes = _read_csv(path, label, header)
-    return _features(np.asarray(x), path), _classes(np.asarray(classes), len(x), path)
+    path, form = Path(path), Form("token", None, unjudged, missing, sentinel)
+    check_form(form, None)
+    columns = find_columns(path, label=label, query=query, document=document, features=features)
+    if columns.ignored:
+        names = ", ".join(map(repr, columns.ignored[:5])) + (", ..." if len(columns.ignored) > 5 else "")
+        told = f"{path}: {len(columns.ignored)} columns have no numbers and are no features: {names}"
+        warnings.warn(told, DataWarning, stacklevel=2)
+    gathered = _Gathered(path, columns, form)
+    for frame, filled in read_batches(path, columns, missing=None if missing == "error" else float(missing)):
+        gathered.add(frame, filled)
+    return gathered.finish()
 
 
-def _features(x: np.ndarray, path: Path) -> np.ndarray:
-    if x.ndim != 2 or x.dtype.kind not in "buif":
-        raise DataError(f"{path}: features are {x.dtype} of shape {x.shape}, expected a table (n, D) of numbers")
-    with np.errstate(over="ignore"):
-        x = x.astype(np.float32)
-    for point, feature in np.argwhere(~np.isfinite(x))[:1]:
-        raise DataError(f"{path}: feature {feature + 1} of point {point + 1} is {x[point, feature]}: fill it first")
-    return x
+def load_table(
+    train: str | Path | None = None,
+    *,
+    val: str | Path | None = None,
+    test: str | Path | None = None,
+    root: str | Path | None = None,
+    label: str = "label",
+    query: str = "query",
+    document: str | None = None,
+    features: Sequence[str] | None = None,
+    unjudged: str | float | None = None,
+    missing: float | None = None,
+    sentinel: str | float | None = None,
+    cache_dir: str | Path | None = None,
+    fold: int = 1,
+    seed: int = 0,
+) -> dict[str, RankingSet]:
+    """The sets "train", "val" and "test" of your own tables.
 
+    Args:
+        train: the training file; the others must have its columns of features, in any order.
+        val: the validation file; by default 20% of the training queries are held out.
+        test: the test file; by default there is no such set.
+        root: the folder of the files; by default the current one.
+        label: the column of labels, see `read_table` for this and the following options.
+        query: the column of query ids.
+        document: the column of document ids.
+        features: the columns of features.
+        unjudged: what to do with documents of label -1; None raises an error.
+        missing: the value of features that are missing; None raises an error.
+        sentinel: the value of numbers beyond float32; None raises an error.
+        cache_dir: where parsed files are cached; by default beside the data.
+        fold: must be 1.
+        seed: draws the queries that are held out.
 
-def _classes(classes: np.ndarray, count: int, path: Path) -> np.ndarray:
-    if classes.shape not in ((count,), (count, 1)):
-        raise DataError(
-            f"{path}: {count} points have classes of shape {classes.shape}, expected ({count},) or ({count}, 1), one "
-            "class for each point (take the argmax of one-hot rows)"
-        )
-    classes = classes.reshape(-1)
-    if classes.dtype.kind not in "biufU":
-        raise DataError(f"{path}: classes are of type {classes.dtype}, expected integers or text")
-    if classes.dtype.kind != "f":
-        return classes
-    for point in np.flatnonzero(~np.isfinite(classes) | (classes != np.floor(classes)))[:1]:
-        raise DataError(f"{path}: class {classes[point]} of point {point + 1}: expected integers or text")
-    return classes.astype(np.int64)
-
-
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an npz or mat file, by name.
+    Returns:
+        The sets.
 
     Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "points.npz"
-        >>> np.savez(path, y=[1, 2])
-        >>> read_arrays(path)
-        {'y': array([1, 2])}
+        >>> load_table()
+        Traceback (most recent call last):
+        ValueError: data=table needs data.train=FILE; data.val=FILE and data.test=FILE are optional
     """
-    kind, load, advice = "npz", _read_npz, "Write it with numpy.savez, without objects"
-    if path.suffix.lower() == ".mat":
-        kind, load, advice = "mat", _read_mat, "Write it with MATLAB's save -v7 or scipy.io.savemat"
-    try:
-        return load(path)
-    except (FileNotFoundError, PermissionError):
-        raise
-    except Exception as error:  # a damaged file makes its reader raise almost anything
-        raise DataError(f"{path} cannot be read as {kind} ({error}). {advice}") from error
+    if fold != 1:
+        raise ValueError(f"data.fold of table must be 1, got {fold}")
+    paths = given_files("table", root, {"train": train, "val": val, "test": test})
+    changes = {"unjudged": unjudged, "missing": missing, "sentinel": sentinel}
+    options: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+    options |= {"label": label, "query": query, "document": document}
+    names = None if features is None else list(features)
+    sets: dict[str, RankingSet] = {}
+    for split, path in paths.items():
+        sets[split] = cached(path, read_table, {**options, "features": names}, cache_dir=cache_dir)
+        sets[split].name = split
+        names = list(sets["train"].feature_names or ())
+    return hold_out(sets, {"val": 0.2}, seed)
 
 
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
-    with open(path, "rb") as file:
-        if not is_zipfile(file):
-            raise DataError("not a zip archive")
-        file.seek(0)
-        return dict(np.load(file, allow_pickle=False))
+class _Gathered:
+    """The rows of all batches so far, and the counts of what was changed in them."""
 
+    def __init__(self, path: Path, columns: Columns, form: Form):
+        self.path, self.columns, self.form = path, columns, form
+        rows = count_rows(path)
+        self.x, self.labels = np.empty((rows, len(columns.features)), np.float32), np.empty(rows, np.float32)
+        self.ids: dict[str, list[pl.Series]] = {name: [] for name in columns.ids}
+        self.size = self.rows = self.unjudged = self.filled = self.clipped = 0
+        self.dropped: set[str] = set()  # query ids of dropped rows
 
-def _read_mat(path: Path) -> dict[str, np.ndarray]:
-    from scipy.io import loadmat
+    def add(self, frame: pl.DataFrame, filled: int) -> None:
+        first, self.rows = self.rows + 1, self.rows + len(frame)
+        x, labels = self._features(frame.select(self.columns.features), first), self._labels(frame, first)
+        kept = np.isfinite(labels)
+        place = slice(self.size, self.size + int(kept.sum()))
+        self.x[place], self.labels[place] = (x, labels) if kept.all() else (x[kept], labels[kept])
+        for name, parts in self.ids.items():
+            parts.append(frame[name].filter(pl.Series(kept)))
+        self.size, self.filled = place.stop, self.filled + filled
 
-    return {name: value for name, value in loadmat(path).items() if not name.startswith("__")}
+    def _labels(self, frame: pl.DataFrame, first: int) -> np.ndarray:
+        """The labels; NaN for a row that is dropped."""
+        labels = single(frame[self.columns.label].to_numpy())
+        unjudged = labels == -1
+        if not unjudged.any():
+            return labels
+        if self.form.unjudged == "error":
+            raise DataError(
+                f"{self.path}, row {first + int(unjudged.argmax())}, column {self.columns.label!r}: label -1 means "
+                "that the document is unjudged. Set unjudged=drop (data.unjudged=drop) to drop such documents, or "
+                "unjudged=0 to give them label 0"
+            )
+        self.unjudged += int(unjudged.sum())
+        if self.form.unjudged == "drop":
+            self.dropped.update(frame[self.columns.query].filter(pl.Series(unjudged)))
+        return np.where(unjudged, np.float32("nan" if self.form.unjudged == "drop" else self.form.unjudged), labels)
 
+    def _features(self, features: pl.DataFrame, first: int) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            x = features.to_numpy().astype(np.float32)
+        beyond = np.isinf(x)
+        if not beyond.any():
+            return x
+        if self.form.sentinel == "error":
+            row, column = np.argwhere(beyond)[0].tolist()
+            raise DataError(
+                f"{self.path}, row {first + row}, column {features.columns[column]!r}: {features[row, column]!r} does "
+                f"not fit float32 (largest {LARGEST:.7g}). Set sentinel=0 (data.sentinel=0), or another number, to "
+                "replace such values, or sentinel=clip to clip them to the largest"
+            )
+        x[beyond] = np.copysign(LARGEST, x[beyond]) if self.form.sentinel == "clip" else self.form.sentinel
+        self.clipped += int(beyond.sum())
+        return x
 
-def _two(arrays: dict[str, np.ndarray], path: Path) -> Points:
-    for features, classes in (("x", "y"), ("X", "y"), ("fea", "gnd")):
-        if features in arrays and classes in arrays:
-            return arrays[features], arrays[classes]
-    raise DataError(f"{path}: expected arrays x and y (or fea and gnd), found {', '.join(sorted(arrays)) or 'none'}")
-
-
-def _read_csv(path: Path, label: str, header: bool | None) -> Points:
-    """A table of numbers and one class column."""
-    table = _cells(path)
-    first = [cell or "" for cell in table.row(0)[1:]]
-    column = _class_column(path, first, label, header)
-    name = table.columns[column + 1]
-    for row in np.flatnonzero(table[name].is_null().to_numpy()).tolist():
-        if row or header is False:
-            place = f"column {column + 1} of {len(first)}"
-            raise DataError(f"{path}, line {table['line'][row]}: the class ({place}) is missing")
-    if header is None:
-        header = label not in ("first", "last") or _is_header(path, first, column, table[name][1:].to_list())
-    table = table.slice(int(header))
-    if table.is_empty():
-        raise DataError(f"{path}: no points below the header")
-    line, classes, values = table["line"], table[name], table.drop("line", name)
-    coded = classes.cast(polars.Float64, strict=False).fill_null(0.0).to_numpy()  # names count as 0
-    for row in np.flatnonzero(np.isfinite(coded) & (coded != np.floor(coded)))[:1].tolist():
-        raise DataError(
-            f"{path}, line {line[row]}: {classes[row]} (column {column + 1} of {len(first)}) is not a class, expected "
-            "integers or text: set data.label to first, last or the name of the class column"
+    def finish(self) -> RankingSet:
+        path, columns = self.path, self.columns
+        if not self.rows:
+            raise DataError(f"{path}: the table has no rows, expected one document per row")
+        ids = {name: pl.concat(parts) for name, parts in self.ids.items()}
+        names = ids[columns.query].unique(maintain_order=True)
+        lost = len(self.dropped - set(names))
+        tell_changes(str(path), self.form, self.rows, self.unjudged, lost, self.filled, self.clipped)
+        if not self.size:
+            raise DataError(f"{path}: all {self.rows} rows have label -1, so unjudged=drop leaves none")
+        numbers = pl.DataFrame({"id": names}).with_row_index("number")
+        query = pl.DataFrame({"id": ids[columns.query]}).join(numbers, on="id", how="left", maintain_order="left")
+        documents = None if columns.document is None else _encoded(ids[columns.document])
+        return joined(
+            str(path),
+            query["number"].to_numpy().astype(np.int64),
+            torch.from_numpy(self.x[: self.size]),
+            torch.from_numpy(self.labels[: self.size]),
+            _encoded(names),
+            documents,
+            feature_names=columns.features,
         )
-    numbers = values.select(polars.all().cast(polars.Float64, strict=False))
-    for row, place in np.argwhere(~np.isfinite(numbers.to_numpy()))[:1].tolist():
-        advice = "" if row or header else "; set data.header=true if this line names the columns"
-        found = "missing" if values[row, place] is None else repr(values[row, place])
-        raise DataError(f"{path}, line {line[row]}: feature {place + 1} is {found}, expected a finite number{advice}")
-    return numbers.to_numpy(), classes.to_numpy().astype(str)
 
 
-def _cells(path: Path) -> polars.DataFrame:
-    """The cells of a csv file as text, without its blank lines; the column `line` numbers the lines."""
-    text = _read_text(path)
-    start = text.rfind("\n", 0, len(text) - len(text.lstrip())) + 1  # of the first line that is not blank
-    first = re.sub('"[^"]*"', "", text[start:].partition("\n")[0].strip())
-    separator = next((s for s in ",\t; " if s in first), None)
-    if separator is None:
-        raise DataError(f"{path}: no comma, tab, semicolon or space in the first line, expected one point per line")
-    try:
-        table = polars.read_csv(text[start:].encode(), separator=separator, has_header=False, infer_schema=False)
-    except polars.exceptions.PolarsError as error:
-        reason = _uneven(text, separator) or str(error).partition("\n")[0]
-        raise DataError(f"{path}: not a table of equally long lines separated by {separator!r}: {reason}") from error
-    table = table.select(polars.all().str.strip_chars()).with_row_index("line", offset=1 + text.count("\n", 0, start))
-    table = table.filter(~polars.all_horizontal(polars.exclude("line").is_null()))
-    if table.is_empty():
-        raise DataError(f"{path}: the file is empty, expected one point per line")
-    return table
-
-
-def _uneven(text: str, separator: str) -> str:
-    """What is wrong with the first line that has more cells than the first one; empty if there is none."""
-    lines = csv.reader(text.splitlines(), delimiter=separator)
-    try:
-        lengths = [(lines.line_num, len(cells)) for cells in lines if any(cell.strip() for cell in cells)]
-    except csv.Error:  # a cell that is too long
-        return ""
-    width = lengths[0][1]
-    return next((f"line {line} has {length} cells, not {width}" for line, length in lengths if length > width), "")
-
-
-def _read_text(path: Path) -> str:
-    content = path.read_bytes()
-    if content.startswith(b"\x1f\x8b"):
-        raise DataError(f"{path}: the file is compressed by gzip: decompress it first")
-    try:
-        return content.decode("utf-8-sig")  # without the byte order mark that some programs write
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: the file is not UTF-8 text ({error}): save it as UTF-8, npz or mat") from error
-
-
-def _class_column(path: Path, cells: list[str], label: str, header: bool | None) -> int:
-    if label in ("first", "last"):
-        return 0 if label == "first" else len(cells) - 1
-    if label not in cells or header is False:
-        why = "data.header=false" if label in cells else f"the columns of line 1 are {cells}"
-        raise ValueError(f"{path}: data.label must be first, last or a name in line 1, got {label!r}, but {why}")
-    return cells.index(label)
-
-
-def _is_header(path: Path, cells: list[str], column: int, others: list[str | None]) -> bool:
-    """Whether the first line names the columns: it has no number, and a class that no other line has."""
-    numbers = any(_is_number(cell) for place, cell in enumerate(cells) if place != column)
-    if numbers and cells[column] not in others:
-        raise DataError(
-            f"{path}: no other line has the class {cells[column]!r} of the first line, which may be a header or a "
-            "point: set data.header=true or data.header=false"
-        )
-    return cells[column] not in others
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        return math.isfinite(float(cell))
-    except ValueError:
-        return False
-
-
-def read_scikit_learn(name: str) -> Points:
-    """The features and class names of a set that scikit-learn contains.
-
-    Example:
-        >>> x, classes = read_scikit_learn("wine")
-        >>> x.shape, sorted(set(classes.tolist()))
-        ((178, 13), ['class_0', 'class_1', 'class_2'])
-    """
-    try:
-        from sklearn import datasets
-    except ImportError as error:
-        raise ImportError(f"data.source={name} needs scikit-learn: pip install 'torchrank-ltr[points]'") from error
-    bunch = getattr(datasets, "load_breast_cancer" if name == "wdbc" else f"load_{name}")()
-    return bunch.data.astype(np.float32), bunch.target_names[bunch.target].astype(str)
+def _encoded(texts: pl.Series) -> list[bytes]:
+    return [text.encode() for text in texts.to_list()]

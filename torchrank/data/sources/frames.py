@@ -1,0 +1,255 @@
+"""Tables in csv, parquet and Arrow files through polars: their columns, and their rows in batches."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from torchrank.data.letor.files import read_lines
+from torchrank.errors import DataError
+
+DOCUMENT, COMMENT = "document", "comment"  # columns of these names are not features by default
+SAMPLE = 1000  # the first rows of a csv file tell columns of numbers from columns of text
+BATCH = 2**21  # cells of a batch
+MAGIC = {b"PAR1": "parquet", b"ARRO": "arrow", b"\xff\xff\xff\xff": "stream"}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a table, and what they mean."""
+
+    label: str
+    query: str
+    document: str | None
+    comment: str | None
+    features: tuple[str, ...]
+    ignored: tuple[str, ...]  # columns without numbers, where the features were not named
+    types: tuple[pl.DataType, ...]  # of the features; text in a csv file
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.query, self.document, self.comment) if name is not None)
+
+
+def find_columns(
+    path: Path,
+    *,
+    label: str = "label",
+    query: str = "query",
+    document: str | None = None,
+    features: Sequence[str] | None = None,
+) -> Columns:
+    """The columns of a table; `features` are by default all other columns of numbers.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "a.csv")
+        >>> _ = path.write_text("query,label,bm25,url\\n7,1,0.5,http://a.b\\n")
+        >>> columns = find_columns(path)
+        >>> columns.features, columns.ignored, columns.document
+        (('bm25',), ('url',), None)
+    """
+    schema = _schema(path)
+    document = DOCUMENT if document is None and DOCUMENT in schema and DOCUMENT not in (label, query) else document
+    named = [
+        ("label", label),
+        ("query", query),
+        ("document", document),
+        *(("features", each) for each in features or ()),
+    ]
+    for option, name in named:
+        if name is not None and name not in schema:
+            raise DataError(
+                f"{path}: no column {name!r} (data.{option}); the columns are {', '.join(map(repr, schema))}"
+            )
+    names = [name for _, name in named if name is not None]
+    if twice := next((name for place, name in enumerate(names) if name in names[:place]), None):
+        raise DataError(f"{path}: the column {twice!r} is named twice among label, query, document and features")
+    comment = COMMENT if COMMENT in schema and COMMENT not in names and schema[COMMENT] == pl.String else None
+    rest = [name for name in schema if name not in (label, query, document, comment)]
+    chosen = list(features) if features is not None else [name for name in rest if _numeric(schema[name])]
+    if not chosen:
+        raise DataError(f"{path}: no column of features, beside {label!r} and {query!r} expected columns of numbers")
+    ignored = () if features is not None else tuple(name for name in rest if name not in chosen)
+    return Columns(label, query, document, comment, tuple(chosen), ignored, tuple(schema[name] for name in chosen))
+
+
+def count_rows(path: Path) -> int:
+    """The rows of a table, blank lines of a csv file included."""
+    return int(_scan(path).select(pl.len()).collect().item())
+
+
+def read_batches(path: Path, columns: Columns, *, missing: float | None = None) -> Iterator[tuple[pl.DataFrame, int]]:
+    """The rows of a table in batches: label, ids as text, features as numbers; and how many cells were filled.
+
+    Args:
+        path: the file.
+        columns: its columns.
+        missing: the value of cells that are empty, null or NaN; by default they are an error.
+    """
+    rows = max(1, BATCH // (len(columns.features) + 3))
+    wanted = _scan(path).select(columns.label, *columns.ids, *columns.features)
+    first = 1
+    for frame in _collect(path, wanted, rows):
+        frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))  # blank lines of a csv file
+        label = _numbers(frame.select(columns.label), path, first, None)[0]
+        ids = [_texts(frame[name], path, first, needed=name == columns.query) for name in columns.ids]
+        features, filled = _numbers(frame.select(columns.features), path, first, missing)
+        first += len(frame)
+        yield pl.concat([label, pl.DataFrame(ids), features], how="horizontal"), filled
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def kind_of(path: Path) -> str:
+    """What the first bytes of a file tell: parquet, arrow, stream (of Arrow batches) or csv."""
+    with path.open("rb") as file:
+        return MAGIC.get(file.read(4), "csv")
+
+
+def _scan(path: Path) -> pl.LazyFrame:
+    if not path.is_file():
+        raise FileNotFoundError(f"not found: {path}")
+    kind = kind_of(path)
+    try:
+        if kind == "parquet":
+            return pl.scan_parquet(path, glob=False)
+        if kind == "arrow":
+            return pl.scan_ipc(path)
+        if kind == "stream":
+            return pl.read_ipc_stream(path).lazy()
+        names, separator = _header(path)
+        schema = dict.fromkeys(names, pl.String)
+        return pl.scan_csv(path, separator=separator, schema=schema, glob=False, infer_schema=False)
+    except pl.exceptions.PolarsError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path} cannot be read as {kind_of(path)}: {str(error).partition(chr(10))[0]}")
+
+
+def _header(path: Path) -> tuple[list[str], str]:
+    """The names of the columns of a csv file, and what separates them."""
+    line = next((text for _, text in read_lines(path) if text), b"")
+    try:
+        first = line.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not a csv file of UTF-8 text, nor parquet or Arrow ({error})") from error
+    separator = next((each for each in ",\t;" if each in first), ",")
+    names = [name.strip() for name in next(csv.reader([first], delimiter=separator), [])]
+    if not names:
+        raise DataError(f"{path}: the file is empty, expected a header and one document per line")
+    if twice := next((name for place, name in enumerate(names) if name in names[:place]), None):
+        raise DataError(f"{path}: two columns are called {twice!r}, expected different names in the header")
+    return names, separator
+
+
+def _schema(path: Path) -> dict[str, pl.DataType]:
+    """The type of each column; of a csv file Float64, or String if none of the first cells is a number."""
+    lazy = _scan(path)
+    try:
+        if kind_of(path) != "csv":
+            return dict(lazy.collect_schema())
+        cells = next(_collect(path, lazy.head(SAMPLE), SAMPLE), pl.DataFrame())
+    except pl.exceptions.PolarsError as error:
+        raise _unreadable(path, error) from error
+    names = _header(path)[0]
+    text = {each.name for each in cells if each.null_count() < len(each) and _read(each).null_count() == len(each)}
+    return {name: pl.String() if name in text else pl.Float64() for name in names}
+
+
+def _collect(path: Path, lazy: pl.LazyFrame, rows: int) -> Iterator[pl.DataFrame]:
+    try:
+        yield from lazy.collect_batches(chunk_size=rows, maintain_order=True)
+    except pl.exceptions.PolarsError as error:
+        if kind_of(path) == "csv":
+            raise DataError(f"{path}: {_uneven(path) or str(error).partition(chr(10))[0]}") from error
+        raise _unreadable(path, error) from error
+
+
+def _uneven(path: Path) -> str:
+    """What is wrong with the first line that has more cells than the header; empty if there is none."""
+    names, separator = _header(path)
+    for number, line in read_lines(path):
+        cells = next(csv.reader([line.decode(errors="replace")], delimiter=separator), [])
+        if len(cells) > len(names):
+            return f"line {number} has {len(cells)} cells, but the header has {len(names)}"
+    return ""
+
+
+# ---- cells -----------------------------------------------------------------------------------------------------------
+
+
+def _numeric(kind: pl.DataType) -> bool:
+    return kind.is_numeric() or kind == pl.Boolean
+
+
+def _numbers(frame: pl.DataFrame, path: Path, first: int, missing: float | None) -> tuple[pl.DataFrame, int]:
+    """The columns as finite numbers, and how many were filled; an error names row and column of the first bad cell.
+
+    Args:
+        frame: columns of numbers, truth values, or text that can be read as numbers.
+        path: for messages.
+        first: the number of the first row.
+        missing: the value of cells that are null or NaN; None refuses them.
+    """
+    columns, filled, bad = [], 0, []
+    for cells in frame:
+        if not _numeric(cells.dtype) and cells.dtype != pl.String:
+            raise DataError(f"{path}: column {cells.name!r} is of type {cells.dtype}, expected numbers")
+        numbers = _read(cells)
+        if place := _first_bad(cells, numbers, missing is None):
+            bad.append((place[0], cells.name, place[1]))
+        filled += numbers.null_count()
+        columns.append(numbers if missing is None else numbers.fill_null(missing))
+    if bad:
+        row, name, problem = min(bad, key=lambda each: each[0])
+        raise DataError(f"{path}, row {first + row}, column {name!r}: {problem}")
+    return pl.DataFrame(columns), filled
+
+
+def _read(cells: pl.Series) -> pl.Series:
+    """The cells as numbers, null where there is none; NaN means that there is none."""
+    if cells.dtype == pl.String:
+        return cells.str.strip_chars().cast(pl.Float64, strict=False).fill_nan(None)
+    if cells.dtype.is_float():
+        return cells.fill_nan(None)
+    return cells if cells.dtype.is_integer() else cells.cast(pl.Float64)
+
+
+def _first_bad(cells: pl.Series, numbers: pl.Series, refuse_missing: bool) -> tuple[int, str] | None:
+    """The first cell that cannot be used, and what is wrong with it."""
+    infinite = numbers.is_infinite() if numbers.dtype.is_float() else pl.repeat(False, len(numbers), eager=True)
+    wrong = infinite.fill_null(False)
+    if numbers.null_count() and (refuse_missing or cells.dtype == pl.String):
+        given = cells.is_not_null() if cells.dtype == pl.String else pl.repeat(False, len(cells), eager=True)
+        text = given & ~cells.cast(pl.String).str.strip_chars().str.to_lowercase().is_in(["nan", ""])
+        wrong = wrong | (numbers.is_null() & (text | refuse_missing))
+    row = wrong.arg_max()
+    if row is None or not wrong[row]:
+        return None
+    found = cells[row]
+    if numbers[row] is not None or (isinstance(found, str) and found.strip().lower() not in ("nan", "")):
+        return row, f"{found!r} is not a finite number"
+    told = "the value is missing, expected a number"
+    return row, f"{told}. Set missing=0 (data.missing=0), or another number, to fill the features that are missing"
+
+
+def _texts(cells: pl.Series, path: Path, first: int, *, needed: bool) -> pl.Series:
+    """Ids as text. Integers that another tool has stored as real numbers are integers again."""
+    if cells.dtype.is_float() and (cells == cells.floor()).all():
+        cells = cells.cast(pl.Int64)
+    try:
+        found = cells.cast(pl.String)
+    except pl.exceptions.PolarsError as error:
+        raise DataError(f"{path}: column {cells.name!r} is of type {cells.dtype}, expected text or integers") from error
+    if needed and found.null_count():
+        row = first + int(found.is_null().arg_true()[0])
+        raise DataError(f"{path}, row {row}, column {cells.name!r}: the query id is missing")
+    return found.fill_null("")
