@@ -30,7 +30,7 @@ format: .venv/installed
 	touch $@
 
 docs: .venv/docs
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 wheel:
 	PYTHON="$(PYTHON)" CONSTRAINTS="$(CONSTRAINTS)" .ci/wheel

@@ -1,0 +1,82 @@
+"""Runs the blocks of a page in order, in one folder and one namespace, in a copy of this process."""
+
+import multiprocessing
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from tests.docs.pages import ROOT, Block
+from torchrank import cli, train
+
+SHELL = "|<>;&$`*"  # what only a shell understands
+train_module = train  # imported before any copy is made
+
+
+def run_page(blocks: Sequence[Block], name: str, folder: Path) -> str | None:
+    """Run the blocks; what was printed if one of them failed, otherwise None."""
+    output = folder.parent / f"{folder.name}.txt"
+    done = in_a_copy(lambda: _run_here(blocks, name, folder, output))
+    return None if done == 0 else output.read_text()[-4000:]
+
+
+def in_a_copy(work: Callable[[], int | None]) -> int | None:
+    """The exit code of some work, done in a copy of this process, which has imported everything already."""
+    child = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(work()), daemon=False)
+    child.start()
+    child.join()
+    return child.exitcode
+
+
+def _run_here(blocks: Sequence[Block], name: str, folder: Path, output: Path) -> int:
+    torch.set_num_threads(1)  # a copied process has none of the threads that torch has started
+    os.chdir(folder)
+    os.environ |= {"COLUMNS": "120", "MPLBACKEND": "Agg", "PYTHONPATH": f"{ROOT}:{folder}"}
+    sys.path.insert(0, str(folder))  # modules that a page writes
+    for place in (1, 2):
+        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), place)
+    sys.stdout, sys.stderr = (os.fdopen(place, "w", buffering=1) for place in (1, 2))
+    known: dict = {"__name__": "__main__"}
+    for block in blocks:
+        print(f"--- {name}:{block.line} ({block.language})")
+        if block.language == "python":
+            exec(compile("\n" * block.line + block.text, name, "exec"), known)
+        elif code := run_shell(block.text):
+            return code
+    return 0
+
+
+def run_shell(text: str) -> int:
+    """The exit code of a shell block: plain torchrank commands one by one, anything else by bash."""
+    lines = [line for line in text.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#")]
+    commands = [shlex.split(line, comments=True) for line in lines] if not set(text) & set(SHELL) else []
+    if not all(map(arguments_of, commands)) or not commands:
+        return _bash(text)
+    for command in commands:
+        print("$", shlex.join(command))
+        if code := in_a_copy(lambda command=command: _command(arguments_of(command))):
+            return code
+    return 0
+
+
+def arguments_of(command: Sequence[str]) -> list[str] | None:
+    """The arguments of `torchrank` that a command stands for, if it does."""
+    if command[0] == "torchrank":
+        return list(command[1:])
+    return ["train", *command[2:]] if list(command[:2]) == ["python", "train.py"] else None
+
+
+def _command(arguments: Sequence[str]) -> int:
+    sys.argv = ["torchrank", *arguments]
+    return cli.main(arguments)
+
+
+def _bash(text: str) -> int:
+    """Bash, to which `torchrank` and `python` are those of this test."""
+    shims = 'torchrank() { "$PYTHON" -m torchrank.cli "$@"; }; python() { "$PYTHON" "$@"; }\n'
+    environment = os.environ | {"PYTHON": sys.executable}
+    return subprocess.run(["bash", "-euo", "pipefail", "-c", shims + text], env=environment).returncode

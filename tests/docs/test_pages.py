@@ -1,0 +1,93 @@
+"""Every code block of the README and of docs/ runs as it stands, and every link leads somewhere."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.docs.pages import DOCS, PAGES, ROOT, all_blocks, prose
+from tests.docs.running import run_page
+
+REPOSITORY = "https://github.com/torchrank/torchrank"
+ELSEWHERE = {"methods/lgmml.md": "tests/notebooks/test_lgmml_groups.py"}  # run there, with the figures that it prints
+LANGUAGES = {"python", "bash", "text", "math", "yaml", "toml", "json", "latex", "bibtex", "dockerfile"}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def write_letor(path: Path, queries: range) -> None:
+    """A small LETOR file; the grade follows the first two of five features."""
+    draw = np.random.default_rng(queries.start)
+    lines = []
+    for query in queries:
+        for document in range(8):
+            x = draw.normal(size=5)
+            grade = int(np.clip(round(x[0] + x[1]), 0, 2))
+            row = " ".join(f"{number}:{value:.4f}" for number, value in enumerate(x, 1))
+            lines.append(f"{grade} qid:{query} {row} #docid = q{query}d{document}\n")
+    path.write_text("".join(lines))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a reader's own files: train.txt, val.txt, test.txt and new.txt."""
+    place = tmp_path / "page"
+    place.mkdir()
+    for number, name in enumerate(("train", "val", "test", "new")):
+        write_letor(place / f"{name}.txt", range(100 * number, 100 * number + (60 if name == "train" else 20)))
+    return place
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_blocks_of_a_page_run(path, folder):
+    if path.is_relative_to(DOCS) and path.relative_to(DOCS).as_posix() in ELSEWHERE:
+        pytest.skip("run by a test of its own")
+    blocks = [block for block in all_blocks(path) if block.language in ("python", "bash") and block.reason is None]
+    if not blocks:
+        pytest.skip("no block to run")
+    failed = run_page(blocks, name_of(path), folder)
+    assert failed is None, failed
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_blocks_of_a_page_say_what_they_are(path):
+    found = [(block.line, block.language) for block in all_blocks(path) if block.language not in LANGUAGES]
+    assert found == [], "give each fence its language; what is not code is text"
+
+
+def anchors(path: Path) -> set[str]:
+    """What links to a page may name: its headings, as mkdocs spells them, and explicit ids."""
+    text = prose_with_code(path)
+    headings = re.findall(r"^#+ +(.*?)(?: *\{ *#([\w-]+) *\})?$", text, flags=re.MULTILINE)
+    ids = {explicit for _, explicit in headings if explicit} | set(re.findall(r'id="([\w-]+)"', text))
+    return ids | {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title, _ in headings}
+
+
+def prose_with_code(path: Path) -> str:
+    """A page without its fenced blocks."""
+    return re.sub(r"^ *```.*?^ *```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def broken(path: Path, link: str) -> str | None:
+    """Why a link of a page leads nowhere, if it does."""
+    if link.startswith(f"{REPOSITORY}/blob/main/") or link.startswith(f"{REPOSITORY}/tree/main/"):
+        return None if (ROOT / link.split("/main/")[1].split("#")[0]).exists() else f"{link}: not in the repository"
+    if re.match(r"\w+:", link):
+        return None  # other sites
+    target, _, anchor = link.partition("#")
+    place = (path.parent / target).resolve() if target else path
+    if not place.exists():
+        return f"{link}: no such file"
+    if path.is_relative_to(DOCS) and not place.is_relative_to(DOCS):
+        return f"{link}: outside of docs/, which the site does not have: link to {REPOSITORY}/blob/main/"
+    return f"{link}: no such heading" if anchor and anchor not in anchors(place) else None
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_links_of_a_page_lead_somewhere(path):
+    links = re.findall(r"\]\(([^)\s]+)\)", prose(path)) + re.findall(r'(?:src|href)="([^"]+)"', prose(path))
+    assert [reason for link in links if (reason := broken(path, link))] == []
