@@ -30,7 +30,9 @@ def all_blocks(path: Path) -> list[Block]:
     """The fenced blocks of a page, in order."""
     page = path.read_text()
     return [
-        Block(found["language"], textwrap.dedent(found["text"]), page.count("\n", 0, found.start("text")), found["reason"])
+        Block(
+            found["language"], textwrap.dedent(found["text"]), page.count("\n", 0, found.start("text")), found["reason"]
+        )
         for found in FENCE.finditer(page)
     ]
 
