@@ -35,7 +35,7 @@ def draw(values: dict[str, Array]) -> "Figure":
     """Left, means with intervals of 1.96 standard errors; right, the best two rankers query by query."""
     figure = blank(9.0, 3.2)
     left, right = figure.subplots(1, 2, width_ratios=[1.5, 1])
-    for place, (name, own) in enumerate(reversed(values.items())):
+    for place, own in enumerate(reversed(values.values())):
         mean, error = own.mean(), 1.96 * own.std(ddof=1) / np.sqrt(len(own))
         left.barh(place, mean, xerr=error, color="C0" if place == len(values) - 1 else "0.75", height=0.65, capsize=3)
         left.text(mean + error + 0.015, place, f"{mean:.3f}", va="center", fontsize=9)

@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: equations as MathML, so that the site needs no script from elsewhere, and API pages of all exports."""
+"""Hooks of mkdocs: equations as MathML, so that the site needs no scripts from elsewhere; API pages of all exports."""
 
 import re
 from collections.abc import Iterator
