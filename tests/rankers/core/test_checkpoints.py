@@ -30,10 +30,10 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
 
 
 def test_no_size_stands_beside_the_state_dict(tmp_path):
-    """Lightning's own entries, the name of the ranker and the format: all else is in the state dict."""
+    """Lightning's own entries, the name of the ranker, the format and the random state: all else is in the state dict."""
     trainer(tmp_path, 2).fit(LocalRank(FEATURES, "rankboost", clusters=2, min_lists=1), datamodule=data())
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
-    own = {"ranker", "format"}
+    own = {"ranker", "format", "random_state"}
     lightning = {"epoch", "global_step", "pytorch-lightning_version", "state_dict", "loops", "callbacks"}
     lightning |= {"optimizer_states", "lr_schedulers", "hparams_name", "hyper_parameters", "hparams_type"}
     assert own <= saved.keys() <= own | lightning
