@@ -6,9 +6,10 @@ import torch
 
 from tests.rankers.by_hand import begin, take_rounds
 from tests.rankers.small import FEATURES, lists
-from torchrank import DataError, GBDTRanker, RankingSet, TrainingLists
+from torchrank import CheckpointError, DataError, GBDTRanker, RankingSet, TrainingLists
 from torchrank.data import SparseRows
 from torchrank.functional import ndcg
+from torchrank.rankers.gbdt import ALIASES
 
 lightgbm = pytest.importorskip("lightgbm")
 SMALL = {"rounds": 8, "min_leaf": 3, "leaves": 4, "threads": 1}
@@ -77,3 +78,49 @@ def test_what_lightgbm_cannot_do_here_is_refused():
         GBDTRanker(FEATURES).open(TrainingLists(lists(0), world=2))
     with pytest.raises(ValueError, match="options cannot have boosting=dart"):
         GBDTRanker(FEATURES, options={"boosting": "dart"})
+
+
+def test_aliases_of_lightgbm_are_what_they_are_called_there():
+    """Beside the main names, which the ranker sets, LightGBM would ignore them."""
+    from lightgbm.basic import _ConfigAliases
+
+    for name, aliases in ALIASES.items():
+        assert {name, *aliases} == _ConfigAliases.get(name)
+    train, test = lists(0), lists(2)
+    given = GBDTRanker(FEATURES, lr=0.3, leaves=3, min_leaf=2, rounds=5, threads=1).fit(train)
+    options = {"eta": 0.3, "max_leaf": 3, "min_child_samples": 2, "n_jobs": 1, "random_state": 0}
+    ranker = GBDTRanker(FEATURES, rounds=5, options=options).fit(train)
+    assert torch.equal(scores_of(given, test), scores_of(ranker, test))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"eta": 0.1, "learning_rate": 0.1}, "options have learning_rate twice, once as learning_rate"),
+        ({"n_estimators": 5}, "options cannot have n_estimators=5: rounds are an option of the ranker"),
+        ({"boosting": "dart"}, "options cannot have boosting=dart"),
+        ({"loss": "binary"}, "unknown options.objective='binary'"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        GBDTRanker(FEATURES, options=options)
+
+
+def test_limits_of_lightgbm_are_told():
+    x, labels = torch.rand(10_001, 1), torch.arange(10_001) % 2
+    long = RankingSet(x, labels, torch.tensor([0, 10_001]))
+    with pytest.raises(DataError, match="lists of 10000 documents at most, but one has 10001: use objective=rank"):
+        GBDTRanker(1, rounds=1).fit(long)
+    GBDTRanker(1, "rank_xendcg", rounds=1).fit(long)
+    high = RankingSet(x[:40], torch.arange(40), torch.tensor([0, 40]))
+    with pytest.raises(DataError, match="labels up to 30, but the highest label is 39: give its option label_gain"):
+        GBDTRanker(1, rounds=1).fit(high)
+    GBDTRanker(1, rounds=1, options={"label_gain": list(range(40))}).fit(high)
+
+
+def test_a_damaged_booster_is_refused():
+    state = GBDTRanker(FEATURES, **SMALL).fit(lists(0)).state_dict()
+    state["_extra_state"]["booster"] = state["_extra_state"]["booster"].replace("num_leaves=4", "num_leaves=400000")
+    with pytest.raises(CheckpointError, match="the trees in this state are damaged"):
+        GBDTRanker(FEATURES, **SMALL).load_state_dict(state)

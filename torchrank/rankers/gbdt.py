@@ -1,6 +1,7 @@
 """LightGBM as a ranker: one tree per round; validated, saved and tested like every other ranker."""
 
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -9,12 +10,28 @@ from torch import Tensor
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
 from torchrank.data.training import TrainingLists
-from torchrank.errors import DataError, NumericalWarning, check_choice, check_integer
+from torchrank.errors import CheckpointError, DataError, NumericalWarning, check_choice, check_integer
 from torchrank.rankers.core.ranker import Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Round
 
 OBJECTIVES = ("lambdarank", "rank_xendcg", "regression")  # LambdaMART, its listwise variant, and GBRT of the papers
-ROUNDS = ("num_iteration", "num_tree", "num_round", "nround", "n_iter", "n_estimators", "max_iter", "num_boost_round")
+ALIASES = {  # LightGBM's other names of what the ranker sets
+    "objective": ("app", "application", "loss", "objective_type"),
+    "learning_rate": ("eta", "shrinkage_rate"),
+    "num_leaves": ("max_leaf", "max_leaf_nodes", "max_leaves", "num_leaf"),
+    "min_data_in_leaf": ("min_child_samples", "min_data", "min_data_per_leaf", "min_samples_leaf"),
+    "num_threads": ("n_jobs", "nthread", "nthreads", "num_thread"),
+    "seed": ("random_seed", "random_state"),
+    "verbosity": ("verbose",),
+    "metric": ("metric_types", "metrics"),
+    "num_iterations": (
+        *("max_iter", "n_estimators", "n_iter", "nrounds", "num_boost_round"),
+        *("num_iteration", "num_round", "num_rounds", "num_tree", "num_trees"),
+    ),
+}
+NAMES = {alias: name for name, aliases in ALIASES.items() for alias in aliases}
+MOST_DOCUMENTS = 10_000  # of a list, in LightGBM's lambdarank
+MOST_GRADES = 31  # without label_gain
 
 
 class GBDTRanker(Ranker):
@@ -34,7 +51,7 @@ class GBDTRanker(Ranker):
         threads: number of threads of LightGBM; 0: all cores.
         seed: seed of LightGBM.
         transform: feature transform, see `make_transform`.
-        options: further parameters of LightGBM by their own names.
+        options: further parameters of LightGBM; they take precedence over those above.
 
     Example:
         >>> from torchrank.data import RankingSet
@@ -73,14 +90,8 @@ class GBDTRanker(Ranker):
             "force_row_wise": True,
             "verbosity": -1,
             "metric": "none",
-            **(options or {}),
+            **_by_main_names(options or {}),
         }
-        for name, value in (options or {}).items():
-            if name.startswith(ROUNDS) or value == "dart":
-                raise ValueError(
-                    f"options cannot have {name}={value}: rounds are an option of the ranker, and dart changes trees "
-                    "that are already validated"
-                )
         self.exact_resume = objective != "rank_xendcg" and not options
         self.booster: Any = None
 
@@ -109,8 +120,7 @@ class GBDTRanker(Ranker):
 
     def _training_data(self, lists: TrainingLists) -> Any:
         batch = lists.lists[:]
-        if self.parameters_of_lightgbm["objective"] != "regression" and batch.num_grades == 0:
-            raise DataError("LightGBM ranks integer grades, but the labels are real-valued: use objective=regression")
+        self._check_limits(batch)
         if self.booster is not None and not self.exact_resume:
             warn(
                 "LightGBM's random numbers start over, so the resumed fit differs from an uninterrupted one",
@@ -119,6 +129,24 @@ class GBDTRanker(Ranker):
         return lightgbm().Dataset(
             array(batch.x), batch.labels.cpu().numpy(), group=batch.offsets.diff().cpu().numpy(), free_raw_data=False
         )
+
+    def _check_limits(self, batch: Batch) -> None:
+        """What LightGBM itself would end with, or with a wrong number."""
+        objective, others = self.parameters_of_lightgbm["objective"], "use objective=regression"
+        if objective != "regression" and batch.num_grades == 0:
+            raise DataError(f"LightGBM ranks integer grades, but the labels are real-valued: {others}")
+        if objective != "lambdarank":
+            return
+        if batch.max_length > MOST_DOCUMENTS:
+            raise DataError(
+                f"LightGBM's lambdarank takes lists of {MOST_DOCUMENTS} documents at most, but one has "
+                f"{batch.max_length}: use objective=rank_xendcg, or split the list"
+            )
+        if batch.num_grades > MOST_GRADES and "label_gain" not in self.parameters_of_lightgbm:
+            raise DataError(
+                f"LightGBM's lambdarank knows the gains of labels up to {MOST_GRADES - 1}, but the highest label is "
+                f"{batch.num_grades - 1}: give its option label_gain, or map the labels to fewer grades"
+            )
 
     def release(self) -> None:
         super().release()
@@ -146,11 +174,33 @@ class GBDTRanker(Ranker):
         return torch.from_numpy(np.asarray(scores, dtype=np.float64)).to(batch.device)
 
     def get_extra_state(self) -> dict[str, Any]:
-        return super().get_extra_state() | {"booster": None if self.booster is None else as_text(self.booster)}
+        text = None if self.booster is None else as_text(self.booster)
+        return super().get_extra_state() | {"booster": text, "checksum": None if text is None else crc32(text.encode())}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         super().set_extra_state(state)
-        self.booster = None if state["booster"] is None else as_booster(state["booster"])
+        text = state["booster"]
+        if text is not None and state.get("checksum") != crc32(text.encode()):  # LightGBM would end the interpreter
+            raise CheckpointError("the trees in this state are damaged: their checksum differs. Fit the ranker again.")
+        self.booster = None if text is None else as_booster(text)
+
+
+def _by_main_names(options: dict[str, Any]) -> dict[str, Any]:
+    """Options by LightGBM's main names, under which the ranker sets them too; an alias would be ignored beside them."""
+    found: dict[str, Any] = {}
+    for given, value in options.items():
+        name = NAMES.get(given, given)
+        if name in found:
+            raise ValueError(f"options have {name} twice, once as {given}: give it once")
+        if name == "num_iterations" or value == "dart":
+            raise ValueError(
+                f"options cannot have {given}={value}: rounds are an option of the ranker, and dart changes trees "
+                "that are already validated"
+            )
+        found[name] = value
+    if "objective" in found:
+        check_choice(OBJECTIVES, **{"options.objective": found["objective"]})
+    return found
 
 
 def as_text(booster: Any) -> str:
