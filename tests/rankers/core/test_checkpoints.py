@@ -30,7 +30,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
 
 
 def test_no_size_stands_beside_the_state_dict(tmp_path):
-    """Lightning's own entries, the name of the ranker, the format and the random state: all else is in the state dict."""
+    """Lightning's own entries, the ranker's name, the format and the random state: all else is in the state dict."""
     trainer(tmp_path, 2).fit(LocalRank(FEATURES, "rankboost", clusters=2, min_lists=1), datamodule=data())
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
     own = {"ranker", "format", "random_state"}
