@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -14,8 +15,10 @@ COMMANDS = {  # by what one wants to do; each is a module with EXAMPLES, `config
     },
     "Use": {
         "score": "score the documents of files of any size with a fitted ranker",
+        "test": "measure a fitted ranker on new labelled files",
     },
     "Compare": {
+        "evaluate": "measure a TREC run or a file of scores against qrels or LETOR labels",
         "select": "select by validation in a sweep, print and write its table",
         "neighbours": "print kNN errors of a sweep, selected by test (as published) and by validation",
     },
@@ -46,7 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(command.run(rest))
     try:
         options = parser_of(name).parse_args(rest)
-        return command.run(options) or 0
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: print(f"torchrank {name}: warning: {message}", file=sys.stderr)
+            return command.run(options) or 0
     except BrokenPipeError:  # of a reader such as head, which has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

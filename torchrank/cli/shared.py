@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from torchrank.rankers.core.ranker import Ranker
 
+MEASURES = ("ndcg@1", "ndcg@5", "ndcg@10", "map", "mrr")
 CHECKPOINT = "checkpoints/best.ckpt"  # below a run folder
 
 
@@ -33,6 +34,24 @@ def add_reader(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sentinel", type=_number_or_clip, help="the number to use for values beyond float32, or clip")
 
 
+def add_measures(parser: argparse.ArgumentParser, conventions: str) -> None:
+    """The arguments of a command that measures lists."""
+    parser.add_argument("--measures", nargs="+", metavar="NAME", help=f"default: {' '.join(MEASURES)}")
+    parser.add_argument("--convention", nargs="+", metavar="NAME", help=f"one or more; default: {conventions}")
+    parser.add_argument("--threshold", type=float, help="the lowest grade that is relevant (default: the convention's)")
+    parser.add_argument("--max-label", type=float, help="the top grade, for err (default: the highest in the files)")
+
+
+def add_unjudged(parser: argparse.ArgumentParser, more: str = "") -> None:
+    parser.add_argument(
+        "--unjudged", type=_number_or_drop, help=f"the label of documents with label -1, such as 0{more}"
+    )
+
+
+def _number_or_drop(text: str) -> float | str:
+    return text if text == "drop" else float(text)
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """`--json`: print one JSON document instead of tables."""
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
@@ -46,6 +65,11 @@ def reader_options(options: argparse.Namespace) -> dict[str, Any]:
     """What was given of the arguments of `add_reader`."""
     given = {name: getattr(options, name) for name in ("qid", "missing", "sentinel")}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def label_options(options: argparse.Namespace) -> dict[str, Any]:
+    """What was given of the arguments of `add_reader` and `add_unjudged`."""
+    return reader_options(options) | ({} if options.unjudged is None else {"unjudged": options.unjudged})
 
 
 def checkpoint_of(path: str | Path) -> Path:
@@ -106,8 +130,8 @@ def strict(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def console() -> Console:
-    """For tables on stdout; a file or pipe has no width."""
+def console(stderr: bool = False) -> Console:
+    """For tables on stdout, or on stderr; a file or pipe has no width."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 160)
+    return Console(width=None if (sys.stderr if stderr else sys.stdout).isatty() else 160, stderr=stderr)

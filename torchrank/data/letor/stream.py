@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from torchrank.data.letor import check_form, parsed, settle_unjudged, tell_changes
 from torchrank.data.letor.files import STDIN, read_lengths, side_file
@@ -98,9 +99,9 @@ class _Cutter:
         self.seen: set[bytes] = set()  # query ids of whole lists
         self.dropped: set[bytes] = set()  # query ids of dropped rows
 
-    def pieces(self) -> Iterator[Rows]:
+    def pieces(self, features: bool = True) -> Iterator[Rows]:
         for rows, _ in parsed(self.source, self.form):
-            rows = self._settled(self._named(rows))
+            rows = self._settled(self._named(rows if features else _without_features(rows)))
             if len(rows.labels):
                 cut = self._last_start(rows.queries or [])
                 if cut is None:
@@ -164,6 +165,10 @@ class _Cutter:
             raise DataError(f"{self.where}: all {self.rows} rows have label -1, so unjudged=drop leaves none")
 
 
+def _without_features(rows: Rows) -> Rows:
+    return rows._replace(counts=np.zeros_like(rows.counts), columns=rows.columns[:0], values=rows.values[:0])
+
+
 def _part(rows: Rows, first: int, last: int) -> Rows:
     """Rows first..last-1 of a block."""
     start, stop = int(rows.counts[:first].sum()), int(rows.counts[:last].sum())
@@ -192,3 +197,28 @@ def _join(parts: list[Rows]) -> Rows:
         sum(part.filled for part in parts),
         sum(part.clipped for part in parts),
     )
+
+
+def stream_labels(
+    source: Path,
+    *,
+    qid: str = "token",
+    query_file: str | Path | None = None,
+    unjudged: str | float = "error",
+    missing: str | float = 0.0,
+    sentinel: str | float = "clip",
+) -> tuple[list[str], list[str] | None, Tensor, Tensor]:
+    """Query ids (Q,), document ids (N,) if there are any, labels (N,) and offsets (Q + 1,) of a file of any size.
+
+    Features are read, and kept for no longer than a block.
+    """
+    form = Form(qid, None, unjudged, missing, sentinel)
+    check_form(form, query_file)
+    pieces = list(_Cutter(source, form, _lengths(source, query_file) if qid == "file" else None).pieces(features=False))
+    rows = pieces[0] if len(pieces) == 1 else _join(pieces)
+    queries = [text.decode(errors="backslashreplace") for text in rows.queries or []]
+    starts = [0, *(place for place, (a, b) in enumerate(pairwise(queries), 1) if a != b)]
+    documents = rows.documents if rows.documents is not None and any(rows.documents) else None
+    names = None if documents is None else [text.decode(errors="backslashreplace") for text in documents]
+    offsets = torch.tensor([*starts, len(queries)])
+    return [queries[place] for place in starts], names, torch.from_numpy(rows.labels), offsets
