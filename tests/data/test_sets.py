@@ -436,7 +436,7 @@ def test_parts_that_do_not_fit_together_are_refused():
     for parts, options, message in (
         ((lists.labels, OFFSETS), {"query_ids": ["a", "b"]}, "2 ids for 5 lists in the set 'mine'"),
         ((lists.labels, OFFSETS), {"document_ids": ["a"]}, "1 ids for 13 entries in the set 'mine'"),
-        ((lists.labels,), {}, r"labels need offsets=\(Q \+ 1,\)"),
+        ((lists.labels,), {}, "say which rows make up a list"),
         ((lists.labels, OFFSETS), {"queries": torch.ones(4, 4)}, r"\(4, 4\) for lists and features \(5, 4\)"),
         ((whole.relevance,), {}, "relevance of 7 rows for a corpus of 13 rows in the set 'mine'"),
         ((Explicit(lists.labels, OFFSETS), OFFSETS), {}, "give no offsets and no index beside it"),

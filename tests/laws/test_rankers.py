@@ -7,6 +7,8 @@ import warnings
 from functools import cache
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 import torch
 from pytorch_lightning import Trainer
@@ -17,6 +19,7 @@ import torchrank
 from tests.laws.rankers import CASES, FEATURES, KINDS, sets
 from torchrank import (
     MLR,
+    DataError,
     LambdaRank,
     ListNet,
     NeuralRanker,
@@ -249,6 +252,42 @@ def test_integer_rows_and_offsets_of_any_width_are_scored_as_the_same_numbers(af
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------
+
+
+def test_arrays_are_scored_and_ranked_as_the_same_tensors(after):
+    name, ranker = after
+    batch = kinds(CASES[name].kind)["test"][:]
+    others, expected = given(batch, ranker), scores(ranker, kinds(CASES[name].kind)["test"])
+    group = batch.offsets.diff()
+    qid = [f"q{number}" for number in torch.arange(len(group)).repeat_interleave(group).tolist()]
+    names = list("abcde")
+    arrays = [(batch.x.numpy(), {"group": group.numpy()}), (batch.x.tolist(), {"offsets": batch.offsets.tolist()})]
+    arrays += [(pd.DataFrame(batch.x.numpy(), columns=names), {"qid": pd.Series(qid)})]
+    arrays += [(pl.DataFrame(batch.x.numpy(), schema=names), {"qid": pl.Series(qid)})]
+    with torch.no_grad():
+        order = ranker.rank(batch.x, batch.offsets, **others)
+        for x, lists in arrays:
+            theirs = {key: part.numpy() for key, part in others.items()}
+            torch.testing.assert_close(ranker(x, **lists, **theirs), expected, rtol=0, atol=0)
+            assert torch.equal(ranker.rank(x, **lists, **theirs), order)
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_names_of_features_are_kept_and_compared(name, tmp_path):
+    ranker, own = make(name), {key: copy.copy(lists) for key, lists in kinds(CASES[name].kind).items()}
+    for lists in own.values():
+        lists.feature_names = tuple("abcde")
+    ranker.fit(own["train"], own["val"], epochs=1)
+    assert ranker.feature_names == tuple("abcde")
+    again = make(name)
+    again.load_state_dict(copy.deepcopy(ranker.state_dict()))
+    assert again.feature_names == tuple("abcde")
+    swapped = pd.DataFrame(np.zeros((1, 5)), columns=list("abdce"))
+    with pytest.raises(DataError, match=r"feature 2 .*: it is 'd', but \w+ was fitted with 'c' there"):
+        again(swapped, group=[1])
+    own["val"].feature_names = tuple("abcdx")
+    with pytest.raises(DataError, match=r"feature 4 .*: it is 'x', but"):
+        make(name).fit(own["train"], own["val"], epochs=1)
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)

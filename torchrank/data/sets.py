@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from copy import copy
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +15,10 @@ from torch.utils.data import Dataset
 from torchrank.data.batch import Batch, check_lists
 from torchrank.data.relevance import Explicit, Relevance, SameClass, WholeCorpus
 from torchrank.data.rows import parts_of
-from torchrank.data.sparse import SparseRows
+from torchrank.data.sparse import SparseRows, as_rows
 from torchrank.data.transforms import Transform, transform_batch, transform_rows
 from torchrank.errors import DataError
+from torchrank.functional.arrays import Array, columns_of, lists_of, offsets_of, only_column, to_numpy, to_tensor
 from torchrank.functional.ragged import entries_of
 
 Ids = Sequence[str] | np.ndarray
@@ -31,9 +33,12 @@ class RankingSet(Dataset[Batch]):
     transform.
 
     Args:
-        x: (n, D) features, one row per entry; or the rows of a corpus that the lists share.
+        x: (n, D) features, one row per entry; or the rows of a corpus that the lists share. A tensor, `SparseRows`, a
+            numpy array, a data frame of pandas or polars, or a matrix of scipy.sparse.
         labels: (N,) relevance of each entry; or a `Relevance` such as `SameClass`, which knows the entries itself.
         offsets: (Q + 1,) where each list begins and ends; not given with a `Relevance`.
+        group: (Q,) number of entries of each list, in place of offsets.
+        qid: (N,) query id of each entry, in place of offsets, with the rows of a query together; also the query_ids.
         index: (N,) the corpus row of each entry, where the lists share a corpus; not given with a `Relevance`.
         queries: (Q, D) a vector for each query (metric learning).
         query_ids: the id of each list.
@@ -41,7 +46,7 @@ class RankingSet(Dataset[Batch]):
         name: the name of the split, for messages.
         relevant_from: the lowest grade that the tools of the data set's publisher count as relevant.
         max_label: the highest grade of the data set, if it is known (for ERR).
-        feature_names: (D,) the names of the features.
+        feature_names: (D,) the names of the features; by default the columns of a data frame.
 
     Example:
         >>> lists = RankingSet(torch.eye(3), torch.tensor([0., 2., 1.]), torch.tensor([0, 2, 3]), query_ids=["a", "b"])
@@ -55,12 +60,14 @@ class RankingSet(Dataset[Batch]):
 
     def __init__(
         self,
-        x: Tensor | SparseRows,
-        labels: Tensor | Relevance,
-        offsets: Tensor | None = None,
+        x: Array,
+        labels: Array | Relevance,
+        offsets: Array = None,
         *,
-        index: Tensor | None = None,
-        queries: Tensor | None = None,
+        group: Array = None,
+        qid: Array = None,
+        index: Array = None,
+        queries: Array = None,
         query_ids: Ids | None = None,
         document_ids: Ids | None = None,
         name: str = "",
@@ -68,18 +75,28 @@ class RankingSet(Dataset[Batch]):
         max_label: float | None = None,
         feature_names: Sequence[str] | None = None,
     ):
-        if isinstance(labels, Tensor):
-            if offsets is None:
-                raise DataError("labels need offsets=(Q + 1,): [0, 2, 5] for lists of 2 and 3 entries")
-            labels = Explicit(labels, offsets, index)
-        elif offsets is not None or index is not None:
+        self.x, given = as_rows(x), any(each is not None for each in (offsets, group, qid, index))
+        if isinstance(labels, Relevance) and given:
             raise DataError("a Relevance knows the entries of its lists: give no offsets and no index beside it")
-        self.x, self.relevance, self.queries = x, labels, queries
-        self.query_ids, self.document_ids, self.name = query_ids, document_ids, name
+        self.relevance = labels if isinstance(labels, Relevance) else self._explicit(labels, offsets, group, qid, index)
+        self.queries = self._here(queries, "queries")
+        query_ids = text_ids(lists_of(qid)[1]) if qid is not None and query_ids is None else query_ids
+        self.query_ids, self.document_ids, self.name = _as_ids(query_ids), _as_ids(document_ids), name
         self.relevant_from, self.max_label = relevant_from, max_label
-        self.feature_names = None if feature_names is None else tuple(map(str, feature_names))
+        names = columns_of(x) if feature_names is None else feature_names
+        self.feature_names = None if names is None else tuple(map(str, names))
         self._on_read: Callable[[Batch], Batch] | None = None
         self._check()
+
+    def _explicit(self, labels: Array, offsets: Array, group: Array, qid: Array, index: Array) -> Explicit:
+        labels = self._here(only_column(labels, "labels"), "labels")
+        bounds = offsets_of(len(labels), offsets, group, qid, what="labels").to(self.x.device)
+        return Explicit(labels, bounds, self._here(index, "index"))
+
+    def _here(self, values: Array, name: str) -> Any:
+        """An array as a tensor beside the rows; tensors and None as they are."""
+        given = values is None or isinstance(values, Tensor)
+        return values if given else to_tensor(values, name).to(self.x.device)
 
     def _check(self) -> None:
         if isinstance(self.relevance, Explicit):
@@ -270,7 +287,7 @@ class RankingSet(Dataset[Batch]):
         new.relevance, new._on_read = self.relevance.to(device), None
         if self.queries is not None:
             same = self.queries is self.x
-            new.queries = new.x if same else transform_rows(self.queries, None, device, transform)  # type: ignore[assignment]
+            new.queries = new.x if same else transform_rows(self.queries, None, device, transform)
         return new
 
     def streamed(self, device: torch.device | str, transform: Transform | None = None) -> RankingSet:
@@ -351,6 +368,21 @@ def _checksum(tensors: Sequence[Tensor | None]) -> int:
         for _, part in parts_of(tensor):
             numbers = part.float() + 0.0 if part.is_floating_point() else part.long()
             found = zlib.crc32(numbers.cpu().contiguous().numpy(), found)  # type: ignore[arg-type]
+    return found
+
+
+def text_ids(ids: Sequence[Any]) -> list[str]:
+    """Query ids as text; whole numbers without a point.
+
+    >>> text_ids([7, 8.0, "a"])
+    ['7', '8', 'a']
+    """
+    return [str(int(each) if isinstance(each, float) and each.is_integer() else each) for each in ids]
+
+
+def _as_ids(ids: Any) -> Ids | None:
+    """Ids that can be indexed by position: columns of pandas and polars become arrays."""
+    found: Ids | None = ids if ids is None or isinstance(ids, Sequence | np.ndarray) else to_numpy(ids)
     return found
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, issparse
 from torch import Tensor
 
 from torchrank.errors import DataError
-from torchrank.functional.arrays import to_offsets
+from torchrank.functional.arrays import is_frame, to_numpy, to_offsets, to_tensor
 from torchrank.functional.ragged import entries_of
 
 BLOCK = 2**18  # entries of a product that are converted to the dtype of the dense side at a time: they fit in a cache
@@ -65,6 +65,15 @@ class SparseRows:
         rows, columns = x.nonzero(as_tuple=True)
         counts = torch.bincount(rows, minlength=len(x))
         return cls(x[rows, columns], columns, to_offsets(counts), x.shape[1])
+
+    @classmethod
+    def from_scipy(cls, x: Any) -> SparseRows:
+        """The stored entries of a matrix of scipy.sparse (n, D), of any format. Memory is shared where it can be."""
+        rows = x.tocsr()
+        if len(rows.shape) != 2:
+            raise DataError(f"sparse rows must be a matrix (n, D), got shape {rows.shape}")
+        columns = torch.from_numpy(rows.indices)
+        return cls(_floats(rows.data, "x"), columns, torch.from_numpy(rows.indptr).long(), rows.shape[1])
 
     def __len__(self) -> int:
         return len(self.row_offsets) - 1
@@ -171,6 +180,33 @@ class SparseRows:
         values = self.values.to(device=device, dtype=dtype)
         columns, offsets = self.columns.to(device=device), self.row_offsets.to(device=device)
         return replace(self, values=values, columns=columns, row_offsets=offsets)
+
+
+def as_rows(x: Any, name: str = "x") -> Tensor | SparseRows:
+    """Features (n, D) as a tensor, or as `SparseRows` if they are a matrix of scipy.sparse; tensors stay as they are.
+
+    >>> as_rows(np.array([[1, 2]], dtype=np.int8)), as_rows(csr_array([[0.0, 2.0]])).shape
+    (tensor([[1., 2.]]), torch.Size([1, 2]))
+    """
+    if isinstance(x, Tensor | SparseRows):
+        return x
+    if issparse(x):
+        return SparseRows.from_scipy(x)
+    rows = _floats(x, name)
+    if rows.ndim != 2:
+        raise DataError(f"expected {name} (n, D), one row per entry, got an array of shape {tuple(rows.shape)}")
+    return (
+        rows.contiguous()
+    )  # data frames hold columns; rows one after another are read faster, and summed in one order
+
+
+def _floats(x: Any, name: str) -> Tensor:
+    """Numbers as floats: integers of 8 and 16 bits as float32, of more bits as float64."""
+    array = None if is_frame(x) or isinstance(x, Sequence) else to_numpy(x)
+    if array is not None and array.dtype.kind in "iub" and array.dtype.itemsize <= 2:
+        return torch.from_numpy(array.astype(np.float32))
+    found = to_tensor(x, name)
+    return found if found.is_floating_point() else found.to(torch.float64)
 
 
 @dataclass(frozen=True, eq=False)

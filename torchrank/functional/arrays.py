@@ -190,9 +190,12 @@ def is_frame(values: Array) -> bool:
     return hasattr(values, "columns") and (hasattr(values, "to_numpy") or hasattr(values, "column_names"))
 
 
-def column_names(frame: Array) -> list[str]:
-    """The names of the columns of a data frame."""
-    return [str(name) for name, _ in _columns(frame)]
+def columns_of(values: Array) -> tuple[str, ...] | None:
+    """The names of the columns of a data frame; None if they are numbers, or if it is no data frame."""
+    if not is_frame(values):
+        return None
+    names = list(values.columns if hasattr(values, "to_numpy") else values.column_names)
+    return tuple(names) if names and all(isinstance(name, str) for name in names) else None
 
 
 def only_column(values: Array, name: str) -> Array:

@@ -3,11 +3,13 @@
 import pytest
 import torch
 from pytorch_lightning import Trainer
+from scipy.sparse import csc_array
 
 from tests.rankers.metric.fits import graded
 from tests.rankers.small import FEATURES, lists, trainer
 from torchrank import (
     PAMIR,
+    AdaRank,
     DominationRank,
     GBDTRanker,
     LambdaRank,
@@ -86,9 +88,27 @@ def test_what_are_no_rows_and_no_positions(parts, message):
         ListNet(FEATURES, transform=None)(X, torch.tensor([0, 2]), **parts)
 
 
-def test_arrays_are_refused():
-    with pytest.raises(ValueError, match=r"rows are a ndarray: give a tensor"):
-        ListNet(FEATURES, transform=None)(X.numpy(), OFFSETS)
+def test_sparse_matrices_of_scipy():
+    ranker = NeuralRanker(FEATURES, transform=None)
+    assert torch.equal(ranker(csc_array(X.numpy()), OFFSETS), ranker(SparseRows.from_dense(X), OFFSETS))
+    with pytest.raises(ValueError, match="AdaRank does not take sparse rows"):
+        AdaRank(FEATURES, transform=None)(csc_array(X.numpy()), OFFSETS)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        ([["a"] * FEATURES], "x must hold numbers, got the string 'a'"),
+        ([[1.0, 2.0], [3.0]], "rows of x have different lengths, 2 and 1"),
+        (5, "x is an int: give a tensor, a numpy array"),
+        (X[0].numpy(), r"expected x .n, D."),
+        (X.numpy()[:1, :2], f"was made for {FEATURES} features, but these rows have 2"),
+    ],
+)
+def test_what_are_no_rows(x, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        ListNet(FEATURES, transform=None)(x, group=[1])
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("make", [DominationRank, PAMIR])

@@ -78,7 +78,7 @@ def _set(rows: Rows, x: object, name: str) -> RankingSet:
     starts = [0, *(place for place, (a, b) in enumerate(pairwise(queries), 1) if a != b)]
     documents = rows.documents if rows.documents is not None and any(rows.documents) else None
     return RankingSet(
-        x,  # type: ignore[arg-type]
+        x,
         torch.from_numpy(rows.labels),
         torch.tensor([*starts, len(queries)]),
         query_ids=Strings.join(queries[place] for place in starts),

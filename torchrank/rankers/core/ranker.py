@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from itertools import zip_longest
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -17,11 +18,12 @@ from torchrank.data.batch import Batch, unlabelled
 from torchrank.data.datamodule import RankingDataModule
 from torchrank.data.rows import check_finite, parts_of, warn_of_lost_digits
 from torchrank.data.sets import RankingSet
-from torchrank.data.sparse import SparseRows
+from torchrank.data.sparse import SparseRows, as_rows
 from torchrank.data.state import clear_derived, take_sizes
 from torchrank.data.training import TrainingLists
 from torchrank.data.transforms import Identity, OneOf, Transform, make_transform, transform_batch
 from torchrank.errors import ConvergenceWarning, DataError, check_integer
+from torchrank.functional.arrays import Array, columns_of, offsets_of, to_tensor
 from torchrank.functional.ragged import sort_within
 from torchrank.rankers.core.checkpoint_files import write_whole_checkpoints
 from torchrank.rankers.core.checkpoints import FORMAT, check_format, check_plain, check_same_data, check_same_ranker
@@ -99,6 +101,7 @@ class Ranker(LightningModule):
         self.findings: dict[str, Any] = {}  # what else a fit has to say, plain values
         self.by_query: bool | None = None  # whether the lists of the fit have query vectors
         self.outline: dict[str, int] = {}  # of the training lists
+        self.feature_names: tuple[str, ...] | None = None  # of the training lists, if they have names
         self.kept = SimpleNamespace()
         self._drawn: list[dict[str, Any]] | None = None  # random states of the checkpoint that is resumed
         if rounds is not None:
@@ -175,18 +178,23 @@ class Ranker(LightningModule):
 
     def forward(
         self,
-        x: Tensor | SparseRows,
-        offsets: Tensor,
+        x: Array,
+        offsets: Array = None,
         *,
-        index: Tensor | None = None,
-        queries: Tensor | None = None,
-        query: Tensor | None = None,
+        group: Array = None,
+        qid: Array = None,
+        index: Array = None,
+        queries: Array = None,
+        query: Array = None,
     ) -> Tensor:
         """Score raw rows. Give whole lists: a score may depend on the other documents of its list.
 
         Args:
-            x: (n, D) features, one row per entry; or the rows of a corpus that the lists share.
+            x: (n, D) features, one row per entry; or the rows of a corpus that the lists share. A tensor, `SparseRows`,
+                a numpy array, a data frame of pandas or polars, or a matrix of scipy.sparse.
             offsets: (Q + 1,) where each list begins and ends.
+            group: (Q,) number of entries of each list, in place of offsets.
+            qid: (N,) query id of each entry, in place of offsets, with the rows of a query together.
             index: (N,) the corpus row of each entry, where the lists share a corpus.
             queries: (Q, D) query vectors, for rankers that learned distances from them.
             query: (Q,) the topic of each list, for rankers with a model for each topic.
@@ -194,10 +202,11 @@ class Ranker(LightningModule):
         Returns:
             Scores (N,), higher is more relevant.
         """
-        return self.score(self.inputs(x, offsets, index=index, queries=queries, query=query))
+        return self.score(self.inputs(x, offsets, group=group, qid=qid, index=index, queries=queries, query=query))
 
-    def inputs(self, x: Tensor | SparseRows, offsets: Tensor, **given: Tensor | None) -> Batch:
+    def inputs(self, x: Array, offsets: Array = None, *, group: Array = None, qid: Array = None, **given: Any) -> Batch:
         """Raw lists, and what else `forward` takes, as the batch without labels for `score`: checked, transformed."""
+        x, offsets, given = self._tensors(x, offsets, group, qid, given)
         has_queries = given.get("queries") is not None
         self._check_rows(x, given.get("index") is not None, has_queries)
         self._check_vectors(has_queries)
@@ -210,19 +219,43 @@ class Ranker(LightningModule):
         vectors = None if batch.queries is None else batch.queries.to(dtype)
         return batch._replace(x=batch.x.to(dtype=dtype), queries=vectors)
 
-    def rank(self, x: Tensor | SparseRows, offsets: Tensor, *, index: Tensor | None = None, **given: Any) -> Tensor:
+    def rank(self, x: Array, offsets: Array = None, *, group: Array = None, qid: Array = None, **given: Any) -> Tensor:
         """Rank raw rows; the arguments are those of a call.
 
         Returns:
             Row numbers (N,): each list's block holds its rows, best first (ties keep their order).
         """
-        order = sort_within(self(x, offsets, index=index, **given), offsets)
-        return order if index is None else index[order]
+        x, offsets, given = self._tensors(x, offsets, group, qid, given)
+        order = sort_within(self(x, offsets, **given), offsets)
+        return order if given.get("index") is None else given["index"][order]
+
+    def _tensors(self, x: Array, offsets: Array, group: Array, qid: Array, given: dict[str, Any]) -> tuple[Any, ...]:
+        """Rows, offsets and what else a call takes, with arrays as tensors on the device of the ranker."""
+        self.check_names(columns_of(x))
+        rows = as_rows(x)
+        rows = rows if rows is x else rows.to(device=self.device)
+        given = {name: each if each is None or isinstance(each, Tensor) else to_tensor(each, name).to(rows.device)
+                 for name, each in given.items()}  # fmt: skip
+        if not isinstance(offsets, Tensor) or group is not None or qid is not None:
+            entries = rows if given.get("index") is None else given["index"]
+            offsets = offsets_of(len(entries), offsets, group, qid, what="x").to(rows.device)
+        return rows, offsets, given
+
+    def check_names(self, names: tuple[str, ...] | None) -> None:
+        """Refuse features with other names than those of the fit, where both are known."""
+        if names is None or self.feature_names is None or names == self.feature_names:
+            return
+        for place, (found, known) in enumerate(zip_longest(names, self.feature_names)):
+            if found != known:
+                there = "there is none" if found is None else f"it is {found!r}"
+                fitted = "had no such feature" if known is None else f"was fitted with {known!r} there"
+                raise DataError(
+                    f"feature {place} (counted from 0): {there}, but {type(self).__name__} {fitted}. Give the features "
+                    "of ranker.feature_names in that order."
+                )
 
     def _check_rows(self, x: Tensor | SparseRows, has_corpus: bool, has_queries: bool) -> None:
         name = type(self).__name__
-        if not isinstance(x, Tensor | SparseRows):
-            raise DataError(f"rows are a {type(x).__name__}: give a tensor (torch.from_numpy(x)) or SparseRows")
         if x.shape[-1] != self.num_features:
             raise DataError(
                 f"{name} was made for {self.num_features} features, but these rows have {x.shape[-1]}. "
@@ -278,6 +311,7 @@ class Ranker(LightningModule):
 
     def check_set(self, lists: RankingSet) -> None:
         """Refuse lists that the ranker cannot take."""
+        self.check_names(lists.feature_names)
         self._check_rows(lists.x, lists.is_shared, lists.has_queries)
         for start, part in parts_of(lists.queries):
             check_finite(part, start, f"{lists.name} query")
@@ -288,6 +322,7 @@ class Ranker(LightningModule):
             warn_of_lost_digits(train.x)
         self.transform.fit(train.x, None if train.is_shared else train.offsets, device=self.device)
         self.by_query, self.certificate, self.findings = train.has_queries, None, {}
+        self.feature_names = train.feature_names
         self.converged.fill_(False)
 
     def settle(self, train: RankingSet, val: RankingSet | None, prepared: Prepared) -> None:
@@ -352,6 +387,8 @@ class Ranker(LightningModule):
         if STAGE_SETS[stage] not in data.sets:
             wanted, there = STAGE_SETS[stage], ", ".join(data.sets)
             raise DataError(f"this needs {wanted} lists, but the data has {there} only: add {wanted}=...")
+        if stage == "fit":
+            self.feature_names = None  # of an earlier fit; a state that is resumed brings its own
         self.check_set(data.sets[STAGE_SETS[stage]])
         for lists in data.sets.values():
             for start, part in parts_of(lists.queries):
@@ -463,11 +500,14 @@ class Ranker(LightningModule):
             "findings": self.findings,
             "by_query": self.by_query,
             "outline": self.outline,
+            "feature_names": self.feature_names and list(self.feature_names),
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         self.certificate = None if state["certificate"] is None else Certificate(**state["certificate"])
         self.findings, self.by_query, self.outline = state["findings"], state["by_query"], state["outline"]
+        names = state.get("feature_names")  # checkpoints of earlier versions have none
+        self.feature_names = None if names is None else tuple(names)
 
     def make_room(self, state: dict[str, Any], prefix: str) -> None:
         """Before a state is loaded: parameters and buffers take its sizes."""
