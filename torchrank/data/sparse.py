@@ -195,9 +195,7 @@ def as_rows(x: Any, name: str = "x") -> Tensor | SparseRows:
     rows = _floats(x, name)
     if rows.ndim != 2:
         raise DataError(f"expected {name} (n, D), one row per entry, got an array of shape {tuple(rows.shape)}")
-    return (
-        rows.contiguous()
-    )  # data frames hold columns; rows are read faster and summed in one order
+    return rows.contiguous()  # data frames hold columns; rows are read faster and summed in one order
 
 
 def _floats(x: Any, name: str) -> Tensor:
