@@ -37,10 +37,22 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank.explanations.importance import Importance as Importance
     from torchrank.explanations.importance import permutation_importance as permutation_importance
     from torchrank.functional.arrays import to_offsets as to_offsets
+    from torchrank.metrics import AUC as AUC
+    from torchrank.metrics import DCG as DCG
+    from torchrank.metrics import NDCG as NDCG
+    from torchrank.metrics import AllPairsError as AllPairsError
+    from torchrank.metrics import DominationError as DominationError
+    from torchrank.metrics import ExpectedReciprocalRank as ExpectedReciprocalRank
+    from torchrank.metrics import HitRate as HitRate
+    from torchrank.metrics import MeanAveragePrecision as MeanAveragePrecision
+    from torchrank.metrics import MeanNDCG as MeanNDCG
+    from torchrank.metrics import MeanReciprocalRank as MeanReciprocalRank
+    from torchrank.metrics import Precision as Precision
+    from torchrank.metrics import RankingMetrics as RankingMetrics
+    from torchrank.metrics import Recall as Recall
     from torchrank.rankers.adarank import AdaRank as AdaRank
     from torchrank.rankers.core.checkpoints import load as load
     from torchrank.rankers.core.evaluation import RankingEvaluation as RankingEvaluation
-    from torchrank.rankers.core.evaluation import RankingMeasures as RankingMeasures
     from torchrank.rankers.core.fitting import mean_over_lists as mean_over_lists
     from torchrank.rankers.core.ranker import Ranker as Ranker
     from torchrank.rankers.core.rounds import Certificate as Certificate
@@ -100,7 +112,19 @@ EXPORTS = RANKERS | {
     "Round": "torchrank.rankers.core.rounds",
     "Certificate": "torchrank.rankers.core.rounds",
     "RankingEvaluation": "torchrank.rankers.core.evaluation",
-    "RankingMeasures": "torchrank.rankers.core.evaluation",
+    "RankingMetrics": "torchrank.metrics",
+    "NDCG": "torchrank.metrics",
+    "DCG": "torchrank.metrics",
+    "MeanNDCG": "torchrank.metrics",
+    "MeanAveragePrecision": "torchrank.metrics",
+    "MeanReciprocalRank": "torchrank.metrics",
+    "Precision": "torchrank.metrics",
+    "Recall": "torchrank.metrics",
+    "HitRate": "torchrank.metrics",
+    "ExpectedReciprocalRank": "torchrank.metrics",
+    "AUC": "torchrank.metrics",
+    "AllPairsError": "torchrank.metrics",
+    "DominationError": "torchrank.metrics",
     "mean_over_lists": "torchrank.rankers.core.fitting",
     "MetricEstimator": "torchrank.estimator",
     "Importance": "torchrank.explanations.importance",

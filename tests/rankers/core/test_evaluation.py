@@ -1,4 +1,4 @@
-"""Measures over batches and processes: `RankingMeasures` against the transcriptions, `SplitMeasures` and
+"""Measures over batches and processes: `RankingMetrics` against the transcriptions, `SplitMeasures` and
 `RankingEvaluation` against `evaluate`."""
 
 from itertools import pairwise
@@ -10,7 +10,7 @@ import torch.multiprocessing
 
 from tests.rankers.small import FEATURES, data, lists, trainer
 from tests.reference import measures as reference
-from torchrank import DataError, LambdaRank, ListNet, RankingEvaluation, RankingMeasures, RankingSet
+from torchrank import NDCG, DataError, LambdaRank, ListNet, RankingEvaluation, RankingMetrics, RankingSet
 from torchrank.data.relevance import SameClass
 from torchrank.functional import describe, evaluate, knn_error
 from torchrank.rankers.core.evaluation import MEASURES as DEFAULTS
@@ -69,13 +69,13 @@ CUTS = {
 }
 
 
-# --- RankingMeasures ---
+# --- RankingMetrics ---
 
 
 @pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
 def test_means_do_not_depend_on_the_batches(cuts):
     batch = reference.random_batch(50)
-    measures = RankingMeasures(MEASURES)
+    measures = RankingMetrics(MEASURES)
     for scores, labels, offsets, _ in pieces(*batch, cuts):
         measures.update(scores, labels, offsets)
     result = measures.compute()
@@ -88,7 +88,7 @@ def test_means_do_not_depend_on_the_batches(cuts):
 def test_values_of_each_query_stand_at_its_position(cuts):
     """Batches arrive in reverse; nan where a list has no value."""
     batch = reference.random_batch(51)
-    measures = RankingMeasures(MEASURES, num_queries=60)
+    measures = RankingMetrics(MEASURES, num_queries=60)
     for *part, query in reversed(list(pieces(*batch, cuts))):
         measures.update(*part, query=query)
     check(measures, batch)
@@ -96,7 +96,7 @@ def test_values_of_each_query_stand_at_its_position(cuts):
 
 def test_queries_never_seen_are_nan():
     scores, labels, offsets = torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0]), torch.tensor([0, 2])
-    measures = RankingMeasures(["ndcg", "map"], num_queries=4)
+    measures = RankingMetrics(["ndcg", "map"], num_queries=4)
     measures.update(scores, labels, offsets, query=torch.tensor([2]))
     np.testing.assert_array_equal(measures.per_query()["ndcg"].numpy(), [np.nan, np.nan, 1.0, np.nan])
     assert float(measures.compute()["map"]) == 1.0
@@ -107,7 +107,7 @@ def test_letor_counts_lists_without_relevant_entries_as_zero():
     batch = torch.tensor([2.0, 1.0, 2.0, 1.0]), torch.tensor([1.0, 0.0, 0.0, 0.0]), torch.tensor([0, 2, 4])
     means = {}
     for name in ("default", "letor", "lightgbm"):
-        measures = RankingMeasures(["ndcg@2", "map"], name)
+        measures = RankingMetrics(["ndcg@2", "map"], name)
         measures.update(*batch)
         means[name] = {key: float(value) for key, value in measures.compute().items()}
     assert means["default"] == {"ndcg@2": 1.0, "map": 1.0}
@@ -120,7 +120,7 @@ def test_letor_counts_lists_without_relevant_entries_as_zero():
 def test_lists_and_empty_lists_are_counted(cuts, name):
     """Whatever a convention makes of them: all lists without a relevant entry, those without any entry among them."""
     batch = reference.random_batch(55)
-    measures = RankingMeasures(["ndcg@5", "map"], name)
+    measures = RankingMetrics(["ndcg@5", "map"], name)
     for scores, labels, offsets, _ in pieces(*batch, cuts):
         measures.update(scores, labels, offsets)
     empty = sum(not np.any(batch[1][block] >= 1) for block in reference.blocks(batch[2]))
@@ -130,7 +130,7 @@ def test_lists_and_empty_lists_are_counted(cuts, name):
 
 def test_threshold_and_max_label_reach_the_measures():
     batch = reference.random_batch(52)
-    measures = RankingMeasures(["map", "err@5"], threshold=2, max_label=4)
+    measures = RankingMetrics(["map", "err@5"], threshold=2, max_label=4)
     measures.update(*(torch.tensor(part) for part in batch))
     expected = reference.per_list(reference.average_precision, *batch, threshold=2)
     assert float(measures.compute()["map"]) == pytest.approx(np.nanmean(expected), abs=1e-12)
@@ -140,7 +140,7 @@ def test_threshold_and_max_label_reach_the_measures():
 
 def test_reset_forgets():
     first, second = reference.random_batch(53), reference.random_batch(54)
-    measures = fill(RankingMeasures(MEASURES, num_queries=60), first, [0, 60])
+    measures = fill(RankingMetrics(MEASURES, num_queries=60), first, [0, 60])
     measures.reset()
     check(fill(measures, second, [0, 60]), second)
 
@@ -148,7 +148,7 @@ def test_reset_forgets():
 def test_float32_scores_lose_nothing_in_the_sum():
     """100,000 lists whose NDCG is 1/log2(3): a float32 running sum would drift in the fifth digit."""
     count, value = 100_000, 1 / np.log2(3)
-    measures = RankingMeasures(["ndcg"])
+    measures = RankingMetrics(["ndcg"])
     scores, labels = torch.tensor([1.0, 2.0]).repeat(count // 100), torch.tensor([1.0, 0.0]).repeat(count // 100)
     for _ in range(100):
         measures.update(scores, labels, torch.arange(0, 2 * (count // 100) + 1, 2))
@@ -156,30 +156,47 @@ def test_float32_scores_lose_nothing_in_the_sum():
 
 
 def test_nothing_but_empty_lists_has_no_mean():
-    measures = RankingMeasures(["ndcg", "map"])
+    measures = RankingMetrics(["ndcg", "map"])
     measures.update(torch.zeros(3), torch.zeros(3), torch.tensor([0, 2, 2, 3]))
     assert all(np.isnan(float(value)) for value in measures.compute().values())
+
+
+def check_indexes(batch, rank, world, everything):
+    """Entries dealt to the processes, so that those of a query are on all of them; or all are on the last one."""
+    scores, labels, offsets = (torch.tensor(part) for part in batch)
+    scores = scores + torch.rand(len(scores), generator=torch.Generator().manual_seed(0))  # no ties
+    query = torch.arange(len(offsets) - 1).repeat_interleave(offsets.diff())
+    mine = slice(rank, None, world) if everything else slice(0, len(scores) if rank == world - 1 else 0)
+    metric = NDCG(5)
+    if everything or rank == world - 1:
+        metric.update(scores[mine], labels[mine], indexes=query[mine])
+    expected = np.nanmean(reference.per_list(reference.ndcg, scores, labels, offsets, k=5))
+    for _ in range(2):
+        assert abs(metric.compute().item() - expected) < 1e-6
 
 
 def _process(rank, world, file):
     torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world)
     batch = reference.random_batch(56)
     shares = [[0, 5], [5, 5], [5, 30, 60]]  # one process has nothing
-    measures = RankingMeasures(MEASURES, num_queries=60)
+    measures = RankingMetrics(MEASURES, num_queries=60)
     check(fill(measures, batch, shares[rank]), batch)  # every process holds the whole
     measures.reset()
     check(fill(measures, batch, shares[world - 1 - rank]), batch)
+    for everything in (True, False):
+        check_indexes(batch, rank, world, everything)
     torch.distributed.destroy_process_group()
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
+@pytest.mark.filterwarnings("ignore:The ``compute`` method")
 def test_exact_over_processes(tmp_path):
     torch.multiprocessing.spawn(_process, (3, tmp_path / "meet"), nprocs=3)
 
 
 def test_update_does_not_synchronise():
-    measures = RankingMeasures(MEASURES, num_queries=60).to("meta")
+    measures = RankingMetrics(MEASURES, num_queries=60).to("meta")
     scores, labels, offsets = (torch.tensor(part).to("meta") for part in reference.random_batch(57))
     measures.update(scores, labels, offsets, query=torch.arange(60, device="meta"), max_length=12, num_grades=5)
     assert measures.sums.device.type == "meta"
@@ -187,14 +204,14 @@ def test_update_does_not_synchronise():
 
 def test_states_stay_in_double_precision_when_the_ranker_is_cast():
     ranker = torch.nn.Linear(1, 1)
-    ranker.measures = RankingMeasures(MEASURES)
+    ranker.measures = RankingMetrics(MEASURES)
     for cast in (torch.nn.Module.half, torch.nn.Module.bfloat16, lambda module: module.to(torch.float32)):
         assert cast(ranker).measures.sums.dtype == torch.float64
 
 
 def test_a_list_measured_twice_is_an_error():
     batch = reference.random_batch(58)
-    measures = fill(fill(RankingMeasures(MEASURES, num_queries=60), batch, [0, 60]), batch, [4, 5])
+    measures = fill(fill(RankingMetrics(MEASURES, num_queries=60), batch, [0, 60]), batch, [4, 5])
     with pytest.raises(ValueError, match="list 4 was measured 2 times"):
         measures.compute()
 
@@ -202,22 +219,22 @@ def test_a_list_measured_twice_is_an_error():
 def test_refusals():
     batch = [torch.tensor(part) for part in reference.random_batch(59)]
     with pytest.raises(ValueError, match="unknown measure 'ndgc@10'"):
-        RankingMeasures(["ndgc@10"])
+        RankingMetrics(["ndgc@10"])
     with pytest.raises(ValueError, match="does not define"):
-        RankingMeasures(["mrr"], "letor")
+        RankingMetrics(["mrr"], "letor")
     with pytest.raises(ValueError, match="err needs max_label"):
-        RankingMeasures(["err@10"])
+        RankingMetrics(["err@10"])
     with pytest.raises(ValueError, match="give query="):
-        RankingMeasures(MEASURES, num_queries=60).update(*batch)
+        RankingMetrics(MEASURES, num_queries=60).update(*batch)
     with pytest.raises(ValueError, match="num_queries="):
-        RankingMeasures(MEASURES).per_query()
+        RankingMetrics(MEASURES).per_query()
     with pytest.raises(ValueError, match="NaN"):
-        RankingMeasures(MEASURES).update(torch.tensor([torch.nan]), torch.tensor([1]), torch.tensor([0, 1]))
+        RankingMetrics(MEASURES).update(torch.tensor([torch.nan]), torch.tensor([1]), torch.tensor([0, 1]))
 
 
 def test_nan_scores_found_late_are_an_error_too():
     """On a GPU `update` does not read them; the flag it leaves is read by `compute`."""
-    measures = RankingMeasures(MEASURES)
+    measures = RankingMetrics(MEASURES)
     measures.update(*(torch.tensor(part) for part in reference.random_batch(60)))
     measures.totals[2] += 1
     with pytest.raises(ValueError, match="NaN in 1 batches"):

@@ -8,7 +8,7 @@ from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 
 from tests.rankers.core.foreign import Mine
 from tests.rankers.small import FEATURES, data, lists, measured, trainer
-from torchrank import ListNet, RankingDataModule, RankingEvaluation, RankingMeasures, mean_over_lists
+from torchrank import ListNet, RankingDataModule, RankingEvaluation, RankingMetrics, mean_over_lists
 from torchrank.data import make_transform
 from torchrank.functional import listnet_loss, ndcg
 
@@ -146,7 +146,7 @@ def loop(epochs, resume=None, stop=None):
             if stop == (epoch, loader.given):
                 return {part: each.state_dict() for part, each in
                         (("module", module), ("optimizer", optimizer), ("loader", loader))}  # fmt: skip
-    measures = RankingMeasures(["ndcg@10"])
+    measures = RankingMetrics(["ndcg@10"])
     for batch in source.val_dataloader():
         measures.update(module(batch.x).detach(), batch.labels, batch.offsets)
     return module, measures.compute()["ndcg@10"]

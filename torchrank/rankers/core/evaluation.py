@@ -5,177 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import Tensor
-from torchmetrics import Metric
 
 from torchrank.data.batch import Batch
 from torchrank.data.datamodule import RankingDataModule
 from torchrank.data.sets import RankingSet
 from torchrank.errors import DataError
-from torchrank.functional.conventions import (
-    convention_of,
-    defines,
-    describe,
-    evaluate,
-    parse_measure,
-)
-from torchrank.functional.ragged import entries_of, segment_max
+from torchrank.functional.conventions import canonical, defines, parse_measure
+from torchrank.functional.ragged import entries_of
+from torchrank.metrics import RankingMetrics
 from torchrank.record import monitor_name
 
 MEASURES = ("ndcg@1", "ndcg@5", "ndcg@10", "map", "mrr")
-
-
-class RankingMeasures(Metric):
-    """Means of `measures` in one convention over all lists of all processes; lists without a value (nan) are left out.
-
-    All states are sums, so any split of the lists into batches and processes gives the same result, to the rounding of
-    float64. `update` never synchronises; `lists`, `empty` and `per_query()` are those of `compute()`, which every
-    process has to call.
-
-    Args:
-        measures: names such as "ndcg@10", "map", "p@5".
-        convention: whose definitions: default, letor, lightgbm, xgboost, trec, sklearn.
-        num_queries: keep the value of every list too; each process fills its own rows of one table.
-        threshold: the lowest grade that counts as relevant; None: that of the convention.
-        max_label: the highest grade of the data set, for err.
-
-    Example:
-        >>> measures = RankingMeasures(["ndcg@10", "map"])
-        >>> measures.update(torch.tensor([2.0, 1.0, 3.0]), torch.tensor([0, 1, 0]), torch.tensor([0, 2, 3]))
-        >>> {name: round(value.item(), 4) for name, value in measures.compute().items()}
-        {'ndcg@10': 0.6309, 'map': 0.5}
-        >>> measures.lists, measures.empty
-        (2, 1)
-    """
-
-    full_state_update = False
-    sums: Tensor  # (measures,)
-    counts: Tensor  # (measures,) lists with a value
-    totals: Tensor  # (3,) lists, lists without relevant entry, batches with NaN scores
-    table: Tensor  # (num_queries, measures)
-    seen: Tensor  # (num_queries,)
-
-    def __init__(
-        self,
-        measures: Sequence[str],
-        convention: str = "default",
-        *,
-        num_queries: int | None = None,
-        threshold: float | None = None,
-        max_label: float | None = None,
-    ):
-        super().__init__()
-        for name in measures:  # a misspelt measure fails here, not after the first epoch
-            if parse_measure(name, convention).family == "err" and max_label is None:
-                raise ValueError("err needs max_label, the top label of the data set (4 for web data, 2 for MQ2008)")
-        self.measures, self.convention, self.num_queries = list(measures), convention, num_queries
-        self.threshold, self.max_label = threshold, max_label
-        width = len(self.measures)
-        self._sum_state("sums", width, dtype=torch.float64)
-        self._sum_state("counts", width)
-        self._sum_state("totals", 3)
-        if num_queries is not None:
-            self._sum_state("table", num_queries, width, dtype=torch.float64)
-            self._sum_state("seen", num_queries)
-
-    def _sum_state(self, name: str, *shape: int, dtype: torch.dtype = torch.int64) -> None:
-        self.add_state(name, torch.zeros(shape, dtype=dtype), dist_reduce_fx="sum")
-
-    def _apply(self, fn: Any, *arguments: Any) -> Any:
-        """A cast of the ranker (`trainer.precision=bf16-true`) does not touch the sums: they follow to its device."""
-        return super()._apply(lambda state: state.to(fn(state.new_empty(0)).device), *arguments)
-
-    def update(
-        self,
-        scores: Tensor,
-        labels: Tensor,
-        offsets: Tensor,
-        *,
-        query: Tensor | None = None,
-        tiebreak: Tensor | None = None,
-        classes: Tensor | None = None,
-        query_classes: Tensor | None = None,
-        max_length: int | None = None,
-        num_grades: int | None = None,
-    ) -> None:
-        """Add the lists of a batch.
-
-        `query (Q,)` are their rows in the table of values; `classes (N,)` and `query_classes (Q,)` are for
-        `knn_error@k`; `tiebreak (N,)` orders entries with equal scores, smaller first.
-        """
-        found = evaluate(
-            scores,
-            labels,
-            offsets,
-            measures=self.measures,
-            convention=self.convention,
-            threshold=self.threshold,
-            max_label=self.max_label,
-            tiebreak=tiebreak,
-            classes=classes,
-            query_classes=query_classes,
-            max_length=max_length,
-            num_grades=num_grades,
-        )
-        values = torch.stack([found[name].to(self.sums.dtype) for name in self.measures], dim=1)  # (Q, measures)
-        defined = ~values.isnan()
-        self.sums += torch.where(defined, values, 0).sum(0)
-        self.counts += defined.sum(0)
-        threshold = convention_of(self.convention, self.threshold).threshold
-        empty = (segment_max(labels, offsets) < threshold).sum()
-        lists = torch.full_like(empty, len(offsets) - 1)
-        self.totals += torch.stack([lists, empty, torch.isnan(scores).any().long()])
-        if self.num_queries is not None:
-            if query is None:
-                raise ValueError(f"RankingMeasures(num_queries={self.num_queries}) keeps values per list: give query=")
-            self.table[query] = values
-            self.seen[query] += 1
-
-    def compute(self) -> dict[str, Tensor]:
-        """Mean of each measure over the lists that have a value; nan if none has."""
-        lists, empty, invalid = self.totals.tolist()
-        if invalid:
-            raise ValueError(f"scores were NaN in {invalid} batches: no ranking is defined. Did training diverge?")
-        self._lists, self._empty = int(lists), int(empty)
-        if self.num_queries is not None:
-            if (self.seen > 1).any():
-                again = int(self.seen.argmax())
-                raise ValueError(f"list {again} was measured {self.seen[again].item()} times: reset() between passes")
-            self._table = torch.where(self.seen[:, None] > 0, self.table, torch.nan)
-        return dict(zip(self.measures, self.sums / self.counts, strict=True))
-
-    @property
-    def lists(self) -> int:
-        """Number of lists measured, over all processes."""
-        self.compute()
-        return self._lists
-
-    @property
-    def empty(self) -> int:
-        """Number of lists without a relevant entry: left out of the means where the convention gives them no value."""
-        self.compute()
-        return self._empty
-
-    def per_query(self) -> dict[str, Tensor]:
-        """Value of every list, `(num_queries,)` per measure; nan where it has none or was not measured."""
-        if self.num_queries is None:
-            raise ValueError("values per list are kept only with num_queries=: give it when making RankingMeasures")
-        self.compute()
-        return dict(zip(self.measures, self._table.unbind(1), strict=True))
-
-    def summary(self) -> dict[str, Any]:
-        """The text of the convention, the numbers of lists, the means and, where they are kept, the values per list."""
-        found = {
-            "text": describe(self.convention, threshold=self.threshold),
-            "lists": self.lists,
-            "empty": self.empty,
-            "measures": {measure: float(value) for measure, value in self.compute().items()},
-        }
-        if self.num_queries is not None:
-            found["per_query"] = {measure: values.cpu() for measure, values in self.per_query().items()}
-        return found
 
 
 class SplitMeasures:
@@ -190,6 +32,7 @@ class SplitMeasures:
         max_label: the highest grade, for err; by default that of the lists.
 
     Example:
+        >>> import torch
         >>> lists = RankingSet(torch.eye(2), torch.tensor([0.0, 1.0]), torch.tensor([0, 2]))
         >>> measures = SplitMeasures(["mrr"], lists=lists)
         >>> measures.update(torch.tensor([2.0, 1.0]), lists[:])
@@ -204,8 +47,9 @@ class SplitMeasures:
         lists: RankingSet | None = None,
         max_label: float | None = None,
     ):
-        self.measures, self.conventions, self.lists, self.max_label = measures, conventions, lists, max_label
-        self.voting = any(measure.startswith("knn_error") for measure in measures)
+        self.measures, self.conventions = [canonical(each) for each in measures], conventions
+        self.lists, self.max_label = lists, max_label
+        self.voting = any(measure.startswith("knn_error") for measure in self.measures)
         tensors: dict[str, Tensor | None] = {}
         if lists is not None:
             tensors = {"classes": lists.classes, "corpus_classes": lists.corpus_classes, "offsets": lists.offsets}
@@ -218,13 +62,13 @@ class SplitMeasures:
             )
         self.candidates = [self._new()]  # what cannot be measured is refused here
 
-    def _new(self) -> dict[str, RankingMeasures]:
+    def _new(self) -> dict[str, RankingMetrics]:
         """The measures of one candidate, by convention."""
         found, lists = {}, self.lists
         for name in self.conventions:
             defined = [each for each in self.measures if name == self.conventions[0] or defines(name, each)]
             label = self.max_label if self.max_label is not None or lists is None else lists.max_label
-            found[name] = RankingMeasures(
+            found[name] = RankingMetrics(
                 defined,
                 name,
                 num_queries=None if lists is None else len(lists),
@@ -291,9 +135,9 @@ class RankingEvaluation(Callback):
         conventions: Sequence[str] = ("default",),
         every_round: bool = False,
     ):
-        self.measures, self.conventions, self.every_round = list(measures), list(conventions), every_round
-        for measure in self.measures:
-            parse_measure(measure, self.conventions[0])
+        self.conventions, self.every_round = list(conventions), every_round
+        parsed = [parse_measure(measure, self.conventions[0]) for measure in measures]
+        self.measures = list(dict.fromkeys(map(str, parsed)))
         self.measured: dict[str, dict[str, dict[str, Any]]] = {}
         self._splits: dict[str, SplitMeasures] = {}
 

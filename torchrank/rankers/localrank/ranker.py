@@ -11,6 +11,7 @@ from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import ConvergenceWarning, NotFittedError, check_choice, check_number
 from torchrank.functional.clouds import KINDS as DIRECTIONS
+from torchrank.functional.conventions import canonical
 from torchrank.functional.ragged import list_ids, per_entry
 from torchrank.rankers.core.ranker import Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Round
@@ -94,7 +95,7 @@ class LocalRank(Ranker):
         self.certified, self.is_path, self.takes = shape.certified, shape.is_path, shape.takes & {"corpus"}
         self.optimization = shape.optimization
         self.numbers = sorted({1, *clusters}) if isinstance(clusters, list | tuple) else [clusters]
-        self.chosen_by = (choose_by,) if isinstance(clusters, list | tuple) else ()
+        self.chosen_by = (canonical(choose_by),) if isinstance(clusters, list | tuple) else ()
         self.clusters = QueryClusters(
             self.numbers,
             similarity=similarity,

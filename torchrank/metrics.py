@@ -1,0 +1,565 @@
+"""Measures as metrics of torchmetrics: means over all lists of all batches and processes.
+
+`RankingMetrics` computes many measures from one sort, as a dict; `NDCG`, `MeanAveragePrecision` and the others compute
+one, as a scalar:
+
+    >>> scores, labels = torch.tensor([0.2, 1.5, 0.7, 3.0, 1.0]), torch.tensor([0, 2, 1, 0, 1])
+    >>> metric = NDCG(k=10)
+    >>> metric(scores, labels, torch.tensor([0, 3, 5]))  # offsets: where the lists begin and end
+    tensor(0.8155)
+    >>> metric(scores, labels, indexes=torch.tensor([4, 4, 4, 9, 9]))  # the query of each entry, in any order
+    tensor(0.8155)
+    >>> metric.compute()
+    tensor(0.8155)
+
+Metrics that may be compared in one table have one convention: see `torchrank.functional.describe`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from torchrank.errors import check_integer
+from torchrank.functional.arrays import Array, offsets_of, to_integers, to_tensor
+from torchrank.functional.conventions import Values, convention_of, describe, evaluate, parse_measure
+from torchrank.functional.ragged import read, segment_max, unpad
+
+KEPT = {"kept_scores": torch.float64, "kept_labels": torch.float64, "kept_indexes": torch.int64}
+
+
+class ListMetric(Metric):
+    """Sums of measures over lists, and what all metrics of rankings share.
+
+    All states are sums, so any split of the lists into batches and processes gives the same result, to the rounding of
+    float64, and `update` never synchronises. Lists without a value (nan) are left out of a mean. Only what is given by
+    `indexes` is kept as it is, since the entries of a query may come in several batches.
+    """
+
+    is_differentiable = False
+    full_state_update = False
+    sums: Tensor  # (measures,)
+    counts: Tensor  # (measures,) lists with a value
+    totals: Tensor  # (3,) lists, lists without relevant entry, batches with NaN scores
+    table: Tensor  # (num_queries, measures)
+    seen: Tensor  # (num_queries,)
+    kept_indexes: list[Tensor] | Tensor
+
+    def __init__(
+        self,
+        measures: Sequence[str],
+        convention: str = "default",
+        *,
+        num_queries: int | None = None,
+        threshold: float | None = None,
+        max_label: float | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        parsed = [parse_measure(name, convention) for name in measures]  # a misspelt measure fails here
+        if max_label is None and any(measure.family == "err" for measure in parsed):
+            raise ValueError("err needs max_label, the top label of the data set (4 for web data, 2 for MQ2008)")
+        self.measures, self.convention, self.num_queries = (
+            list(dict.fromkeys(map(str, parsed))),
+            convention,
+            num_queries,
+        )
+        self.threshold, self.max_label = threshold, max_label
+        width = len(self.measures)
+        self._sum_state("sums", width, dtype=torch.float64)
+        self._sum_state("counts", width)
+        self._sum_state("totals", 3)
+        if num_queries is not None:
+            self._sum_state("table", num_queries, width, dtype=torch.float64)
+            self._sum_state("seen", num_queries)
+        for name in KEPT:
+            self.add_state(name, [], dist_reduce_fx="cat")
+        # MetricCollection updates only one of the metrics whose states are equal after the first batch: those of other
+        # measures must never be, even if both are 1
+        digest = hashlib.sha256(repr((self.measures, convention, threshold, max_label)).encode()).digest()
+        self.add_state("kind", torch.tensor(list(digest)), dist_reduce_fx="max")
+
+    def _sum_state(self, name: str, *shape: int, dtype: torch.dtype = torch.int64) -> None:
+        self.add_state(name, torch.zeros(shape, dtype=dtype), dist_reduce_fx="sum")
+
+    def _apply(self, fn: Any, *arguments: Any) -> Any:
+        """A cast of the ranker (`trainer.precision=bf16-true`) does not touch the sums: they follow to its device."""
+        return super()._apply(lambda state: state.to(fn(state.new_empty(0)).device), *arguments)
+
+    def _sync_dist(self, *arguments: Any, **options: Any) -> None:
+        """A process that kept nothing gathers empty tensors of the right dtype."""
+        for name, dtype in KEPT.items():
+            if len(getattr(self, name)) == 0:
+                setattr(self, name, [torch.empty(0, dtype=dtype, device=self.device)])
+        super()._sync_dist(*arguments, **options)
+
+    def update(
+        self,
+        scores: Array,
+        labels: Array,
+        offsets: Array = None,
+        *,
+        indexes: Array = None,
+        group: Array = None,
+        qid: Array = None,
+        mask: Array = None,
+        query: Tensor | None = None,
+        **given: Any,
+    ) -> None:
+        """Add the lists of a batch.
+
+        Args:
+            scores: score of each entry, `(N,)`; or `(Q, L)`, a list in each row.
+            labels: relevance label of each entry, of the same shape.
+            offsets: where the lists begin and end, `(Q + 1,)`.
+            indexes: in place of offsets, the query of each entry, `(N,)`, in any order, as in torchmetrics: entries of
+                a query may come in several batches and are kept until `compute`.
+            group: in place of offsets, the number of entries of each list, `(Q,)`.
+            qid: in place of offsets, the query id of each entry, `(N,)`, with the rows of a query together.
+            mask: which entries of `(Q, L)` count; all by default.
+            query: position of each list in the table of values, `(Q,)`, for `num_queries`.
+            given: what else `evaluate` takes of a batch: tiebreak, num_relevant, judged, classes, query_classes,
+                max_length, num_grades.
+        """
+        scores, labels = self._tensor(scores, "scores"), self._tensor(labels, "labels")
+        if indexes is not None:
+            self._refuse_with_indexes(offsets=offsets, group=group, qid=qid, mask=mask, query=query, **given)
+            self._keep(scores, labels, self._tensor(indexes, "indexes"))
+            return
+        if scores.ndim == 2:
+            mask = torch.ones_like(scores, dtype=torch.bool) if mask is None else self._tensor(mask, "mask")
+            labels, (scores, offsets) = unpad(labels, mask)[0], unpad(scores, mask)
+        else:
+            _check_offsets(scores, offsets)
+            offsets = offsets_of(len(scores), offsets, group, qid, what="scores").to(scores.device)
+        values = self._values(scores, labels, offsets, **given)
+        self._add(values, self._count(scores, labels, offsets))
+        if self.num_queries is not None:
+            if query is None:
+                raise ValueError(f"num_queries={self.num_queries} keeps the value of every list: give query=")
+            self.table[query] = values
+            self.seen[query] += 1
+
+    def _tensor(self, values: Array, name: str) -> Tensor:
+        return values if isinstance(values, Tensor) else to_tensor(values, name).to(self.device)
+
+    def _refuse_with_indexes(self, **given: Any) -> None:
+        if names := [name for name, value in given.items() if value is not None]:
+            raise ValueError(f"indexes cannot be combined with {', '.join(names)}: give offsets instead of indexes")
+        if self.num_queries is not None:
+            raise ValueError("num_queries keeps the values of lists by position: give offsets and query, not indexes")
+        if convention_of(self.convention).ties == "ids":
+            raise ValueError(f"convention={self.convention!r} needs tiebreak: give offsets instead of indexes")
+
+    def _keep(self, scores: Tensor, labels: Tensor, indexes: Tensor) -> None:
+        """For `compute`: entries of a query may come in several batches."""
+        to_integers(indexes.flatten(), "indexes")
+        if not scores.shape == labels.shape == indexes.shape:
+            shapes = ", ".join(str(tuple(each.shape)) for each in (scores, labels, indexes))
+            raise ValueError(f"scores, labels and indexes must have one shape, got {shapes}")
+        for (name, dtype), values in zip(KEPT.items(), (scores, labels, indexes), strict=True):
+            getattr(self, name).append(values.detach().flatten().to(dtype))
+
+    def _values(self, scores: Tensor, labels: Tensor, offsets: Tensor, **given: Any) -> Tensor:
+        """The values (Q, measures) of lists."""
+        found = evaluate(
+            scores,
+            labels,
+            offsets,
+            measures=self.measures,
+            convention=self.convention,
+            threshold=self.threshold,
+            max_label=self.max_label,
+            **given,
+        )
+        return torch.stack([found[name] for name in self.measures], dim=1)
+
+    def _count(self, scores: Tensor, labels: Tensor, offsets: Tensor) -> Tensor:
+        """What a batch adds to `totals`."""
+        empty = (segment_max(labels, offsets) < convention_of(self.convention, self.threshold).threshold).sum()
+        return torch.stack([torch.full_like(empty, len(offsets) - 1), empty, torch.isnan(scores).any().long()])
+
+    def _add(self, values: Tensor, totals: Tensor) -> None:
+        defined = ~values.isnan()
+        self.sums += torch.where(defined, values, 0).sum(0)
+        self.counts += defined.sum(0)
+        self.totals += totals
+
+    def means(self) -> Tensor:
+        """The mean of each measure over the lists that have a value, `(measures,)`; nan if none has."""
+        before = self.sums, self.counts, self.totals
+        if len(self.kept_indexes):
+            self.sums, self.counts, self.totals = (state.clone() for state in before)
+            scores, labels, indexes = (_whole(getattr(self, name)) for name in KEPT)
+            order = indexes.argsort(stable=True)
+            sizes = indexes[order].unique_consecutive(return_counts=True)[1]
+            lists = scores[order], labels[order], torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+            self._add(self._values(*lists), self._count(*lists))
+        self._lists, self._empty, invalid = map(int, self.totals.tolist())
+        found = self.sums / self.counts
+        self.sums, self.counts, self.totals = before
+        if invalid:
+            raise ValueError(f"scores were NaN in {invalid} batches: no ranking is defined. Did training diverge?")
+        return found
+
+    @property
+    def lists(self) -> int:
+        """Number of lists measured, over all processes."""
+        self.compute()
+        return int(self._lists)
+
+    @property
+    def empty(self) -> int:
+        """Number of lists without a relevant entry: left out of the means where the convention gives them no value."""
+        self.compute()
+        return int(self._empty)
+
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """Plot a value, several of them, or without any that of `compute`; see `torchmetrics.Metric`.
+
+        Returns:
+            The figure and its axes.
+        """
+        return self._plot(val, ax)
+
+
+def _check_offsets(scores: Tensor, offsets: Array) -> None:
+    """Who gives indexes as the third argument is told how to."""
+    known = isinstance(offsets, Tensor) and offsets.shape == scores.shape and scores.device.type == "cpu"
+    if known and len(scores) and (read(offsets[0]) != 0 or read(offsets[-1]) != len(scores)):
+        raise ValueError(
+            f"offsets must rise from 0 to {len(scores)}, the number of entries. If this is the query of each entry, "
+            "give it by name: indexes=..."
+        )
+
+
+def _whole(state: list[Tensor] | Tensor) -> Tensor:
+    return state if isinstance(state, Tensor) else torch.cat(state)
+
+
+class RankingMetrics(ListMetric):
+    """Means of several `measures` in one convention, from one sort; lists without a value (nan) are left out.
+
+    All states are sums, so any split of the lists into batches and processes gives the same result, to the rounding of
+    float64. `update` never synchronises; `lists`, `empty` and `per_query()` are those of `compute()`, which every
+    process has to call. For `MetricCollection`, `BootStrapper` and others that want a scalar there are single measures:
+    `NDCG`, `MeanAveragePrecision`, ...
+
+    Args:
+        measures: names such as "ndcg@10", "map", "p@5".
+        convention: whose definitions: default, letor, lightgbm, xgboost, trec, sklearn.
+        num_queries: keep the value of every list too; each process fills its own rows of one table.
+        threshold: the lowest grade that counts as relevant; None: that of the convention.
+        max_label: the highest grade of the data set, for err.
+        kwargs: options of `torchmetrics.Metric`.
+
+    Example:
+        >>> metrics = RankingMetrics(["ndcg@10", "map"])
+        >>> metrics.update(torch.tensor([2.0, 1.0, 3.0]), torch.tensor([0, 1, 0]), torch.tensor([0, 2, 3]))
+        >>> {name: round(value.item(), 4) for name, value in metrics.compute().items()}
+        {'ndcg@10': 0.6309, 'map': 0.5}
+        >>> metrics.lists, metrics.empty
+        (2, 1)
+    """
+
+    def compute(self) -> dict[str, Tensor]:
+        """Mean of each measure over the lists that have a value; nan if none has."""
+        if self.num_queries is not None:
+            if (self.seen > 1).any():
+                again = int(self.seen.argmax())
+                raise ValueError(f"list {again} was measured {self.seen[again].item()} times: reset() between passes")
+            self._table = torch.where(self.seen[:, None] > 0, self.table, torch.nan)
+        return Values(zip(self.measures, self.means(), strict=True))
+
+    def per_query(self) -> dict[str, Tensor]:
+        """Value of every list, `(num_queries,)` per measure; nan where it has none or was not measured."""
+        if self.num_queries is None:
+            raise ValueError("values per list are kept only with num_queries=: give it when making RankingMetrics")
+        self.compute()
+        return Values(zip(self.measures, self._table.unbind(1), strict=True))
+
+    def summary(self) -> dict[str, Any]:
+        """The text of the convention, the numbers of lists, the means and, where they are kept, the values per list."""
+        found = {
+            "text": describe(self.convention, threshold=self.threshold),
+            "lists": self.lists,
+            "empty": self.empty,
+            "measures": {measure: float(value) for measure, value in self.compute().items()},
+        }
+        if self.num_queries is not None:
+            found["per_query"] = {measure: values.cpu() for measure, values in self.per_query().items()}
+        return found
+
+
+# ---------------------------------------------------------------------------------------------- single measures
+
+
+class SingleMetric(ListMetric):
+    """The mean of one measure over lists, as a scalar in torch's default dtype; sums are in float64."""
+
+    family = ""
+    higher_is_better = True
+    plot_lower_bound: float | None = 0.0
+    plot_upper_bound: float | None = 1.0
+
+    def __init__(self, k: int | None = None, convention: str = "default", **options: Any):
+        check_integer(">= 1", k=k)
+        super().__init__([self.family if k is None else f"{self.family}@{k}"], convention, **options)
+
+    def compute(self) -> Tensor:
+        """The mean over the lists that have a value; nan if none has."""
+        return self.means()[0].to(torch.get_default_dtype())
+
+
+class NDCG(SingleMetric):
+    """Mean NDCG@k over lists.
+
+    `convention="sklearn"` (linear gain, ties averaged) is that of torchmetrics' RetrievalNormalizedDCG.
+
+    Args:
+        k: the number of ranks that count; None counts the whole list.
+        convention: whose definition: default, letor, lightgbm, xgboost, trec, sklearn.
+        kwargs: options of `torchmetrics.Metric`.
+
+    Example:
+        >>> metric = NDCG(k=10)
+        >>> metric.update(torch.tensor([2.0, 1.0, 3.0]), torch.tensor([0, 1, 0]), torch.tensor([0, 2, 3]))
+        >>> metric.compute()
+        tensor(0.6309)
+    """
+
+    family = "ndcg"
+
+    def __init__(self, k: int | None = None, convention: str = "default", **kwargs: Any):
+        super().__init__(k, convention, **kwargs)
+
+
+class DCG(SingleMetric):
+    """Mean DCG@k over lists.
+
+    Args:
+        k: the number of ranks that count; None counts the whole list.
+        convention: default (gain 2^y - 1) or sklearn (gain y).
+        kwargs: options of `torchmetrics.Metric`.
+
+    Example:
+        >>> metric = DCG(k=10)
+        >>> metric(torch.tensor([2.0, 1.0, 3.0]), torch.tensor([1, 2, 0]), torch.tensor([0, 2, 3]))
+        tensor(2.8928)
+    """
+
+    family = "dcg"
+    plot_upper_bound = None
+
+    def __init__(self, k: int | None = None, convention: str = "default", **kwargs: Any):
+        super().__init__(k, convention, **kwargs)
+
+
+class MeanNDCG(SingleMetric):
+    """Mean over lists of the mean of NDCG@1, NDCG@2, ..., NDCG of the whole list (LETOR's MeanNDCG).
+
+    Args:
+        convention: default or letor.
+        kwargs: options of `torchmetrics.Metric`.
+
+    Example:
+        >>> metric = MeanNDCG(convention="letor")
+        >>> metric(torch.tensor([2.0, 1.0]), torch.tensor([0, 1]), torch.tensor([0, 2]))
+        tensor(0.5000)
+    """
+
+    family = "mean_ndcg"
+
+    def __init__(self, convention: str = "default", **kwargs: Any):
+        super().__init__(None, convention, **kwargs)
+
+
+class MeanAveragePrecision(SingleMetric):
+    """Mean over lists of the average precision (MAP).
+
+    Args:
+        k: the number of ranks that count; None counts the whole list.
+        convention: whose definition: default, letor, lightgbm, xgboost, trec.
+        threshold: the lowest grade that counts as relevant; None: that of the convention.
+        kwargs: options of `torchmetrics.Metric`.
+
+    Example:
+        >>> metric = MeanAveragePrecision()
+        >>> metric(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), indexes=torch.tensor([7, 7, 7]))
+        tensor(0.8333)
+    """
+
+    family = "map"
+
+    def __init__(
+        self, k: int | None = None, convention: str = "default", *, threshold: float | None = None, **kwargs: Any
+    ):
+        super().__init__(k, convention, threshold=threshold, **kwargs)
+
+
+class MeanReciprocalRank(SingleMetric):
+    """Mean over lists of 1 / rank of the first relevant entry (MRR).
+
+    Args:
+        k: the number of ranks that count; None counts the whole list.
+        convention: default or trec.
+        threshold: the lowest grade that counts as relevant; None: that of the convention.
+        kwargs: options of `torchmetrics.Metric`.
+
+    Example:
+        >>> metric = MeanReciprocalRank()
+        >>> metric(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 3]))
+        tensor(0.5000)
+    """
+
+    family = "mrr"
+
+    def __init__(
+        self, k: int | None = None, convention: str = "default", *, threshold: float | None = None, **kwargs: Any
+    ):
+        super().__init__(k, convention, threshold=threshold, **kwargs)
+
+
+class Precision(SingleMetric):
+    """Mean over lists of the share of relevant entries in the top k.
+
+    Args:
+        k: the number of ranks that count, and the divisor even if a list is shorter.
+        convention: default, letor or trec.
+        threshold: the lowest grade that counts as relevant; None: that of the convention.
+        kwargs: options of `torchmetrics.Metric`.
+
+    Example:
+        >>> metric = Precision(k=5)
+        >>> metric(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]))
+        tensor(0.4000)
+    """
+
+    family = "p"
+
+    def __init__(self, k: int, convention: str = "default", *, threshold: float | None = None, **kwargs: Any):
+        super().__init__(k, convention, threshold=threshold, **kwargs)
+
+
+class Recall(SingleMetric):
+    """Mean over lists of the share of the relevant entries that are in the top k.
+
+    Args:
+        k: the number of ranks that count.
+        convention: default or trec.
+        threshold: the lowest grade that counts as relevant; None: that of the convention.
+        kwargs: options of `torchmetrics.Metric`.
+
+    Example:
+        >>> metric = Recall(k=2)
+        >>> metric(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]))
+        tensor(0.5000)
+    """
+
+    family = "recall"
+
+    def __init__(self, k: int, convention: str = "default", *, threshold: float | None = None, **kwargs: Any):
+        super().__init__(k, convention, threshold=threshold, **kwargs)
+
+
+class HitRate(SingleMetric):
+    """Share of the lists with a relevant entry in the top k (success).
+
+    Args:
+        k: the number of ranks that count.
+        convention: default or trec.
+        threshold: the lowest grade that counts as relevant; None: that of the convention.
+        kwargs: options of `torchmetrics.Metric`.
+
+    Example:
+        >>> metric = HitRate(k=1)
+        >>> metric(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
+        tensor(0.5000)
+    """
+
+    family = "hit"
+
+    def __init__(self, k: int, convention: str = "default", *, threshold: float | None = None, **kwargs: Any):
+        super().__init__(k, convention, threshold=threshold, **kwargs)
+
+
+class ExpectedReciprocalRank(SingleMetric):
+    """Mean over lists of the expected reciprocal rank (ERR, Chapelle et al. 2009).
+
+    Args:
+        max_label: the top label of the data set (4 for web data), not of the batch.
+        k: the number of ranks that count; None counts the whole list.
+        kwargs: options of `torchmetrics.Metric`.
+
+    Example:
+        >>> metric = ExpectedReciprocalRank(max_label=1)
+        >>> metric(torch.tensor([2.0, 1.0]), torch.tensor([1, 0]), torch.tensor([0, 2]))
+        tensor(0.5000)
+    """
+
+    family = "err"
+
+    def __init__(self, max_label: float, k: int | None = None, **kwargs: Any):
+        super().__init__(k, max_label=max_label, **kwargs)
+
+
+class AUC(SingleMetric):
+    """Mean over lists of the share of (relevant, other) pairs in the right order; tied pairs count one half.
+
+    Args:
+        threshold: the lowest grade that counts as relevant; None: 1.
+        kwargs: options of `torchmetrics.Metric`.
+
+    Example:
+        >>> metric = AUC()
+        >>> metric(torch.tensor([3.0, 2.0, 2.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]))
+        tensor(0.7500)
+    """
+
+    family = "auc"
+
+    def __init__(self, *, threshold: float | None = None, **kwargs: Any):
+        super().__init__(threshold=threshold, **kwargs)
+
+
+class AllPairsError(SingleMetric):
+    """Mean over lists of the share of pairs with different labels that are in the wrong order.
+
+    Args:
+        kwargs: options of `torchmetrics.Metric`.
+
+    Example:
+        >>> metric = AllPairsError()
+        >>> metric(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 2, 0]), torch.tensor([0, 3]))
+        tensor(0.3333)
+    """
+
+    family = "all_pairs_error"
+    higher_is_better = False
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+
+
+class DominationError(SingleMetric):
+    """Mean over lists of the share of entries that score below one with a smaller label (Dekel et al. 2003).
+
+    Args:
+        kwargs: options of `torchmetrics.Metric`.
+
+    Example:
+        >>> metric = DominationError()
+        >>> metric(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 2, 0]), torch.tensor([0, 3]))
+        tensor(0.5000)
+    """
+
+    family = "domination_error"
+    higher_is_better = False
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
