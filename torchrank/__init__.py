@@ -36,6 +36,9 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank.estimator import MetricEstimator as MetricEstimator
     from torchrank.explanations.importance import Importance as Importance
     from torchrank.explanations.importance import permutation_importance as permutation_importance
+    from torchrank.export import export_ranker as export_ranker
+    from torchrank.export.errors import NotExportable as NotExportable
+    from torchrank.export.table import export_table as export_table
     from torchrank.functional.arrays import to_offsets as to_offsets
     from torchrank.metrics import AUC as AUC
     from torchrank.metrics import DCG as DCG
@@ -127,6 +130,9 @@ EXPORTS = RANKERS | {
     "DominationError": "torchrank.metrics",
     "mean_over_lists": "torchrank.rankers.core.fitting",
     "MetricEstimator": "torchrank.estimator",
+    "NotExportable": "torchrank.export.errors",
+    "export_ranker": "torchrank.export",
+    "export_table": "torchrank.export.table",
     "Importance": "torchrank.explanations.importance",
     "permutation_importance": "torchrank.explanations.importance",
     "RankingDataModule": "torchrank.data.datamodule",

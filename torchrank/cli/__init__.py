@@ -16,6 +16,7 @@ COMMANDS = {  # by what one wants to do; each is a module with EXAMPLES, `config
     "Use": {
         "score": "score the documents of files of any size with a fitted ranker",
         "test": "measure a fitted ranker on new labelled files",
+        "export": "write a fitted ranker as ONNX graph, torch program or JSON, to serve it without torchrank",
     },
     "Compare": {
         "evaluate": "measure a TREC run or a file of scores against qrels or LETOR labels",

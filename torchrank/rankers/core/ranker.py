@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import zip_longest
+from os import PathLike
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -14,6 +16,7 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 
+import torchrank
 from torchrank.data.batch import Batch, unlabelled
 from torchrank.data.datamodule import RankingDataModule
 from torchrank.data.rows import check_finite, parts_of, warn_of_lost_digits
@@ -269,6 +272,19 @@ class Ranker(LightningModule):
     def _check_vectors(self, has_queries: bool) -> None:
         if self.by_query not in (None, has_queries):
             raise DataError(f"{type(self).__name__} was fitted {'with' if self.by_query else 'without'} query vectors")
+
+    def export(self, path: str | PathLike[str], to: str | None = None) -> Path:
+        """Write the score of one list as ONNX graph, torch program or JSON: see `torchrank.export_ranker`.
+
+        Args:
+            path: of the file, `model.onnx`, `model.pt2` or `model.json`.
+            to: onnx, pt2 or json, where the suffix of the path does not say it.
+
+        Returns:
+            The path.
+        """
+        written: Path = torchrank.find_export("export_ranker")(self, path, to)
+        return written
 
     # ---- a fit without Lightning --------------------------------------------------------------------------------
 
