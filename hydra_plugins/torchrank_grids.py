@@ -24,6 +24,7 @@ With `jobs: N` the command starts itself N times as workers, each with its share
 set). A worker takes the next job that no other worker has taken, so its imports are paid for once.
 """
 
+import itertools
 import os
 import signal
 import subprocess
@@ -34,11 +35,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
+from hydra.plugins.sweeper import Sweeper
+from omegaconf import OmegaConf
 
 
 @dataclass
@@ -56,10 +60,11 @@ TAKEN = "TORCHRANK_SWEEP_TAKEN"  # set for workers: the folder with one file per
 ConfigStore.instance().store(group="hydra/sweeper", name="torchrank_grids", node=GridsSweeperConf, provider="torchrank")
 
 
-class GridsSweeper(BasicSweeper):
-    """Hydra's own sweeper with another list of jobs; `split_arguments` receives the whole command line."""
+class GridsSweeper(Sweeper):
+    """Runs all jobs of the grids, one by one or in several processes. A job that fails does not end the sweep."""
 
     hydra_context: Any  # set by setup(), before sweep()
+    launcher: Any
 
     def __init__(
         self,
@@ -71,24 +76,59 @@ class GridsSweeper(BasicSweeper):
     ) -> None:
         if jobs < 1:
             raise HydraException(f"hydra.sweeper.jobs must be >= 1, got {jobs}")
-        super().__init__(max_batch_size if jobs == 1 else None, dict(params or {}))
+        self.max_batch_size, self.params = max_batch_size if jobs == 1 else None, dict(params or {})
         self.grids, self.jobs, self.select = [dict(grid) for grid in grids or [{}]], jobs, select
         self._groups: dict[str, bool] = {}
 
     def setup(self, **given: Any) -> None:
-        super().setup(**given)
+        self.hydra_context, self.config = given["hydra_context"], given["config"]
+        self.launcher = Plugins.instance().instantiate_launcher(**given)
         if TAKEN in os.environ:
-            self.launcher: Any = Worker(self.launcher, Path(os.environ[TAKEN]))
+            self.launcher = Worker(self.launcher, Path(os.environ[TAKEN]))
         elif self.jobs > 1:
-            self.launcher = Workers(self.jobs, str(given["config"].hydra.sweep.dir))
+            self.launcher = Workers(self.jobs, self.folder)
+
+    @property
+    def folder(self) -> str:
+        return str(self.config.hydra.sweep.dir)
 
     def sweep(self, arguments: list[str]) -> Any:
-        found = super().sweep(arguments)
-        if self.select and TAKEN not in os.environ:
-            from torchrank.cli import main
+        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
+        jobs = self.expand(parser.parse_overrides(arguments))
+        self.validate_batch_is_legal(jobs)
+        Path(self.folder).mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(self.config, Path(self.folder) / "multirun.yaml")
+        try:
+            returns = self._launch(jobs)
+        except HydraException:
+            self._conclude()
+            raise
+        self._conclude()
+        return returns
 
-            main(["select", str(self.config.hydra.sweep.dir), "--brief"])
-        return found
+    def _launch(self, jobs: list[list[str]]) -> list[Sequence[JobReturn]]:
+        """All jobs, in batches; what failed is told when all have ended."""
+        size = self.max_batch_size if self.max_batch_size and self.max_batch_size > 0 else len(jobs)
+        returns = [self.launcher.launch(jobs[i : i + size], initial_job_idx=i) for i in range(0, len(jobs), size)]
+        done = [job for batch in returns for job in batch]
+        failed = [job for job in done if job.status == JobStatus.FAILED]
+        if failed:
+            raise HydraException(
+                f"{len(failed)} of {len(done)} runs failed, see above (first: {' '.join(failed[0].overrides or [])}). "
+                f"The same command with hydra.sweep.dir={self.folder} skips finished runs."
+            ) from failed[0]._return_value
+        return returns
+
+    def _conclude(self) -> None:
+        """Print the table, if there is a result; leave nothing behind, if no job has begun."""
+        if TAKEN in os.environ:  # the process that started this one does it
+            return
+        from torchrank.cli import main
+        from torchrank.record import RESULTS, forget_start
+
+        if self.select and any(Path(self.folder).rglob(RESULTS)):
+            main(["select", self.folder, "--brief"])
+        forget_start(Path(self.folder))
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
         """Compose one job of each kind (same choices, same keys with any values); Hydra would compose all of them."""
@@ -100,13 +140,8 @@ class GridsSweeper(BasicSweeper):
         key = line.split("=", 1)[0]
         return line if self._is_group(key) else key
 
-    def _parse_config(self) -> list[str]:
-        return []  # `params` join each grid below, under the command line
-
-    def split_arguments(  # type: ignore[override]  # static in Hydra, but always called through self
-        self, overrides: list[Override], max_batch_size: int | None
-    ) -> list[list[list[str]]]:
-        """All jobs in batches; a job that is in two grids runs once."""
+    def expand(self, overrides: list[Override]) -> list[list[str]]:
+        """The jobs of all grids under the whole command line; a job that is in two grids runs once."""
         line = {_key(override): override for override in overrides}
         params, grids = self._parse(self.params), [self._parse(grid) for grid in self.grids]
         swept = set(params).union(*grids)
@@ -118,12 +153,12 @@ class GridsSweeper(BasicSweeper):
             added = line.keys() - swept | groups - grid.keys()
             wanted = params | grid | {key: line[key] for key in line if key in replaced | added}
             allowed = [_lines(line[key]) for key in narrowed]
-            found = BasicSweeper.split_arguments(list(wanted.values()), None)[0]
-            jobs |= {tuple(job): None for job in found if all(lines & set(job) for lines in allowed)}
+            found = itertools.product(*map(_lines, wanted.values()))
+            jobs |= {job: None for job in found if all(set(lines) & set(job) for lines in allowed)}
         if not jobs:
             asked = " ".join(str(line[key].input_line) for key in line if key in groups)
             raise HydraException(f"no grid of this sweep has {asked}: the grids are {self.grids}")
-        return list(self.split_overrides_to_chunks([list(job) for job in jobs], max_batch_size))
+        return [list(job) for job in jobs]
 
     def _parse(self, settings: Mapping[str, Any]) -> dict[str, Override]:
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
@@ -183,9 +218,14 @@ class Worker:
         return True
 
 
-def _lines(override: Override) -> set[str]:
-    """The lines that an override can add to a job: `{"model=a", "model=b"}` for `model=a,b`."""
-    return {line for job in BasicSweeper.split_arguments([override], None)[0] for line in job}
+def _lines(override: Override) -> list[str]:
+    """The lines that an override can add to a job: `["model=a", "model=b"]` for `model=a,b`."""
+    key = override.get_key_element()
+    if not override.is_sweep_override():
+        return [f"{key}={override.get_value_element_as_str()}"]
+    if not override.is_discrete_sweep():
+        raise HydraException(f"{override.input_line} is not a list of values: a grid needs one, such as {key}=1,2,3")
+    return [f"{key}={value}" for value in override.sweep_string_iterator()]
 
 
 def _key(override: Override) -> str:

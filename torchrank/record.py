@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -145,6 +146,29 @@ def forget_results(folder: Path) -> None:
     """Remove results of an earlier run from the folder, so that they cannot be mistaken for those of a failed one."""
     for name in (RESULTS, PER_QUERY):
         (folder / name).unlink(missing_ok=True)
+
+
+def forget_start(folder: Path) -> None:
+    """Remove the folder of a run, or of a sweep, that failed before it wrote anything of use; its parents, if empty.
+
+    A folder with any other file stays as it is, and so does the current folder.
+    """
+    folder, here = folder.absolute(), Path.cwd()
+    if folder == here or folder in here.parents or folder.is_symlink() or not folder.is_dir():
+        return
+    if all(_is_of_start(path) for path in folder.rglob("*") if not path.is_dir()):
+        shutil.rmtree(folder, ignore_errors=True)
+        for parent in folder.parents:
+            if here not in parent.parents or any(parent.iterdir()):
+                break
+            parent.rmdir()
+
+
+def _is_of_start(path: Path) -> bool:
+    """Whether a file says nothing that the error did not say: the configuration, an empty log."""
+    of_hydra = path.parent.name == ".hydra" and path.suffix == ".yaml"
+    of_logger = path.parent.name in ("log", "tensorboard") and path.name.startswith(("hparams.yaml", "events.out."))
+    return of_hydra or of_logger or path.name in ("train.log", "multirun.yaml", ".lock")
 
 
 @contextmanager

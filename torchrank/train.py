@@ -1,5 +1,6 @@
 """The run behind `python train.py`: compose, fit, select by validation, test once, write the results."""
 
+import io
 import logging
 import os
 import signal
@@ -11,31 +12,36 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import numpy as np
+import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from hydra.types import RunMode
 from hydra.utils import instantiate
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning import Trainer, seed_everything
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from rich.console import Console
 
 from torchrank.data.datamodule import RankingDataModule
-from torchrank.errors import DataError
+from torchrank.errors import DataError, check_integer
+from torchrank.mistakes import MISTAKES, mistake
 from torchrank.rankers.core.checkpoints import load, read_checkpoint
 from torchrank.rankers.core.evaluation import RankingEvaluation
 from torchrank.rankers.core.queries import query_facts
 from torchrank.rankers.core.ranker import Ranker
-from torchrank.record import alone_in, finished, forget_results, record, smaller_is_better, write_results
+from torchrank.record import alone_in, finished, forget_results, forget_start, record, smaller_is_better, write_results
 from torchrank.report.tables import show_run
 
 PACKAGE = Path(__file__).resolve().parent
 CONF = next(folder for folder in (PACKAGE / "conf", PACKAGE.parent / "conf") if folder.is_dir())
 
-GROUPS = ("data", "model", "experiment", "trainer", "callbacks", "logger")
+GROUPS = ("data", "model", "experiment", "trainer", "callbacks", "logger", "debug")
 NOT_SETTINGS = (*GROUPS, "name", "seed", "data.fold", "data.root")
+
+FULL, SHORT = "HYDRA_FULL_ERROR", "TORCHRANK_SHORT_ERRORS"
 
 NOISE = (  # warnings of Lightning about its own internals
     ".*isinstance.treespec, LeafSpec.*",
@@ -47,34 +53,87 @@ NOISE = (  # warnings of Lightning about its own internals
 )
 
 
+log = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """`torchrank train` and `python train.py`: a run, or with -m a sweep. A mistake is one line and exit code 2."""
+    if told_in_full():
+        train()
+        return
+    os.environ |= {FULL: "1", SHORT: "1"}  # Hydra then raises what went wrong; the second is for processes started here
+    try:
+        train()
+    except MISTAKES as error:  # in the configuration, or told already by the runs of a sweep
+        print(f"torchrank train: error: {mistake(error, CONF)}", file=sys.stderr)
+        sys.exit(2)
+
+
+def told_in_full() -> bool:
+    """Whether the user has asked for tracebacks with HYDRA_FULL_ERROR=1."""
+    return FULL in os.environ and SHORT not in os.environ
+
+
+def refuse(error: BaseException) -> int:
+    """Tell a mistake in one line, on stderr and in the log of the run, and return the exit code."""
+    log.error(f"torchrank train: error: {mistake(error, CONF)}")
+    return 2
+
+
+def crash() -> int:
+    """Show where the run failed, on stderr and in its log, and return the exit code."""
+    log.exception("The run failed:")
+    return 1
+
+
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
-def main(config: DictConfig) -> float | None:
+def train(config: DictConfig) -> float | None:
     """Run, and return the monitored validation measure for sweepers that optimise it."""
-    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    for noise in NOISE:
-        warnings.filterwarnings("ignore", noise)
     folder = Path(HydraConfig.get().runtime.output_dir)
-    results = with_short_errors(config, folder)
+    keep_log()
+    try:
+        results = run_once(config, folder)
+    except Exception as error:
+        told = isinstance(error, MISTAKES) and not told_in_full()
+        code = refuse(error) if told else crash()
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            raise  # the sweep goes on, and counts the failed runs at its end
+        logging.shutdown()
+        if told:
+            forget_start(folder)
+        raise SystemExit(code) from None
     return None if results is None else results["selection"]["value"]
 
 
-def with_short_errors(config: DictConfig, folder: Path) -> Any:
-    """`run`, but bad input ends with one line that says what is wrong, without a traceback."""
+def keep_log() -> None:
+    """Warnings go to train.log, and without the line of code that they come from to stderr."""
+    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+    for noise in NOISE:
+        warnings.filterwarnings("ignore", noise)
+    warnings.formatwarning = lambda message, category, *_: f"{category.__name__}: {message}"
+    logging.captureWarnings(True)
+
+
+def tell(text: str) -> None:
+    """Print a line and keep it in the log."""
+    print(text)
+    log.info(text)
+
+
+def run_once(config: DictConfig, folder: Path) -> dict[str, Any] | None:
+    """`run`, unless its results exist, or the package of its model does not and `skip_missing` is set."""
+    results = finished(folder, plain(config))
+    if results is not None:
+        tell(f"Skipping: results for this configuration already exist in {folder}")
+        return results
     try:
-        results = finished(folder, plain(config))
-        if results is not None:
-            print(f"Skipping: results for this configuration already exist in {folder}")
-            return results
         return run(config, folder)
-    except (ValueError, OSError, InstantiationException, MissingMandatoryValue, MisconfigurationException) as error:
-        cause = error.__cause__ if isinstance(error, InstantiationException) else error
-        if config.skip_missing and isinstance(cause, ImportError):
-            print(f"Skipping {config.name}: {cause}")
-            return None
-        told = isinstance(cause, ValueError | OSError | ImportError | MissingMandatoryValue | MisconfigurationException)
-        if not told or HydraConfig.get().mode == RunMode.MULTIRUN or "HYDRA_FULL_ERROR" in os.environ:
+    except (ImportError, InstantiationException) as error:
+        missing = error if isinstance(error, ImportError) else error.__cause__
+        if not config.skip_missing or not isinstance(missing, ImportError):
             raise
-        raise SystemExit(f"{type(cause).__name__}: {cause}\n(HYDRA_FULL_ERROR=1 shows where)") from None
+        tell(f"Skipping {config.name}: {missing}")
+        return None
 
 
 def run(config: DictConfig, folder: Path) -> dict[str, Any]:
@@ -93,8 +152,9 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
         forget_results(folder)
         results, facts = fit_and_test(config, trainer, evaluation)
         write_results(folder, results, evaluation.measured, facts)
-    if config.show:
-        show_run(results, folder, Console(soft_wrap=True))
+    screen = Console(soft_wrap=True, record=True, file=None if config.show else io.StringIO())
+    show_run(results, folder, screen)
+    log.info(screen.export_text())
     return results
 
 
@@ -110,6 +170,10 @@ def check_config(config: DictConfig) -> None:
         raise ValueError("train=false tests a checkpoint: name it with ckpt_path=FILE.")
     if config.ckpt_path is not None and not Path(config.ckpt_path).is_file():
         raise FileNotFoundError(f"ckpt_path not found: {config.ckpt_path}")
+    check_integer(">= -1", **{"trainer.max_epochs": config.trainer.max_epochs})
+    for name in ("measures", "conventions"):
+        if not OmegaConf.is_list(config[name]):
+            raise ValueError(f"{name} must be a list, such as {name}=[{config[name]}], got {config[name]}")
     if config.mode == "max" and smaller_is_better(config.monitor):
         raise ValueError(f"monitor={config.monitor} is an error measure: set mode=min.")
 
@@ -148,6 +212,19 @@ def read_data(config: DictConfig) -> RankingDataModule:
     data.setup()
     if "val" not in data.sets:
         raise DataError("a run selects by validation, but this data has no val lists: hold out some queries.")
+    counted = ", ".join(f"{len(lists)} {split} lists" for split, lists in data.sets.items())
+    log.info(f"{config.name} on {data.title}: {counted}, {data.num_features} features")
+    return keep_few(data, config.max_queries) if config.max_queries is not None else data
+
+
+def keep_few(data: RankingDataModule, count: int) -> RankingDataModule:
+    """At most so many queries of each split, evenly spaced, for a try (debug=fast)."""
+    check_integer(">= 2", max_queries=count)
+    for split, lists in data.sets.items():
+        if len(lists) > count:
+            data.sets[split] = lists.subset(np.linspace(0, len(lists) - 1, count).astype(int))
+    warnings.filterwarnings("ignore", ".*stopped before its certificate.*")
+    tell(f"A try with at most {count} queries of each split: its measures mean nothing.")
     return data
 
 
@@ -163,13 +240,13 @@ def fit(config: DictConfig, trainer: Trainer, ranker: Ranker, data: RankingDataM
     except (KeyboardInterrupt, SystemExit) as end:  # Lightning turns signals into the second
         kept = [path for folder in checkpoint_folders(trainer) if (path := folder / "last.ckpt").exists()]
         resume = "".join(f" Resume with 'ckpt_path=\"{path}\"'." for path in kept)
-        print(f"Interrupted after {trainer.current_epoch} epochs.{resume}", file=sys.stderr)
+        log.warning(f"Interrupted after {trainer.current_epoch} epochs.{resume}")
         if isinstance(end, SIGTERMException):  # its own exit code is 0
             raise SystemExit(128 + signal.SIGTERM) from None
         raise
     stopper: Any = trainer.early_stopping_callback
     if trainer.is_global_zero and stopper is not None and stopper.stopped_epoch:
-        print(f"Stopped early: no better {stopper.monitor} in the last {stopper.patience} validations.")
+        tell(f"Stopped early: no better {stopper.monitor} in the last {stopper.patience} validations.")
     best: Any = trainer.checkpoint_callback
     return None if ranker.certified else best.best_model_path
 
@@ -207,21 +284,21 @@ def checkpoint_folders(trainer: Trainer) -> set[Path]:
 def make_trainer(config: DictConfig) -> tuple[Trainer, RankingEvaluation]:
     """The trainer of a run, and the callback that measures it."""
     callbacks = [instantiate(callback, _convert_="all") for callback in config.callbacks.values()]
-    loggers = [instantiate(logger) for logger in config.logger.values()]
+    loggers = [make_logger(name, part) for name, part in config.logger.items()]
     try:
         trainer = instantiate(config.trainer, callbacks=callbacks, logger=loggers, _convert_="all")
     except InstantiationException as error:
         if not isinstance(error.__cause__, MisconfigurationException):
             raise
         choice = HydraConfig.get().runtime.choices["trainer"]
-        raise SystemExit(f"trainer={choice}: {error.__cause__}") from None
+        raise ValueError(f"trainer={choice}: {' '.join(str(error.__cause__).split())}{without_gpu(config)}") from None
     if any(name in str(config.trainer.get("strategy")) for name in ("spawn", "fork", "notebook")):
-        raise SystemExit(
+        raise ValueError(
             f"trainer.strategy={config.trainer.strategy} fits in processes that do not return their results: use "
             "trainer=ddp, which starts this script once per process."
         )
     if trainer.world_size > 1 and HydraConfig.get().mode == RunMode.MULTIRUN:
-        raise SystemExit(
+        raise ValueError(
             f"-m with {trainer.world_size} processes would start the whole sweep in each of them: use trainer=cpu or "
             "trainer=gpu, or start single runs without -m."
         )
@@ -229,6 +306,24 @@ def make_trainer(config: DictConfig) -> tuple[Trainer, RankingEvaluation]:
     if evaluation is None:
         raise ValueError("callbacks must have a torchrank.RankingEvaluation, which measures the run")
     return trainer, evaluation
+
+
+def make_logger(name: str, config: DictConfig) -> Any:
+    """A logger of Lightning; a missing package is named with the extra that brings it."""
+    try:
+        return instantiate(config)
+    except InstantiationException as error:
+        if not isinstance(error.__cause__, ImportError):
+            raise
+        raise ImportError(f"logger={name} needs {name}: pip install 'torchrank-ltr[loggers]'") from error
+
+
+def without_gpu(config: DictConfig) -> str:
+    """What to choose on a machine without a GPU, if one was asked for."""
+    if config.trainer.accelerator not in ("gpu", "cuda") or torch.cuda.is_available():
+        return ""
+    several = "strategy" in config.trainer
+    return f" On a machine without a GPU use trainer={'ddp_cpu' if several else 'cpu'}."
 
 
 if __name__ == "__main__":

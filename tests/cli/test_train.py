@@ -1,6 +1,9 @@
 """`python train.py` as a user starts it: what it prints, writes, resumes and refuses."""
 
 import contextlib
+import importlib.util
+import multiprocessing
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +16,7 @@ import torch
 import torchrank
 from tests.cli.running import COMMAND, ROOT, SMALL, quick_train, results, train
 from torchrank.record import alone_in
+from torchrank.train import CONF
 
 
 @pytest.fixture(scope="module")
@@ -202,10 +206,21 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["model.l3=1"], "Key 'l3' is not in struct"),
-        (["model=listnets"], "Could not find 'model/listnets'"),
+        (["model.kapa=1"], "unknown option model.kapa: did you mean kappa or alpha?"),
+        (["modle=listnet"], "unknown option modle: did you mean mode or model?"),
+        (["model=listnets"], "unknown model=listnets: did you mean listnet?"),
+        (["model=xyz"], "unknown model=xyz: choose one of adarank, dk, "),
+        (["data=mq2009"], "unknown data=mq2009: did you mean mq2008 or mq2007?"),
+        (["debug=fats"], "unknown debug=fats: did you mean fast?"),
+        (["logger=[csv,tensorbord]"], "unknown logger=tensorbord: did you mean tensorboard?"),
+        (["-m", "model=listnets,random"], "unknown model=listnets: did you mean listnet?"),
+        (["model=listnet,random"], "add -m for a sweep over these values"),
+        (["listnet"], "cannot read 'listnet': write OPTION=VALUE"),
+        (["+model.foo=1"], "unexpected keyword argument 'foo'"),
+        (["trainer.max_epochs=abc"], "trainer.max_epochs must be an integer"),
+        (["measures=ndcg@10"], "measures must be a list, such as measures=[ndcg@10]"),
         (["data=mq2008", "data.root=nowhere"], "Get the data set from"),
-        (["trainer=gpu"], "trainer=gpu: "),
+        (["trainer=gpu"], "On a machine without a GPU use trainer=cpu."),
         (["-m", "trainer=ddp_cpu", "seed=0,1"], "would start the whole sweep"),
         (["conventions=[sklearn]"], "does not define"),
         (["train=false"], "name it with ckpt_path=FILE"),
@@ -213,13 +228,13 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
         (["model=mlr"], "MLR learns distances from query vectors"),
         (["model=mlr", "model.C=-1"], "C must be a number > 0"),
         (["model=svmmap", "data=points"], "use another transform, such as standard"),
-        (["data=retrieval"], "Missing mandatory value: data.file"),
+        (["data=retrieval"], "Missing mandatory value: data.file\n"),
         (["monitor=val/foo"], "monitor=val/foo is not measured: choose one of val/ndcg@1"),
         (["monitor=foo"], "monitor=foo is not measured: choose one of val/ndcg@1"),
         (["~callbacks.evaluation"], "callbacks must have a torchrank.RankingEvaluation"),
         (["model=listnet", "+trainer.gradient_clip_val=1"], "gradient clipping is not supported"),
         (["+trainer.strategy=ddp_spawn"], "do not return their results: use trainer=ddp"),
-        (["model.kappa=${foo}"], "Interpolation key 'foo' not found"),
+        (["model.kappa=${foo}"], "Interpolation key 'foo' not found\n"),
         (["measures=[ndgc@10]"], "unknown measure 'ndgc@10'"),
         (["experiment=mq2008"], "experiment=mq2008 defines a sweep: run it with -m"),
         (["data=points", "measures=[knn_error@3]", "monitor=val/knn_error@3"], "set mode=min"),
@@ -229,7 +244,114 @@ def test_mistakes_are_named(arguments, message, tmp_path):
     if arguments == ["trainer=gpu"] and torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     done = quick_train(*arguments, cwd=tmp_path)
-    assert done.returncode != 0
-    assert message in done.stderr + done.stdout
-    assert "Traceback" not in done.stderr
-    assert not list(tmp_path.rglob("results.json"))
+    assert done.returncode == 2 and message in done.stderr
+    assert all(line.startswith("torchrank train: error: ") for line in done.stderr.splitlines())
+    assert {path.name for path in tmp_path.iterdir()} == {"stdout", "stderr"}  # a failed start leaves nothing behind
+
+
+def test_a_mistake_is_shown_in_full_on_request(tmp_path, monkeypatch):
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    for arguments in (["model=listnets"], ["ckpt_path=none.ckpt"]):
+        done = quick_train(*arguments, cwd=tmp_path)
+        assert done.returncode == 1 and "Traceback" in done.stderr
+
+
+def test_a_folder_with_other_files_stays(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/mine.txt").touch()
+    done = quick_train("ckpt_path=none.ckpt", "hydra.run.dir=out", cwd=tmp_path)
+    assert done.returncode == 2 and (tmp_path / "out/mine.txt").exists()
+    done = quick_train("ckpt_path=none.ckpt", "hydra.run.dir=.", cwd=tmp_path)
+    assert done.returncode == 2 and tmp_path.exists()
+
+
+def broken(*_, **__):
+    raise RuntimeError("a bug")
+
+
+def test_a_crash_keeps_its_log(tmp_path):
+    done = quick_train("model._target_=tests.cli.test_train.Crashing", *SMALL, "hydra.run.dir=out", cwd=tmp_path)
+    assert done.returncode == 1 and done.stderr.count("RuntimeError: a bug") == 1
+    assert "RuntimeError: a bug" in (tmp_path / "out/train.log").read_text()
+
+
+class Crashing(torchrank.LGMML):
+    """A ranker with a bug."""
+
+    round = broken
+
+
+def test_the_log_holds_what_the_run_said(run):
+    log = (run[1] / "out/train.log").read_text()
+    assert "lambdarank on synthetic: 24 train lists, 8 val lists, 8 test lists, 20 features" in log
+    assert [f"epoch {number}: " in log for number in range(1, 6)] == [True] * 4 + [False]
+    assert "val/ndcg@10 0." in log and all(line in log for line in run[0].stdout.splitlines()[-2:])
+
+
+def test_warnings_are_in_the_log_and_on_stderr_without_code(tmp_path):
+    done = quick_train(*SMALL, "model=random", "data.clean=train", "hydra.run.dir=out", cwd=tmp_path)
+    assert done.returncode == 0 and re.fullmatch(r"DataWarning: Removed from train: .*\n", done.stderr)
+    assert f"[WARNING] {done.stderr}" in (tmp_path / "out/train.log").read_text()
+
+
+def test_a_redirected_log_has_no_progress_bars(run):
+    assert "\r" not in run[0].stderr + run[0].stdout and "it/s" not in run[0].stderr
+
+
+def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path):
+    text = (CONF / "train.yaml").read_text()
+    (name,) = set(re.findall(r"\$\{now:.*\}", text))
+    assert text.count(name) == 2 and name.endswith("%S-%f}")  # of runs and of sweeps
+    places = [tmp_path / number for number in "12"]
+    arguments = (*SMALL, "model=random", f"hydra.run.dir={tmp_path}/runs/{name}")
+    context = multiprocessing.get_context("fork")
+    both = [context.Process(target=quick_train, args=arguments, kwargs={"cwd": place}) for place in places]
+    for place, process in zip(places, both, strict=True):
+        place.mkdir()
+        process.start()
+    for process in both:
+        process.join()
+    assert len(list(tmp_path.glob("runs/*/results.json"))) == 2
+
+
+def test_a_failing_run_does_not_lose_the_others_of_a_sweep(tmp_path):
+    sweep = ["-m", *SMALL, "model=mlr,random", "hydra.sweep.dir=sweep"]
+    done = quick_train(*sweep, cwd=tmp_path)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    first, last = done.stderr.splitlines()
+    assert "MLR learns distances from query vectors" in first and "1 of 2 runs failed, see above" in last
+    assert [path.parent.name.endswith("model=random") for path in tmp_path.rglob("results.json")] == [True]
+    (failed,) = (tmp_path / "sweep").glob("*model=mlr")
+    assert "MLR learns distances from query vectors" in (failed / "train.log").read_text()
+    again = quick_train(*sweep, cwd=tmp_path)
+    assert again.returncode == 2 and again.stdout.count("Skipping: results") == 1
+
+
+@pytest.mark.parametrize("arguments", [["model=lgmml"], ["model=mlr", "data=points"], ["model=gbdt"]], ids=str)
+def test_a_try_takes_seconds(arguments, tmp_path):
+    pytest.importorskip({"model=mlr": "sklearn", "model=gbdt": "lightgbm"}.get(arguments[0], "torch"))
+    done = quick_train("debug=fast", *arguments, cwd=tmp_path)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    (found,) = tmp_path.glob("runs/debug/*/*/*")
+    assert max(results(found)["num_lists"].values()) <= 20 and results(found)["steps"] <= 2
+    assert "its measures mean nothing" in done.stdout
+
+
+def test_several_loggers(tmp_path):
+    pytest.importorskip("tensorboard")
+    done = quick_train(*SMALL, "model=random", "logger=[csv,tensorboard]", "hydra.run.dir=out", cwd=tmp_path)
+    assert done.returncode == 0 and (tmp_path / "out/log").is_dir() and (tmp_path / "out/tensorboard").is_dir()
+
+
+def test_a_missing_logger_is_named_with_its_extra(tmp_path):
+    if importlib.util.find_spec("tensorboard") or importlib.util.find_spec("tensorboardX"):
+        pytest.skip("tensorboard is installed")
+    done = quick_train(*SMALL, "logger=[csv,tensorboard]", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.endswith("logger=tensorboard needs tensorboard: pip install 'torchrank-ltr[loggers]'\n")
+
+
+def test_help_reads_like_a_page(tmp_path):
+    done = quick_train("--help", cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout.startswith("usage: torchrank train") and "logger: csv" in done.stdout
+    assert len(done.stdout.splitlines()) < 45

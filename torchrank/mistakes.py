@@ -1,0 +1,66 @@
+"""A user's mistake in one line: what is wrong with a configuration, and the choices near to what was typed."""
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
+from lightning_fabric.utilities.exceptions import MisconfigurationException
+from omegaconf import DictConfig
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+
+MISTAKES = (ValueError, OSError, ImportError, HydraException, OmegaConfBaseException, MisconfigurationException)
+
+
+def mistake(error: BaseException, conf: Path) -> str:
+    """The line that tells what is wrong; `conf` is the folder of the configuration groups.
+
+    >>> mistake(MissingConfigException("Could not find it", "model/listnets", ["gbdt", "listnet"]), Path("conf"))
+    'unknown model=listnets: did you mean listnet?'
+    """
+    cause, text = error.__cause__, one_line(error)
+    if isinstance(error, MissingConfigException) and error.options and error.missing_cfg_file:
+        group, _, name = error.missing_cfg_file.rpartition("/")
+        return f"unknown {group}={name}: {near(name, error.options)}"
+    if of_list := re.match(r"In '.*': Could not load '(\w+)/(\w+)'", text):  # logger=[csv,tensorbord]
+        group, name = of_list.groups()
+        return f"unknown {group}={name}: {near(name, (path.stem for path in (conf / group).glob('*.yaml')))}"
+    if isinstance(cause, ConfigKeyError | ConfigAttributeError) and text.startswith("Could not override"):
+        return _unknown_option(cause)
+    if isinstance(error, OverrideParseException):
+        return f"cannot read {error.override!r}: write OPTION=VALUE, with quotes around special characters"
+    if text.startswith("Ambiguous value"):
+        return f"{str(error).splitlines()[0]}: add -m for a sweep over these values, or write a list as key=[a,b]"
+    if isinstance(error, InstantiationException) and cause is not None:
+        return mistake(cause, conf)
+    return f"{text} {one_line(cause)}" if isinstance(cause, OmegaConfBaseException) else text
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an error, without what OmegaConf adds about its own types.
+
+    >>> one_line(ValueError("first\\n  second"))
+    'first second'
+    """
+    return " ".join(str(error).partition("\n    full_key: ")[0].split())
+
+
+def near(name: str, choices: Iterable[Any]) -> str:
+    """The choices that are spelt alike, or all of them.
+
+    >>> near("lr", ["lr_decay", "l2"]), near("dept", ["depth", "width"])
+    ('choose one of l2, lr_decay', 'did you mean depth?')
+    """
+    known = sorted(map(str, choices))
+    alike = get_close_matches(name, known, n=2)
+    return f"did you mean {' or '.join(alike)}?" if alike else f"choose one of {', '.join(known)}"
+
+
+def _unknown_option(error: OmegaConfBaseException) -> str:
+    """A key that the configuration does not have: `model.kapa`, or `modle`."""
+    path = str(error.full_key)
+    choices = list(error.parent_node) if isinstance(error.parent_node, DictConfig) else []
+    offered = (choice for choice in choices if not str(choice).startswith("_") and choice != "hydra")
+    return f"unknown option {path}: {near(path.rpartition('.')[2], offered)}"
