@@ -20,6 +20,7 @@ COMMANDS = {  # by what one wants to do; each is a module with EXAMPLES, `config
     },
     "Compare": {
         "evaluate": "measure a TREC run or a file of scores against qrels or LETOR labels",
+        "compare": "compare two or more runs, score files or run folders by paired tests",
         "select": "select by validation in a sweep, print and write its table",
         "neighbours": "print kNN errors of a sweep, selected by test (as published) and by validation",
     },

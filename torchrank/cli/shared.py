@@ -52,7 +52,7 @@ def _number_or_drop(text: str) -> float | str:
     return text if text == "drop" else float(text)
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
+def add_json(parser: argparse._ActionsContainer) -> None:
     """`--json`: print one JSON document instead of tables."""
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
 

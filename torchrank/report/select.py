@@ -6,7 +6,7 @@ the mean over all queries of all folds.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,7 +100,20 @@ def paired(a: Method, b: Method, convention: str, measure: str) -> tuple[NDArray
 
     A query that is in several folds, as with random splits, counts once, with its mean: it is no new evidence.
     """
-    left, right = a.per_query(convention, measure), b.per_query(convention, measure)
+    _, first, second = pair(a.per_query(convention, measure), b.per_query(convention, measure))
+    return first, second
+
+
+def pair(
+    left: Mapping[Fold, tuple[NDArray[np.str_], NDArray[np.float64]]],
+    right: Mapping[Fold, tuple[NDArray[np.str_], NDArray[np.float64]]],
+) -> tuple[NDArray[np.str_], NDArray[np.float64], NDArray[np.float64]]:
+    """Ids and both values of the queries for which both have one, over the folds that both have; each query once.
+
+    >>> ids = np.array(["q1", "q2"])
+    >>> pair({1: (ids, np.array([0.5, 1.0]))}, {1: (ids[:1], np.array([0.25]))})
+    (array(['q1'], dtype='<U2'), array([0.5]), array([0.25]))
+    """
     names, first, second = [np.empty(0, dtype=str)], [np.empty(0)], [np.empty(0)]
     for fold in sorted(left.keys() & right.keys(), key=natural):
         ids, i, j = np.intersect1d(left[fold][0], right[fold][0], assume_unique=True, return_indices=True)
@@ -109,9 +122,9 @@ def paired(a: Method, b: Method, convention: str, measure: str) -> tuple[NDArray
         second.append(right[fold][1][j])
     both = np.stack([np.concatenate(first), np.concatenate(second)])
     there = ~np.isnan(both).any(axis=0)
-    _, query, times = np.unique(np.concatenate(names)[there], return_inverse=True, return_counts=True)
+    found, query, times = np.unique(np.concatenate(names)[there], return_inverse=True, return_counts=True)
     one, other = (np.bincount(query, values, len(times)) / times for values in both[:, there])
-    return one, other
+    return found, one, other
 
 
 def measured(run: Run, convention: str, measure: str) -> float:

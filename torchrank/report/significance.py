@@ -1,4 +1,4 @@
-"""Paired tests of two rankers on the same queries, and Holm's correction for many tests.
+"""Paired tests of two rankers on the same queries, intervals, effect sizes, and Holm's correction for many tests.
 
 Smucker, Allan & Carterette, CIKM 2007: the randomisation test and the t test agree on retrieval measures, the sign and
 Wilcoxon tests do not. Queries for which either ranker has no value (nan) are dropped; differences below 1e-12 count as
@@ -63,6 +63,51 @@ def randomisation(a: ArrayLike, b: ArrayLike, rounds: int = 10_000, seed: int = 
     flips = _all_patterns(len(values)) if exact else _random_patterns(len(values), rounds, seed)
     count = sum(int((np.abs(values.sum() - 2 * (flip @ values)) >= bound).sum()) for flip in flips)
     return count / 2 ** len(values) if exact else (count + 1) / (rounds + 1)
+
+
+def bootstrap_interval(
+    a: ArrayLike, b: ArrayLike, level: float = 0.95, rounds: int = 10_000, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean difference: queries are drawn with replacement; nan without queries.
+
+    >>> low, high = bootstrap_interval([0.9, 0.8, 0.7, 0.9], [0.5, 0.6, 0.6, 0.4])
+    >>> round(low, 3), round(high, 3)
+    (0.15, 0.45)
+    """
+    values = differences(a, b)
+    if not len(values):
+        return float("nan"), float("nan")
+    generator, block = np.random.default_rng(seed), max(1, 2**22 // len(values))
+    starts = range(0, rounds, block)
+    draws = (generator.integers(len(values), size=(min(block, rounds - start), len(values))) for start in starts)
+    means = np.concatenate([values[drawn].mean(axis=1) for drawn in draws])
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def effect_size(a: ArrayLike, b: ArrayLike) -> float:
+    """Cohen's d of paired values: the mean difference over its standard deviation; 0 if no query differs.
+
+    >>> round(effect_size([0.9, 0.8, 0.7, 0.9], [0.5, 0.6, 0.6, 0.4]), 3)
+    1.643
+    """
+    values = differences(a, b)
+    if len(values) < 2:
+        return float("nan")
+    if not values.any():
+        return 0.0
+    spread = values.std(ddof=1)
+    return float(values.mean() / spread) if spread > 0 else float(np.copysign(np.inf, values.mean()))
+
+
+def outcomes(a: ArrayLike, b: ArrayLike) -> tuple[int, int, int]:
+    """On how many queries a is larger, equal up to rounding, and smaller.
+
+    >>> outcomes([0.9, 0.8, 0.7], [0.5, 0.8, 0.9])
+    (1, 1, 1)
+    """
+    values = differences(a, b)
+    return int((values > 0).sum()), int((values == 0).sum()), int((values < 0).sum())
 
 
 def holm(p: ArrayLike) -> NDArray[np.float64]:
