@@ -57,4 +57,4 @@ def test_the_code_of_the_page_prints_what_it_says(capsys):
 
 
 def test_the_page_is_short():
-    assert len((DOCS / "methods/lgmml.md").read_text().splitlines()) <= 160
+    assert len((DOCS / "methods/lgmml.md").read_text().splitlines()) <= 175
