@@ -24,6 +24,9 @@ COMMANDS = {  # by what one wants to do; each is a module with EXAMPLES, `config
         "select": "select by validation in a sweep, print and write its table",
         "neighbours": "print kNN errors of a sweep, selected by test (as published) and by validation",
     },
+    "Data": {
+        "convert": "convert ranking data: LETOR, LightGBM, csv, parquet, Arrow, npz, TREC qrels",
+    },
 }
 SUMMARIES = {name: summary for group in COMMANDS.values() for name, summary in group.items()}
 USER_ERRORS = (ValueError, OSError, ImportError)  # told in one line, without a traceback

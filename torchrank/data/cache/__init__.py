@@ -98,6 +98,34 @@ def cached(
     return lists
 
 
+def save_folder(folder: Path, lists: RankingSet) -> None:
+    """Write a set in the form of the cache to a folder of its own, whole or not at all; an older cache is replaced."""
+    if folder.exists() and not (folder / MANIFEST).is_file():
+        raise FileExistsError(f"{folder} exists and is not a cache of torchrank: name another folder")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        _write_manifest(temporary / MANIFEST, {"source": None, "notes": [], "set": save_set(temporary, lists)})
+        temporary.chmod(0o755)
+        if folder.exists():
+            shutil.rmtree(folder)
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def open_folder(folder: Path) -> RankingSet:
+    """The set in a folder of the cache, or of the newest one in the folder `<file>.torchrank` beside a data file."""
+    found = [folder] if (folder / MANIFEST).is_file() else [path.parent for path in folder.glob(f"*/{MANIFEST}")]
+    if not found:
+        raise DataError(f"{folder} is not a cache of torchrank: it has no {MANIFEST}")
+    newest = max(found, key=lambda each: (each / MANIFEST).stat().st_mtime_ns)
+    try:
+        return load_set(newest, check_set(newest, _read_manifest(newest / MANIFEST)["set"]))
+    except BROKEN as error:
+        raise DataError(f"the cache {newest} is damaged: {error}") from error
+
+
 # ---- the sources of a cache ----------------------------------------------------------------------------------------
 
 

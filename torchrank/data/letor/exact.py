@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchrank.data.letor.form import LARGEST, LARGEST_INDEX, NUMBER, Form, Rows, document_id, show, single
+from torchrank.data.letor.form import LARGEST, LARGEST_INDEX, NUMBER, Form, Rows, show
 from torchrank.errors import DataError
 
 
@@ -21,7 +21,7 @@ def parse_exact(block: bytes, form: Form, where: str, first_line: int) -> Rows:
         try:
             labels.append(_exact_label(tokens[0], form))
             queries.append(_exact_query(tokens, comment, form))
-            documents.append(document_id(comment))
+            documents.append(form.document(comment))
             for token in tokens[form.heads :]:
                 column, text = _exact_index(token, form, row)
                 row[column], was_null, was_beyond = _exact_value(text, token, form)
@@ -33,19 +33,19 @@ def parse_exact(block: bytes, form: Form, where: str, first_line: int) -> Rows:
             columns.append(column)
             values.append(row[column])
     return Rows(
-        single(labels),
+        form.numbers(labels),
         None if form.qid == "file" else queries,
         documents if b"#" in block and form.qid != "comment" else None,
         np.array(counts, dtype=np.int64),
         np.array(columns, dtype=np.int32),
-        single(values),
+        form.numbers(values),
         filled,
         clipped,
     )
 
 
 def _exact_label(token: bytes, form: Form) -> float:
-    label = float(single([float(token) if NUMBER.fullmatch(token) else np.nan])[0])
+    label = float(form.numbers([float(token) if NUMBER.fullmatch(token) else np.nan])[0])
     if not np.isfinite(label):
         raise DataError(f"label {show(token)}: expected a finite number as the first token of a row")
     if label == -1 and form.unjudged == "error":
@@ -106,7 +106,7 @@ def _exact_value(text: bytes, token: bytes, form: Form) -> tuple[float, bool, bo
     if not NUMBER.fullmatch(text):
         raise DataError(f"token {show(token)}: expected a finite decimal number as value, found {show(text)}")
     value = float(text)
-    if np.isfinite(single([value])[0]):
+    if np.isfinite(form.numbers([value])[0]):
         return value, False, False
     if form.sentinel == "error":
         raise DataError(

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from torchrank.data.letor.exact import parse_exact
-from torchrank.data.letor.form import LARGEST, NUMBER, Form, Rows, document_id, single
+from torchrank.data.letor.form import LARGEST, NUMBER, Form, Rows
 
 SPACE, NUMERIC = b" \t\r\v\f\n", b"0123456789+-.eENUL"  # the letters also spell NULL
 CSV = bytes(10 if c in SPACE else 44 if c == ord(":") else c if c in NUMERIC else ord("!") for c in range(256))
@@ -34,7 +34,7 @@ def parse_fast(block: bytes, form: Form) -> Rows | None:
     labels, queries, tokens = _labels(lines.labels, form), _queries(lines, form), _tokens(lines.features, form)
     if labels is None or queries is None or tokens is None:
         return None
-    documents = [document_id(c) for c in lines.comments] if b"#" in block and form.qid != "comment" else None
+    documents = [form.document(c) for c in lines.comments] if b"#" in block and form.qid != "comment" else None
     return Rows(labels, None if form.qid == "file" else queries, documents, *tokens)
 
 
@@ -72,7 +72,7 @@ def _cut(block: bytes, heads: int) -> _Lines | None:
 
 def _labels(tokens: list[bytes], form: Form) -> np.ndarray | None:
     known = {token: float(token) if NUMBER.fullmatch(token) else np.nan for token in set(tokens)}  # a file has few
-    labels = single([known[token] for token in tokens])
+    labels = form.numbers([known[token] for token in tokens])
     refused = form.unjudged == "error" and (labels == -1).any()
     return None if refused or not np.isfinite(labels).all() else labels
 
@@ -97,7 +97,7 @@ def _tokens(features: list[bytes], form: Form) -> tuple[np.ndarray, np.ndarray, 
     found = _engine(text.lstrip(b"\n"), int(np.count_nonzero(commas)))
     if found is None:
         return None
-    columns, values = found[0], single(found[1])
+    columns, values = found[0], form.numbers(found[1])
     clipped = 0
     if not np.isfinite(values).all():  # infinite, never nan: the letters of "nan" were made unreadable
         if form.sentinel == "error":

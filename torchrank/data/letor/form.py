@@ -23,6 +23,15 @@ class Form:
     unjudged: str | float = "error"
     missing: str | float = "error"
     sentinel: str | float = "error"
+    whole: bool = False  # keep whole comments and all digits: numbers in float64, for conversions
+
+    def numbers(self, numbers: np.ndarray | list[float]) -> np.ndarray:
+        """The numbers in the precision of the form; infinite if they do not fit."""
+        return np.asarray(numbers, dtype=np.float64) if self.whole else single(numbers)
+
+    def document(self, comment: bytes) -> bytes:
+        """What is kept of a comment."""
+        return comment.strip() if self.whole else document_id(comment)
 
     @property
     def heads(self) -> int:
