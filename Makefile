@@ -1,5 +1,5 @@
 # make train [ARGS="model=listnet data=mq2008 data.root=..."], without ARGS a first comparison   make quick|test [ARGS="-k measures"]   make lint|format
-# make docs: the documentation, strict, into site/   make wheel: build it and try it in an empty environment
+# make docs: the documentation, strict, into site/   make browser: the report in headless Chromium   make wheel: build it and try it in an empty environment
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
@@ -35,6 +35,13 @@ docs: .venv/docs
 wheel:
 	PYTHON="$(PYTHON)" CONSTRAINTS="$(CONSTRAINTS)" .ci/wheel
 
+browser: .venv/browser  # opens the report in headless Chromium, clicks through it, takes screenshots
+	$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
+
+.venv/browser: .venv/installed
+	$(INSTALL) --editable ".[browser]"
+	touch $@
+
 .venv/docs: .venv/installed
 	$(INSTALL) --editable ".[docs]"
 	touch $@
@@ -42,4 +49,4 @@ wheel:
 clean:
 	rm -rf .venv site dist
 
-.PHONY: train quick test lint format docs wheel clean
+.PHONY: train quick test lint format docs browser wheel clean

@@ -253,17 +253,16 @@ class Run:
         return ids, values
 
     def facts(self) -> dict[str, NDArray[Any]]:
-        """What is known about each test query, in the order of `queries`: "length" and "relevant" `(Q,)`, and "group"
-        where the ranker has groups. Runs of older versions know nothing."""
+        """What is known about each test query, in the order of `queries`: its id as "query", "length" and "relevant"
+        `(Q,)`, and "group" where the ranker has groups. Of runs of older versions only the ids are known."""
         path = self.folder / self.per_query
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 found = {"query": arrays["query"], **{name: arrays[name] for name in FACTS if name in arrays}}
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"{path}: cannot read the queries ({error}). Run it again.") from error
-        ids = found.pop("query")
         for name, values in found.items():
-            self._check_ids(ids, values, name)
+            self._check_ids(found["query"], values, name)
         return found
 
     def _check_ids(self, ids: NDArray[Any], values: NDArray[Any], key: str) -> None:

@@ -11,11 +11,20 @@ TEXT = "gain 2^y-1, discount 1/log2(1+rank), ties stable, relevant y>=1, queries
 def write_run(
     folder: Path, name: str, *, value: float, queries: dict[str, list[float]], fold=1, seed=0, settings=None,
     data="mq2008", ids=None, selection="val/ndcg@10", mode="max", steps=None, certificate=None,
+    facts=None,
 ) -> Path:  # fmt: skip
-    """`queries`: "convention/measure" -> per-query values; the means are taken from them, nan left out."""
+    """`queries`: "convention/measure" -> per-query values; the means are taken from them, nan left out.
+
+    `facts`: length, relevant and group of each query.
+    """
     folder.mkdir(parents=True)
     ids = ids or [f"{fold}-{position}" for position in range(len(next(iter(queries.values()))))]
-    np.savez(folder / "per_query.npz", query=np.array(ids), **{key: np.array(v, float) for key, v in queries.items()})
+    np.savez(
+        folder / "per_query.npz",
+        query=np.array(ids),
+        **(facts or {}),
+        **{key: np.array(v, float) for key, v in queries.items()},
+    )
     test: dict = {}
     for key, values in queries.items():
         convention, measure = key.split("/")

@@ -22,6 +22,7 @@ COMMANDS = {  # by what one wants to do; each is a module with EXAMPLES, `config
         "evaluate": "measure a TREC run or a file of scores against qrels or LETOR labels",
         "compare": "compare two or more runs, score files or run folders by paired tests",
         "select": "select by validation in a sweep, print and write its table",
+        "report": "write one page of runs: tables, curves, queries, costs; opens in any browser without network",
         "neighbours": "print kNN errors of a sweep, selected by test (as published) and by validation",
     },
     "Data": {

@@ -35,14 +35,15 @@ def tabulate(
     _check_names("convention", conventions, {name for run in runs for name in run.measured})
     present = {name for run in runs for part in run.measured.values() for name in part["measures"]}
     _check_names("measure", [*(measures or []), *([test_measure] if test_measure else [])], present)
-    tables = [_table(selection, measures or [], conventions or [], test_measure or "") for selection in select(runs)]
+    shown = {"measures": measures or [], "conventions": conventions or [], "test_measure": test_measure or ""}
+    tables = [tabulate_selection(selection, **shown) for selection in select(runs)]  # type: ignore[arg-type]
     names = [str(path.relative_to(folder)) for path in missing]
     return {"schema": 1, "runs": len(runs), "unfinished": names, "tables": tables}
 
 
 def write(folder: str | Path, document: dict[str, Any], pages: list[Sheet]) -> None:
     """Write a document and its sheets as table.json and table.md; a reader sees the old file or the new one."""
-    numbers = json.dumps(_plain(document), indent=1, allow_nan=False)
+    numbers = json.dumps(plain(document), indent=1, allow_nan=False)
     text = "\n\n".join(markdown(sheet) for sheet in pages)
     write_atomically(Path(folder) / "table.json", lambda file: file.write(f"{numbers}\n".encode()))
     write_atomically(Path(folder) / "table.md", lambda file: file.write(f"{text}\n".encode()))
@@ -62,7 +63,10 @@ def compare(methods: list[Method], convention: str, measure: str) -> list[dict[s
     return rows
 
 
-def _table(selection: Selection, measures: list[str], conventions: list[str], test_measure: str) -> dict[str, Any]:
+def tabulate_selection(
+    selection: Selection, measures: Sequence[str] = (), conventions: Sequence[str] = (), test_measure: str = ""
+) -> dict[str, Any]:
+    """The table of one data set; without `measures` and `conventions` everything in the files is shown."""
     present = _present(selection)
     shown = {
         convention: [name for name in measures or present[convention] if name in present[convention]]
@@ -85,7 +89,7 @@ def _table(selection: Selection, measures: list[str], conventions: list[str], te
         "comparisons": comparisons,
     }
     table["best"] = {convention: _best(table, convention) for convention in shown}
-    return {key: _plain(value) for key, value in table.items()}
+    return {key: plain(value) for key, value in table.items()}
 
 
 def _present(selection: Selection) -> dict[str, list[str]]:
@@ -203,10 +207,10 @@ def _check_names(kind: str, asked: list[str] | None, present: set[str]) -> None:
         raise ValueError(f"no run has the {kind} {', '.join(unknown)}: choose from {', '.join(sorted(present))}")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """The value with None for nan and infinity, which strict JSON does not have."""
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: plain(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -4,7 +4,6 @@ values that single fits have logged.
 All other swept options are chosen by validation within each fold and seed, as in the tables.
 """
 
-import csv
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from torchrank.record import Run
 from torchrank.report.select import Method, measured, natural, select
+from torchrank.report.training import read_training
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -215,20 +215,3 @@ def plot_training(folders: Mapping[str, str | Path], values: Sequence[str]) -> "
         axes.grid(alpha=0.3)
     figure.axes[0].legend(fontsize="small")
     return figure
-
-
-def read_training(folder: str | Path, value: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Rounds, counted from 1, and the value logged in each. The validation after the fit is left out."""
-    path = Path(folder) / "log" / "metrics.csv"
-    if not path.exists():
-        raise ValueError(f"not found: {path}. Train with logger=csv, and pass the folder of a single run.")
-    with path.open(encoding="utf-8", newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    trained = [int(row["epoch"]) for row in rows if any(text and name[:6] == "train/" for name, text in row.items())]
-    last = max(trained, default=float("inf"))
-    found = [(int(row["epoch"]) + 1, float(row[value])) for row in rows if row.get(value) and int(row["epoch"]) <= last]
-    if not found:
-        known = ", ".join(sorted({name for row in rows for name, text in row.items() if text} - {"epoch", "step"}))
-        raise ValueError(f"{path} has no value {value!r}: choose one of {known or 'none'}")
-    rounds, numbers = zip(*found, strict=True)
-    return np.array(rounds), np.array(numbers)
