@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.data.test_trec import MEASURES, random_files, texts
+from tests.data.test_trec import MEASURES, random_files, texts, trec_eval
 from tests.rankers.small import FEATURES, lists
 from torchrank import ListNet
 from torchrank.cli import main
@@ -46,9 +46,7 @@ def told(capsys, *arguments):
 @pytest.mark.peers
 @pytest.mark.parametrize("complete", [False, True])
 def test_a_run_has_the_measures_of_trec_eval(files, capsys, complete):
-    pytrec_eval = pytest.importorskip("pytrec_eval")
-    names = {"map", "map_cut.5", "ndcg", "ndcg_cut.3,10", "P.5", "recall.5", "recip_rank"}
-    expected = pytrec_eval.RelevanceEvaluator(files[1], names).evaluate(files[0])
+    expected = trec_eval(files[0], files[1])
     count = len(files[1]) if complete else len(expected)
     document = told(capsys, "evaluate", "a.run", "a.qrels", "--measures", *MEASURES, *["--complete"] * complete)
     found = document["conventions"]["trec"]["measures"]

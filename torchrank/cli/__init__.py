@@ -5,7 +5,9 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
+from typing import NoReturn
 
 from torchrank import __version__
 
@@ -30,6 +32,9 @@ COMMANDS = {  # by what one wants to do; each is a module with EXAMPLES, `config
     },
 }
 SUMMARIES = {name: summary for group in COMMANDS.values() for name, summary in group.items()}
+FIRST_STEPS = """First steps, with files of your own in LETOR / svmlight format:
+  torchrank train model=lambdarank data=files data.train=train.txt data.test=test.txt
+  torchrank score RUN_FOLDER new.txt --out scores.txt"""
 USER_ERRORS = (ValueError, OSError, ImportError)  # told in one line, without a traceback
 
 
@@ -40,6 +45,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     2
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["train"]:  # Hydra reads its arguments, and train.py tells its own errors
+        return int(import_module("torchrank.cli.train").run(given[1:]))
+    name = " ".join(["torchrank", *given[:1]]) if given and given[0] in SUMMARIES else "torchrank"
+    try:
+        code = _dispatch(given)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # of a reader such as head, which has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except SystemExit as end:  # of argparse, which has told why
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except USER_ERRORS as error:
+        print(f"{name}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        return 130
+
+
+def _dispatch(given: list[str]) -> int:
     if not given or given[0] in ("-h", "--help"):
         print(overview())
         return 0 if given else 2
@@ -48,44 +74,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"torchrank {__version__}")
         return 0
     if name not in SUMMARIES:
-        print(f"torchrank: error: unknown command {name!r}: choose one of {', '.join(SUMMARIES)}", file=sys.stderr)
-        return 2
+        near = get_close_matches(name, SUMMARIES, 1)
+        told = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(SUMMARIES)}"
+        raise ValueError(f"unknown command {name!r}: {told}")
     command = import_module(f"torchrank.cli.{name}")
-    if name == "train":  # Hydra reads its arguments
-        return int(command.run(rest))
-    try:
-        options = parser_of(name).parse_args(rest)
-        with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_: print(f"torchrank {name}: warning: {message}", file=sys.stderr)
-            return command.run(options) or 0
-    except BrokenPipeError:  # of a reader such as head, which has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except SystemExit as end:  # of argparse, which has told why
-        return int(end.code or 0)
-    except USER_ERRORS as error:
-        print(f"torchrank {name}: error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"torchrank {name}: interrupted", file=sys.stderr)
-        return 130
+    options = parser_of(name).parse_args(rest)
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: print(f"torchrank {name}: warning: {message}", file=sys.stderr)
+        return command.run(options) or 0
 
 
 def overview() -> str:
     """The page that `torchrank --help` prints."""
     width = max(map(len, SUMMARIES))
-    lines = ["usage: torchrank COMMAND ...", "", "Learning to rank and metric learning on PyTorch."]
+    lines = ["usage: torchrank COMMAND ...", "", "Learning to rank and metric learning on PyTorch.", "", FIRST_STEPS]
     for group, commands in COMMANDS.items():
         lines += ["", f"{group}:", *(f"  {name:{width}}  {summary}" for name, summary in commands.items())]
-    lines += ["", "`torchrank COMMAND --help` shows the options of a command, with examples."]
-    lines += ["Exit codes: 0 done, 2 a mistake in the input (one line on stderr), 130 interrupted."]
+    lines += [
+        "",
+        "`torchrank COMMAND --help` shows the options of a command, with examples. A run folder stands for its",
+    ]
+    lines += ["best checkpoint, - for stdin or stdout, and --json prints one JSON document instead of tables."]
+    lines += [
+        "",
+        "Exit codes: 0 done, 2 a mistake in the input (one line on stderr, nothing written), 130 interrupted.",
+    ]
     return "\n".join(lines)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that tells a mistake in one line, as everything else does."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
     """The parser of one command, with its examples."""
     command = import_module(f"torchrank.cli.{name}")
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"torchrank {name}",
         description=f"{SUMMARIES[name][:1].upper()}{SUMMARIES[name][1:]}.",
         epilog="examples:\n" + "\n".join(f"  {line}" for line in command.EXAMPLES.strip().splitlines()),

@@ -86,7 +86,7 @@ class TrecRun:
         """
         run = _frame(self.query_ids, self.document_ids, self.scores, self.offsets, "score")
         known = _frame(qrels.query_ids, qrels.document_ids, qrels.labels.clamp(min=0), qrels.offsets, "label")
-        found = set(self.query_ids)
+        found, judged = set(self.query_ids), set(qrels.query_ids)
         queries = [query for query in qrels.query_ids if complete or query in found]
         if not queries:
             raise DataError(
@@ -107,7 +107,7 @@ class TrecRun:
             _offsets(run["place"], len(queries)),
             _tensor(order.cast(pl.Int64)),
             (_tensor(known["label"]), _offsets(known["place"], len(queries))),
-            [query for query in self.query_ids if query not in set(qrels.query_ids)],
+            [query for query in self.query_ids if query not in judged],
             [query for query in qrels.query_ids if query not in found],
             self.name,
         )
