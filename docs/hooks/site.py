@@ -1,7 +1,9 @@
 """Hooks of mkdocs: equations as MathML, so that the site needs no scripts from elsewhere; API pages of all exports."""
 
+import operator
 import re
 from collections.abc import Iterator
+from types import FunctionType
 from typing import Any
 
 import torchrank
@@ -26,7 +28,20 @@ def math(source: str, *rest: Any, **options: Any) -> str:
 
 def on_page_markdown(markdown: str, **options: Any) -> str:
     """Write the API of all exports of some modules where a page asks for it."""
-    return EXPORTS.sub(lambda found: "\n\n".join(f"::: {name}" for name in exports(found["rooms"].split())), markdown)
+    return EXPORTS.sub(lambda found: "\n\n".join(map(entry, exports(found["rooms"].split()))), markdown)
+
+
+def entry(name: str) -> str:
+    """The API of one name; of classes that are no rankers with their documented methods, which all rankers share."""
+    found = operator.attrgetter(name.removeprefix("torchrank."))(torchrank)
+    if not isinstance(found, type) or name.removeprefix("torchrank.") in torchrank.RANKERS:
+        return f"::: {name}"
+    methods = [key for key, value in vars(found).items() if _is_method(value) and not key.startswith("_")]
+    return f"::: {name}\n    options:\n      members: {methods}"
+
+
+def _is_method(value: Any) -> bool:
+    return isinstance(value, (FunctionType, classmethod, staticmethod, property)) and bool(value.__doc__)
 
 
 def exports(rooms: list[str]) -> Iterator[str]:
@@ -49,4 +64,4 @@ def room_of(module: str) -> str:
     parts = module.split(".")[1:]
     if parts[0] == "rankers":
         return "rankers" if parts[1] == "of_papers" else "training"
-    return parts[0] if parts[0] in ("data", "functional", "errors") else "others"
+    return parts[0] if parts[0] in ("data", "functional", "errors", "metrics") else "others"

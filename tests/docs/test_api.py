@@ -1,0 +1,33 @@
+"""The API pages show every exported name once."""
+
+import importlib.util
+import re
+
+import pytest
+
+import torchrank
+import torchrank.functional
+from tests.docs.pages import DOCS
+
+SPEC = importlib.util.spec_from_file_location("site_hooks", DOCS / "hooks/site.py")
+site = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(site)
+
+
+def test_every_exported_name_is_on_one_page():
+    pages = [site.on_page_markdown(path.read_text()) for path in (DOCS / "api").glob("*.md")]
+    shown = re.findall(r"^::: ([\w.]+)$", "\n".join(pages), flags=re.MULTILINE)
+    names = {f"torchrank.{name}" for name in torchrank.__all__} - {
+        "torchrank.__version__",
+        "torchrank.RANKERS",
+        "torchrank.functional",
+    }
+    names |= {f"torchrank.functional.{name}" for name in torchrank.functional.__all__}
+    assert len(shown) == len(set(shown)) and set(shown) == names
+
+
+def test_equations_become_mathml():
+    latex = pytest.importorskip("latex2mathml.converter")
+    for page in DOCS.rglob("*.md"):
+        for equation in re.findall(r"^```math\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL):
+            assert "<mi>\\" not in latex.convert(equation.strip()), f"{page.name}: an unknown command in {equation}"
