@@ -57,6 +57,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank.rankers.core.checkpoints import load as load
     from torchrank.rankers.core.evaluation import RankingEvaluation as RankingEvaluation
     from torchrank.rankers.core.fitting import mean_over_lists as mean_over_lists
+    from torchrank.rankers.core.gradient import GradientRanker as GradientRanker
     from torchrank.rankers.core.ranker import Ranker as Ranker
     from torchrank.rankers.core.rounds import Certificate as Certificate
     from torchrank.rankers.core.rounds import Round as Round
@@ -112,6 +113,7 @@ EXPORTS = RANKERS | {
     "to_offsets": "torchrank.functional.arrays",
     "load": "torchrank.rankers.core.checkpoints",
     "Ranker": "torchrank.rankers.core.ranker",
+    "GradientRanker": "torchrank.rankers.core.gradient",
     "Round": "torchrank.rankers.core.rounds",
     "Certificate": "torchrank.rankers.core.rounds",
     "RankingEvaluation": "torchrank.rankers.core.evaluation",

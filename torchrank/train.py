@@ -30,6 +30,7 @@ from torchrank.errors import DataError, check_integer
 from torchrank.mistakes import MISTAKES, mistake
 from torchrank.rankers.core.checkpoints import load, read_checkpoint
 from torchrank.rankers.core.evaluation import RankingEvaluation
+from torchrank.rankers.core.own import import_from_here
 from torchrank.rankers.core.queries import query_facts
 from torchrank.rankers.core.ranker import Ranker
 from torchrank.record import alone_in, finished, forget_results, forget_start, record, smaller_is_better, write_results
@@ -190,11 +191,13 @@ def fit_and_test(config: DictConfig, trainer: Trainer, evaluation: RankingEvalua
     clock = [time.perf_counter()]
     data = read_data(config)
     clock.append(time.perf_counter())
+    if own := own_names(config.model):
+        import_from_here()
     if config.train:
         ranker = instantiate(config.model, num_features=data.num_features, _convert_="all")
         state = fit(config, trainer, ranker, data)
     else:
-        ranker, state = load(config.ckpt_path), config.ckpt_path  # it has its own options: model= is ignored
+        ranker, state = load(config.ckpt_path, **own), config.ckpt_path  # the other options of model= are ignored
     clock.append(time.perf_counter())
     trainer.validate(ranker, datamodule=data, ckpt_path=state, weights_only=True, verbose=False)
     if config.test and "test" in data.sets:
@@ -204,6 +207,12 @@ def fit_and_test(config: DictConfig, trainer: Trainer, evaluation: RankingEvalua
     name = method_name(config, ranker)
     results = record(name, plain(config), settings(config), ranker, data, evaluation, seconds)
     return results, query_facts(ranker, data.sets["test"], evaluation.conventions[0]) if "test" in data.sets else {}
+
+
+def own_names(model: DictConfig) -> dict[str, str]:
+    """The dotted names of the user's own network and loss, which a checkpoint names but does not import."""
+    options = {**(model.get("base_options") or {}), **model}
+    return {name: options[name] for name in ("scorer", "loss") if "." in str(options.get(name))}
 
 
 def read_data(config: DictConfig) -> RankingDataModule:

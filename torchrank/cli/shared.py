@@ -25,6 +25,8 @@ def add_ranker(parser: argparse.ArgumentParser) -> None:
     """The arguments of a command that loads a fitted ranker."""
     parser.add_argument("checkpoint", help="a checkpoint, or a run folder, which stands for its best checkpoint")
     parser.add_argument("--device", default="cpu", help="device to score on, such as cuda (default: cpu)")
+    parser.add_argument("--scorer", metavar="MODULE.NAME", help="your own network, if the ranker was fitted with one")
+    parser.add_argument("--loss", metavar="MODULE.NAME", help="your own loss, if the ranker was fitted with one")
 
 
 def add_reader(parser: argparse.ArgumentParser) -> None:
@@ -88,9 +90,13 @@ def checkpoint_of(path: str | Path) -> Path:
 def load_ranker(options: argparse.Namespace) -> Ranker:
     """The ranker that the arguments of `add_ranker` name, on its device."""
     from torchrank.rankers.core.checkpoints import load
+    from torchrank.rankers.core.own import import_from_here
 
     try:
-        return load(checkpoint_of(options.checkpoint)).to(options.device)
+        if options.scorer or options.loss:
+            import_from_here()
+        path = checkpoint_of(options.checkpoint)
+        return load(path, scorer=options.scorer, loss=options.loss).to(options.device)
     except (ImportError, KeyError, RuntimeError, AssertionError) as error:  # also for an unknown device
         raise ValueError(f"cannot load {options.checkpoint} on {options.device}: {error}") from error
 

@@ -1,7 +1,8 @@
-"""Rankers that learn by gradient: any scorer of single documents with any loss."""
+"""Rankers that learn by gradient: any scorer, also your own network, with any loss, also your own function."""
 
 import inspect
 from collections.abc import Callable
+from copy import deepcopy
 from itertools import pairwise
 from typing import Any
 
@@ -15,8 +16,10 @@ from torchrank.data.training import TrainingLists
 from torchrank.errors import check_choice
 from torchrank.functional.kernels import KERNELS
 from torchrank.functional.losses import LOSSES
-from torchrank.rankers.core.optimizers import Optimization, Option
-from torchrank.rankers.core.ranker import Ranker, TransformOption
+from torchrank.rankers.core.gradient import GradientRanker
+from torchrank.rankers.core.optimizers import Option
+from torchrank.rankers.core.own import resolve
+from torchrank.rankers.core.ranker import TransformOption
 
 
 class LinearScorer(nn.Module):
@@ -94,17 +97,28 @@ class LocalMetricScorer(nn.Module):
         return KERNELS[self.kernel](distances / self.log_tau.exp().to(x.dtype), self.beta) * self.weights.to(x.dtype)
 
 
-GIVEN = ("num_inputs", "scores", "labels", "offsets", "max_length", "num_grades", "num_pairs")  # are no options
+SIZES = ("max_length", "num_grades", "num_pairs")  # of a batch: a loss gets those that it has parameters for
+GIVEN = ("num_inputs", "scores", "labels", "offsets", "group", "qid", *SIZES)  # are no options
 SCORERS: dict[str, type[nn.Module]] = {"linear": LinearScorer, "mlp": MLPScorer, "local": LocalMetricScorer}
 
 
-class NeuralRanker(Ranker):
-    """A scorer of single documents, trained by gradient on a loss of `torchrank.functional`.
+class NeuralRanker(GradientRanker):
+    """A network that scores documents, trained by gradient on a loss of rankings. Both may be your own.
+
+    A network is a class that is made with the number of inputs and `scorer_options`, or an instance, of which the
+    ranker trains a copy. It gets rows (n, D) and returns scores (n,) or (n, 1). If its `forward` has a parameter
+    `offsets`, it gets the rows of whole lists and where these begin and end, (Q + 1,), so that a score may depend on
+    the other documents. A loss takes (scores, labels, offsets), the sizes of the batch among max_length, num_grades and
+    num_pairs that it has parameters for, and `loss_options`; it returns (Q,) or a scalar, the mean over the lists.
+
+    Checkpoints hold the name of an own network or loss; `torchrank.load(path, scorer=Net, loss=function)` takes it.
 
     Args:
         num_features: columns of the rows.
-        scorer: linear, mlp, or local (kernels of distances under metrics).
-        loss: a key of `torchrank.functional.LOSSES`: listnet, ranknet, lambdarank, warp, ...
+        scorer: linear, mlp, or local (kernels of distances under metrics); or your own `nn.Module`: its class, an
+            instance, or its dotted name.
+        loss: a key of `torchrank.functional.LOSSES`: listnet, ranknet, lambdarank, warp, ...; or your own function, or
+            its dotted name.
         transform: of the features, see `make_transform`.
         scorer_options: of the scorer, such as {"hidden": [256, 128], "dropout": 0.1} of mlp.
         loss_options: of the loss, such as {"k": 10} of lambdarank.
@@ -120,6 +134,9 @@ class NeuralRanker(Ranker):
         >>> ranker = NeuralRanker(2, scorer="mlp", loss="listnet", scorer_options={"hidden": [4]}, lr=0.1)
         >>> ranker.fit(lists, epochs=20).rank(x, offsets)
         tensor([1, 2, 0])
+        >>> ranker = NeuralRanker(2, scorer=nn.Linear(2, 1, bias=False), loss="listnet", lr=0.1)
+        >>> ranker.fit(lists, epochs=20).rank(x, offsets)
+        tensor([1, 2, 0])
     """
 
     takes = frozenset({"sparse", "corpus"})
@@ -127,8 +144,8 @@ class NeuralRanker(Ranker):
     def __init__(
         self,
         num_features: int,
-        scorer: str = "mlp",
-        loss: str = "lambdarank",
+        scorer: str | type[nn.Module] | nn.Module = "mlp",
+        loss: str | Callable[..., Tensor] = "lambdarank",
         transform: TransformOption = "standard",
         scorer_options: dict[str, Any] | None = None,
         loss_options: dict[str, Any] | None = None,
@@ -137,45 +154,109 @@ class NeuralRanker(Ranker):
         optimizer: Option = "Adam",
         scheduler: Option | None = None,
     ):
-        super().__init__(num_features, transform)
-        check_choice(SCORERS, scorer=scorer)
-        check_choice(LOSSES, loss=loss)
+        scorer, network = resolve("scorer", scorer, SCORERS)  # hyper-parameters hold names
+        loss, function = resolve("loss", loss, LOSSES)
+        super().__init__(num_features, transform, lr, weight_decay, optimizer, scheduler)
         self.loss_name, self.loss_options = loss, loss_options or {}
         self.scorer_name, self.scorer_options = scorer, scorer_options or {}
-        _check_options(f"the loss {loss!r}", LOSSES[loss], self.loss_options)
-        _check_options(f"the scorer {scorer!r}", SCORERS[scorer], self.scorer_options)
+        self.own = {} if scorer in SCORERS else {"scorer": network}
+        self.own |= {} if loss in LOSSES else {"loss": function}
+        self._check_loss(function)
+        self._check_network(network)
         self.scorer: nn.Module = self._new_scorer()
-        self.optimization = Optimization(optimizer, scheduler, lr, weight_decay)
+        self.sees_lists = "offsets" in _parameters(self.scorer.forward)
+
+    def _check_loss(self, function: Any) -> None:
+        if not callable(function) or inspect.isclass(function):
+            raise ValueError(f"loss must be a function of (scores, labels, offsets), got {function!r}")
+        known = _parameters(function)
+        self._sizes = [name for name in SIZES if name in known]
+        _check_options(f"the loss {self.loss_name!r}", known, self.loss_options)
+
+    def _check_network(self, network: Any) -> None:
+        name, options = self.scorer_name, self.scorer_options
+        if "scorer" not in self.own:
+            _check_options(f"the scorer {name!r}", _parameters(network), options)
+            return
+        self.takes = frozenset({"corpus"})
+        if isinstance(network, nn.Module):
+            if options:
+                raise ValueError(f"scorer_options are for a class: the scorer {name} was given as an instance")
+            return
+        if not (inspect.isclass(network) and issubclass(network, nn.Module)):
+            raise ValueError(f"scorer must be a class or an instance of torch.nn.Module, got {network!r}")
+        try:
+            inspect.signature(network).bind(self.transform.num_outputs, **options)
+        except TypeError as error:
+            wanted = f"{name}({self.transform.num_outputs}, **{options})"
+            raise ValueError(
+                f"the scorer is made by {wanted}, its number of inputs and scorer_options: {error}"
+            ) from None
 
     def _new_scorer(self) -> nn.Module:
-        return SCORERS[self.scorer_name](self.transform.num_outputs, **self.scorer_options)
+        network: Any = self.own.get("scorer", SCORERS.get(self.scorer_name))
+        if isinstance(network, nn.Module):
+            return deepcopy(network)
+        made: nn.Module = network(self.transform.num_outputs, **self.scorer_options)
+        return made
 
     def start(self, lists: TrainingLists) -> None:
         """Replace the layers whose size has changed: `pca` knows its number of outputs only after it was fitted."""
         old, fresh = self.scorer.state_dict(), self._new_scorer().to(self.device).state_dict()
-        state = {name: new if new.shape != old[name].shape else old[name] for name, new in fresh.items()}
+        state = {name: old.get(name, new) if _same_size(old.get(name), new) else new for name, new in fresh.items()}
         take_sizes(self.scorer, state, "")
         self.scorer.load_state_dict(state)
 
     def score(self, batch: Batch) -> Tensor:
-        return batch.at_entries(self.scorer(batch.x))
+        if "scorer" not in self.own:
+            return batch.at_entries(self.scorer(batch.x))
+        if self.sees_lists:
+            return self._own_scores(batch.dense, offsets=batch.offsets)
+        return batch.at_entries(self._own_scores(batch.x))
+
+    def _own_scores(self, x: Any, **lists: Tensor) -> Tensor:
+        """Scores (n,) of rows (n, D) by the user's network, which sees them in its own dtype."""
+        rows = x.shape[0]
+        weight = next((each for each in self.scorer.parameters() if each.is_floating_point()), x)
+        found = self.scorer(x.to(weight.dtype), **lists)
+        if not isinstance(found, Tensor) or found.shape not in ((rows,), (rows, 1)):
+            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ValueError(f"the scorer {self.scorer_name} must return ({rows},) or ({rows}, 1), got {shape}")
+        return found.reshape(-1).to(x.dtype)
 
     def loss(self, batch: Batch) -> Tensor:
-        return LOSSES[self.loss_name](
-            self.score(batch),
-            batch.labels,
-            batch.offsets,
-            max_length=batch.max_length,
-            num_grades=batch.num_grades,
-            num_pairs=batch.num_pairs,
-            **self.loss_options,
-        )
+        scores, sizes = self.score(batch), {name: getattr(batch, name) for name in self._sizes}
+        if "loss" in self.own and batch.num_lists == 0:
+            return scores.sum() + scores.new_zeros(0)
+        function: Any = self.own.get("loss", LOSSES.get(self.loss_name))
+        found: Tensor = function(scores, batch.labels, batch.offsets, **sizes, **self.loss_options)
+        return found if "loss" not in self.own else self._own_losses(found, batch.num_lists)
+
+    def _own_losses(self, found: Any, num_lists: int) -> Tensor:
+        """The loss (Q,) of each list by the user's function; a scalar is the mean over them."""
+        if not isinstance(found, Tensor) or found.shape not in ((), (num_lists,)):
+            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ValueError(f"the loss {self.loss_name} must return ({num_lists},) or a scalar, got {shape}")
+        return found.expand(num_lists)
 
 
-def _check_options(owner: str, function: Callable[..., Any], options: dict[str, Any]) -> None:
-    known = [name for name in inspect.signature(function).parameters if name not in GIVEN]
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # of a function in C
+        return {}
+
+
+def _check_options(owner: str, parameters: dict[str, inspect.Parameter], options: dict[str, Any]) -> None:
+    if any(each.kind == each.VAR_KEYWORD for each in parameters.values()):
+        return
+    known = [name for name in parameters if name not in GIVEN]
     if unknown := [name for name in options if name not in known]:
         raise ValueError(f"{owner} has no option {', '.join(unknown)}; its options are: {', '.join(known) or 'none'}")
+
+
+def _same_size(old: Any, new: Any) -> bool:
+    return not isinstance(new, Tensor) or (isinstance(old, Tensor) and old.shape == new.shape)
 
 
 class LambdaRank(NeuralRanker):

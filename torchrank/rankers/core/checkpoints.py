@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 FORMAT = 2  # of what is in a checkpoint; 0.1 had none
 
 
-def load(path: str | PathLike[str], map_location: Any = "cpu") -> Ranker:
+def load(path: str | PathLike[str], map_location: Any = "cpu", *, scorer: Any = None, loss: Any = None) -> Ranker:
     """Load the fitted ranker in a checkpoint. Nothing in the file is executed, and no config is needed.
 
     Args:
         path: a file that a fit through a Trainer has written.
         map_location: where its tensors go, as in `torch.load`.
+        scorer: your own network, if the ranker was fitted with one: its class, an instance, or its dotted name. The
+            file holds its name, and nothing is imported because a file names it.
+        loss: your own loss, likewise.
 
     Returns:
         The ranker in evaluation mode.
@@ -38,7 +41,8 @@ def load(path: str | PathLike[str], map_location: Any = "cpu") -> Ranker:
         known = ", ".join(torchrank.RANKERS)
         raise CheckpointError(f"{path} holds a {name}, not one of {known}: use {name}.load_from_checkpoint(path)")
     kind: type[Ranker] = torchrank.find_export(name)
-    return kind.load_from_checkpoint(Path(path), map_location=map_location, weights_only=True).eval()
+    own = {name: given for name, given in (("scorer", scorer), ("loss", loss)) if given is not None}
+    return kind.load_from_checkpoint(Path(path), map_location=map_location, **own).eval()
 
 
 def read_checkpoint(path: str | PathLike[str], map_location: Any = "cpu") -> dict[str, Any]:
@@ -101,9 +105,9 @@ def check_plain(value: Any, where: str) -> None:
 
 
 def options_of(ranker: Ranker) -> dict[str, Any]:
-    """The options with which a ranker was made, as its constructor takes them."""
+    """The options with which a ranker was made, as its constructor takes them: own objects in place of their names."""
     known = inspect.signature(type(ranker)).parameters
-    return {name: value for name, value in ranker.hparams.items() if name in known}
+    return {name: value for name, value in {**ranker.hparams, **ranker.own}.items() if name in known}
 
 
 def _listed(value: Any) -> Any:

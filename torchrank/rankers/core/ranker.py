@@ -33,6 +33,7 @@ from torchrank.rankers.core.checkpoints import FORMAT, check_format, check_plain
 from torchrank.rankers.core.evaluation import RankingEvaluation
 from torchrank.rankers.core.fitting import fit, mean_over_lists
 from torchrank.rankers.core.optimizers import Optimization
+from torchrank.rankers.core.own import OPTIONS, loading
 from torchrank.rankers.core.random_state import random_state, restore
 from torchrank.rankers.core.rounds import Certificate, Round, RoundOptimizer
 
@@ -105,6 +106,7 @@ class Ranker(LightningModule):
         self.by_query: bool | None = None  # whether the lists of the fit have query vectors
         self.outline: dict[str, int] = {}  # of the training lists
         self.feature_names: tuple[str, ...] | None = None  # of the training lists, if they have names
+        self.own: dict[str, Any] = {}  # options that were given as objects; hyper-parameters hold their names
         self.kept = SimpleNamespace()
         self._drawn: list[dict[str, Any]] | None = None  # random states of the checkpoint that is resumed
         if rounds is not None:
@@ -529,6 +531,17 @@ class Ranker(LightningModule):
         """Before a state is loaded: parameters and buffers take its sizes."""
         take_sizes(self, state, prefix)
         self.kept = SimpleNamespace()
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]
+        cls, checkpoint_path: Any, map_location: Any = None, *, weights_only: bool = True, **kwargs: Any
+    ) -> Self:
+        """Load a ranker of this class; `scorer` and `loss` as in `torchrank.load`. The file cannot make it import."""
+        own = {name: kwargs.pop(name) for name in OPTIONS if not isinstance(kwargs.get(name, ""), str)}
+        own |= {name: kwargs.pop(name) for name in OPTIONS if "." in kwargs.get(name, "")}
+        kwargs["_instantiator"] = None  # which Lightning would take from the file
+        with loading(**own):
+            return super().load_from_checkpoint(checkpoint_path, map_location, weights_only=weights_only, **kwargs)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["ranker"], checkpoint["format"] = type(self).__name__, FORMAT

@@ -13,6 +13,7 @@ from torchrank.errors import ConvergenceWarning, NotFittedError, check_choice, c
 from torchrank.functional.clouds import KINDS as DIRECTIONS
 from torchrank.functional.conventions import canonical
 from torchrank.functional.ragged import list_ids, per_entry
+from torchrank.rankers.core.own import plain_names
 from torchrank.rankers.core.ranker import Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Round
 from torchrank.rankers.listnet import ListNet
@@ -89,8 +90,9 @@ class LocalRank(Ranker):
         seed: int = 0,
         transform: TransformOption = "query_minmax",
     ):
+        given, base_options = base_options or {}, plain_names(base_options)  # hyper-parameters hold names
         with torch.random.fork_rng([]):  # this copy is only inspected: it must not change the weights drawn for parts
-            shape = make_base(base, num_features, rounds, base_options or {})
+            shape = make_base(base, num_features, rounds, given)
         super().__init__(num_features, transform, shape.rounds)
         self.certified, self.is_path, self.takes = shape.certified, shape.is_path, shape.takes & {"corpus"}
         self.optimization = shape.optimization
@@ -107,7 +109,8 @@ class LocalRank(Ranker):
             seed=seed,
         )
         self.assignment, self.temperature, self.stiffness = assignment, temperature, stiffness
-        self.base, self.base_options, self.base_rounds = base, base_options or {}, rounds
+        self.base, self.base_options, self.base_rounds = base, given | shape.own, rounds
+        self.own = {"base_options": self.base_options} if shape.own else {}
         self._check(similarity, choose_by)
         self.register_buffer("models", torch.zeros(0, 0, dtype=torch.int64))
         self.register_buffer("done", torch.zeros(0, dtype=torch.int64))
