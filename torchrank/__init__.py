@@ -36,6 +36,8 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank.estimator import MetricEstimator as MetricEstimator
     from torchrank.explanations.importance import Importance as Importance
     from torchrank.explanations.importance import permutation_importance as permutation_importance
+    from torchrank.explanations.pairs import Explanation as Explanation
+    from torchrank.explanations.pairs import explain as explain
     from torchrank.export import export_ranker as export_ranker
     from torchrank.export.errors import NotExportable as NotExportable
     from torchrank.export.table import export_table as export_table
@@ -137,6 +139,8 @@ EXPORTS = RANKERS | {
     "export_table": "torchrank.export.table",
     "Importance": "torchrank.explanations.importance",
     "permutation_importance": "torchrank.explanations.importance",
+    "Explanation": "torchrank.explanations.pairs",
+    "explain": "torchrank.explanations.pairs",
     "RankingDataModule": "torchrank.data.datamodule",
     "RankingSet": "torchrank.data.sets",
     "read_letor": "torchrank.data.letor",

@@ -16,8 +16,8 @@ ALLOWED = {
     "data": ["functional.arrays", "functional.ragged", "functional.ranking", "errors", "files", "progress"],
     "metrics": ["functional", "errors"],
     "rankers": ["functional", "solvers", "metrics", "data", "errors", "files", "record", "progress"],
-    "explanations": ["functional", "data", "rankers", "errors", "files", "record", "progress"],
-    "export": ["functional", "data", "rankers", "explanations", "solvers", "errors", "files", "progress"],
+    "explanations": ["functional", "data", "solvers", "rankers", "export", "errors", "files", "record", "progress"],
+    "export": ["functional", "data", "rankers", "solvers", "errors", "files", "progress"],
     "report": ["record", "files", "progress"],
 }
 HYDRA = ("hydra", "omegaconf")

@@ -18,6 +18,7 @@ COMMANDS = {  # by what one wants to do; each is a module with EXAMPLES, `config
     "Use": {
         "score": "score the documents of files of any size with a fitted ranker",
         "test": "measure a fitted ranker on new labelled files",
+        "explain": "why one document is ranked above another, and what each feature is worth",
         "export": "write a fitted ranker as ONNX graph, torch program or JSON, to serve it without torchrank",
     },
     "Compare": {

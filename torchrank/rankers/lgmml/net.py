@@ -227,9 +227,13 @@ class LGMMLNet(NeuralRanker):
 
     def explain(self, x: Tensor, offsets: Tensor, pairs: Tensor, **given: Tensor) -> Tensor:
         """Why one document is ranked above another, as in `LGMML.explain`: (P, M + 1, D), with the linear term last."""
-        batch, scorer = self.inputs(x.double(), offsets, **given), deepcopy(self.scorer).double()
-        lists_of_pairs(pairs, offsets, len(batch.labels))
-        rows = batch.dense
+        return self.parts_of(self.inputs(x.double(), offsets, **given), pairs)
+
+    @torch.no_grad()
+    def parts_of(self, batch: Batch, pairs: Tensor) -> Tensor:
+        """`explain` for entries of a batch of transformed rows in float64."""
+        lists_of_pairs(pairs, batch.offsets, len(batch.labels))
+        rows, scorer = batch.dense, deepcopy(self.scorer).double()
         terms, own = scorer.terms(rows), torch.ones(len(pairs), len(scorer.weights), dtype=torch.float64)
         if self.groups == "similar":
             shares = per_entry(self._shares(batch), batch.offsets, len(rows))

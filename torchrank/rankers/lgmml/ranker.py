@@ -339,8 +339,12 @@ class LGMML(Ranker):
         self._check_fitted()
         there = {name: part for name, part in given.items() if part is not None}
         wide = {name: part.double() if part.is_floating_point() else part for name, part in there.items()}
-        batch = self.inputs(x.double(), offsets, **wide)
-        lists = lists_of_pairs(pairs, offsets, len(batch.labels))
+        return self.parts_of(self.inputs(x.double(), offsets, **wide), pairs)
+
+    def parts_of(self, batch: Batch, pairs: Tensor) -> Tensor:
+        """`explain` for entries of a batch of transformed rows in float64."""
+        self._check_fitted()
+        lists = lists_of_pairs(pairs, batch.offsets, len(batch.labels))
         scorer, weighting = deepcopy(self.scorer).double(), deepcopy(self.weighting).double()
         features = scorer.features(batch)
         terms = scorer.terms(features, weighting.of(batch, features), batch)
