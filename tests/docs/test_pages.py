@@ -1,10 +1,12 @@
 """Every code block of the README and of docs/ runs as it stands, and every link leads somewhere."""
 
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hydra import compose, initialize_config_dir
 
 from tests.docs.pages import DOCS, PAGES, ROOT, all_blocks, prose
 from tests.docs.running import run_page
@@ -91,3 +93,24 @@ def broken(path: Path, link: str) -> str | None:
 def test_links_of_a_page_lead_somewhere(path):
     links = re.findall(r"\]\(([^)\s]+)\)", prose(path)) + re.findall(r'(?:src|href)="([^"]+)"', prose(path))
     assert [reason for link in links if (reason := broken(path, link))] == []
+
+
+def unrun_trainings() -> list[tuple[str, str]]:
+    """The training commands of blocks that are not run, with their pages."""
+    found = []
+    for path in PAGES:
+        for block in all_blocks(path):
+            if block.language == "bash" and block.reason is not None:
+                lines = block.text.replace("\\\n", " ").splitlines()
+                found += [
+                    (name_of(path), line) for line in lines if re.search(r"\btorchrank train |\btrain\.py ", line)
+                ]
+    return found
+
+
+@pytest.mark.parametrize(("page", "command"), unrun_trainings())
+def test_options_of_commands_that_are_not_run_exist(page, command):
+    words = shlex.split(re.split(r"\btorchrank train |\btrain\.py ", command)[1], comments=True)
+    overrides = [word for word in words if "=" in word and not word.startswith("hydra.")]
+    with initialize_config_dir(str(ROOT / "conf"), version_base=None):
+        compose("train", ["hydra.runtime.output_dir=out", *overrides], return_hydra_config=True)
