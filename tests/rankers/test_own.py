@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import torchrank
+from tests.docs.pages import blocks
 from tests.rankers import own_parts
 from tests.rankers.own_parts import Centred, Column, Linear, scalar, squared
 from tests.rankers.small import FEATURES, data, lists, trainer
@@ -92,6 +93,11 @@ def test_layers_take_the_number_of_inputs_that_a_transform_finds():
     ranker = NeuralRanker(FEATURES, Linear, "listnet", {"name": "pca", "variance": 0.6})
     ranker.fit(lists(0), epochs=2)
     assert len(ranker.scorer.weight) == ranker.transform.num_outputs < FEATURES
+
+
+def test_the_documentation_shows_an_own_network_in_12_lines():
+    lines = [line for line in blocks("losses_and_networks.md")[0].splitlines() if line.strip()]
+    assert len(lines) <= 12 and "class Net(torch.nn.Module)" in lines[2] and "rank(" in lines[-1]
 
 
 # --- checkpoints ---
