@@ -209,7 +209,7 @@ def test_compressed_files_are_found(tmp_path):
     assert len(load_splits("mq2008", root=tmp_path, cache_dir=tmp_path / "cache")["train"]) == 4
 
 
-@pytest.mark.parametrize("name", [name for name in CATALOGUE if name not in ("files", "letor3")])
+@pytest.mark.parametrize("name", [name for name in CATALOGUE if name not in ("files", "folds", "letor3")])
 def test_missing_files_name_the_page_the_layout_and_the_override(tmp_path, name):
     with pytest.raises(FileNotFoundError) as caught:
         load_splits(name, root=tmp_path)

@@ -30,6 +30,7 @@ COMMANDS = {  # by what one wants to do; each is a module with EXAMPLES, `config
     },
     "Data": {
         "convert": "convert ranking data: LETOR, LightGBM, csv, parquet, Arrow, npz, TREC qrels",
+        "folds": "split a file of lists by query into folds for cross-validation",
     },
 }
 SUMMARIES = {name: summary for group in COMMANDS.values() for name, summary in group.items()}

@@ -126,6 +126,7 @@ CATALOGUE: dict[str, Entry] = {
         ),
     ),
     "files": Entry(page="", held_out={"val": 0.2}),
+    "folds": Entry(page="", folders=("Fold{fold}",)),
 }
 
 
@@ -185,6 +186,8 @@ def load_splits(
         ValueError: data.fold of mq2008 must be one of 1..5, got 6
     """
     entry = find_entry(name, subset)
+    if name == "folds":
+        entry = entry._replace(folds=_count_folds(root))
     if not 1 <= fold <= entry.folds:
         has = f"one of 1..{entry.folds}" if entry.folds > 1 else "1"
         raise ValueError(f"data.fold of {name} must be {has}, got {fold}")
@@ -269,12 +272,22 @@ def _find_files(name: str, entry: Entry, root: str | Path | None, folders: list[
     return paths
 
 
+def _count_folds(root: str | Path | None) -> int:
+    folders = [path for path in Path("." if root is None else root).glob("Fold*") if path.name[4:].isdigit()]
+    if not folders:
+        made = f"torchrank folds FILE --out {'FOLDER' if root is None else root}"
+        raise FileNotFoundError(f"folds: no folder Fold1 in data.root={root}: `{made}` makes it")
+    return max(int(path.name[4:]) for path in folders)
+
+
 def _first_file(folder: Path, names: tuple[str, ...]) -> Path | None:
     paths = (folder / (name + ending) for name in names for ending in ("", *COMPRESSED))
     return next((path for path in paths if path.is_file()), None)
 
 
 def _missing(name: str, entry: Entry, root: str | Path | None, path: Path) -> FileNotFoundError:
+    if not entry.page:
+        return FileNotFoundError(f"{name}: not found: {path}. The files should be\n{layout(entry)}")
     link = ", or fetch it with data.download=true" if entry.links else ""
     return FileNotFoundError(
         f"{name}: not found: {path}. Get the data set from {entry.page}{link}. The files should be\n{layout(entry)}\n"

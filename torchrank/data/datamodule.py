@@ -173,6 +173,8 @@ class RankingDataModule(LightningDataModule):
         """
         if own := self.source.get("train") or self.source.get("file"):
             return f"{self.name}/{own_name(Path(self.source.get('root') or '.') / own)}"
+        if self.name == "folds":
+            return f"{self.name}/{own_name(Path(self.source.get('root') or '.') / 'train')}"
         parts = (self.source.get(option) for option in ("subset", "source", "centres"))
         part = next((part for part in parts if isinstance(part, str | int)), None)
         return self.name if part is None else f"{self.name}/{part}"

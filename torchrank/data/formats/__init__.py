@@ -86,17 +86,41 @@ def format_of(path: str, *, reading: bool) -> str:
     return found
 
 
-def open_source(path: Path, kind: str, form: Form, columns: Columns, query_file: str | None, *, digits: bool) -> Source:
-    """A file of a format, with the layout of its rows."""
+def open_source(
+    path: Path,
+    kind: str,
+    columns: Columns = DEFAULT,
+    *,
+    qid: str = "token",
+    query_file: str | None = None,
+    missing: str | float = "error",
+    num_features: int | None = None,
+    digits: bool = False,
+) -> Source:
+    """A file of a format, with the layout of its rows.
+
+    Args:
+        path: the file.
+        kind: its format, a key of `SUFFIXES`.
+        columns: the columns of a table.
+        qid: where a LETOR file has its query ids, as in `read_letor`.
+        query_file: the side file of LightGBM files.
+        missing: the value of NULL and of empty cells; an error by default.
+        num_features: the number of features of a LETOR file; by default its largest index.
+        digits: whether to look if float32 holds every digit of a text; otherwise its numbers are float64.
+    """
+    check_choice(SUFFIXES, format=kind)
     if kind == "qrels":
         raise ValueError(f"{path}: TREC qrels hold no features, so they can only be written; see torchrank evaluate")
     if not path.exists():
         raise FileNotFoundError(f"not found: {path}")
     if kind in ("letor", "lightgbm"):
+        check_choice(("token", "comment", "file"), qid=qid)
+        form = Form("file" if kind == "lightgbm" else qid, num_features, -1.0, missing, whole=True)
         return letor_source(path, form, query_file, digits=digits)
     if kind in TABLES:
-        missing = None if form.missing == "error" else float(form.missing)
-        return table_source(path, **columns._asdict(), missing=missing, digits=digits)
+        filled = None if isinstance(missing, str) else missing
+        return table_source(path, **columns._asdict(), missing=filled, digits=digits)
     return set_source(read_npz(path) if kind == "npz" else open_folder(path))
 
 
@@ -132,12 +156,10 @@ def convert(
     Returns:
         What was written.
     """
-    check_choice(SUFFIXES, source=source)
     check_choice(SUFFIXES, target=target)
     check_choice(("auto", "float32", "float64"), dtype=dtype)
-    form = Form("file" if source == "lightgbm" else qid, num_features, -1.0, missing, whole=True)
-    digits = dtype == "auto" and target in BINARY
-    opened = open_source(path, source, form, columns, query_file, digits=digits)
+    reader: dict[str, Any] = {"qid": qid, "query_file": query_file, "missing": missing, "num_features": num_features}
+    opened = open_source(path, source, columns, **reader, digits=dtype == "auto" and target in BINARY)
     layout = opened.layout
     if dtype != "auto":
         layout = layout._replace(dtype=np.dtype(dtype))

@@ -48,7 +48,8 @@ def _pieces(path: Path, columns: Columns, missing: float | None, dtype: np.dtype
     for frame, _ in read_batches(path, columns, missing=missing):
         documents, comments = (None if name is None else frame[name] for name in (columns.document, columns.comment))
         labels, x = frame[columns.label].to_numpy(), frame.select(columns.features).to_numpy().astype(dtype)
-        yield from_dense(x, labels, frame[columns.query], documents, comments)
+        if len(frame):
+            yield from_dense(x, labels, frame[columns.query], documents, comments)
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------

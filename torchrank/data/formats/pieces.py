@@ -32,6 +32,13 @@ class Piece(NamedTuple):
         x.reshape(-1)[np.repeat(np.arange(len(self.counts)) * width, self.counts) + self.columns] = values
         return x
 
+    def take(self, kept: np.ndarray) -> Piece:
+        """The rows that are True in `kept` (R,)."""
+        tokens, mask = np.repeat(kept, self.counts), pl.Series(kept)
+        documents, comments = (None if each is None else each.filter(mask) for each in (self.documents, self.comments))
+        features = self.counts[kept], self.columns[tokens], self.values[tokens]
+        return Piece(self.labels[kept], self.queries.filter(mask), documents, comments, *features)
+
 
 class Layout(NamedTuple):
     """What is known of all rows before the first one is written."""

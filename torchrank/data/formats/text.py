@@ -66,7 +66,8 @@ def _pieces(path: Path, form: Form, lengths: list[int] | None, layout: Layout) -
         first += len(places)
         numbers = np.searchsorted(bounds, places, side="right") + 1
         queries = pl.Series(numbers).cast(pl.String) if rows.queries is None else decoded(rows.queries)
-        yield Piece(rows.labels, queries, *_texts(rows, layout), rows.counts, rows.columns, rows.values)
+        if len(places):
+            yield Piece(rows.labels, queries, *_texts(rows, layout), rows.counts, rows.columns, rows.values)
 
 
 def _texts(rows: Rows, layout: Layout) -> tuple[pl.Series | None, pl.Series | None]:
@@ -82,20 +83,23 @@ def _texts(rows: Rows, layout: Layout) -> tuple[pl.Series | None, pl.Series | No
 
 
 def letor_text(pieces: Iterable[Piece], layout: Layout, *, queries: bool = True) -> Iterator[bytes]:
-    """The lines of a LETOR file piece by piece, without query ids and comments for LightGBM."""
-    first = True
-    for piece in pieces:
-        texts = piece.comments if piece.comments is not None else piece.documents
-        parts: list[Any] = [_text(piece.labels)]
-        if queries:
-            parts += [pl.lit(" qid:"), _words("query", piece.queries)]
-        parts.append(_features(piece, layout, first))
-        if queries and texts is not None:
-            _refuse(texts.str.contains("[\r\n]"), texts, "comment", "a line break")
-            parts.append((pl.lit(" # ") + texts).replace(" # ", ""))
-        lines = pl.select(pl.concat_str(parts).alias("line"))["line"]
-        yield "".join(f"{line}\n" for line in lines).encode()
-        first = False
+    """A LETOR file piece by piece, without query ids and comments for LightGBM."""
+    for number, piece in enumerate(pieces):
+        yield letor_lines(piece, layout, first=number == 0, queries=queries)
+
+
+def letor_lines(piece: Piece, layout: Layout, *, first: bool, queries: bool = True) -> bytes:
+    """The lines of one piece; `first` if it is the first one of its file."""
+    parts: list[Any] = [_text(piece.labels)]
+    if queries:
+        parts += [pl.lit(" qid:"), _words("query", piece.queries)]
+    parts.append(_features(piece, layout, first))
+    texts = piece.comments if piece.comments is not None else piece.documents
+    if queries and texts is not None:
+        _refuse(texts.str.contains("[\r\n]"), texts, "comment", "a line break")
+        parts.append((pl.lit(" # ") + texts).replace(" # ", ""))
+    lines = pl.select(pl.concat_str(parts).alias("line"))["line"]
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def _features(piece: Piece, layout: Layout, first: bool) -> pl.Series:
