@@ -11,26 +11,28 @@ from torchrank.cli import main
 from torchrank.report.page.collect import collect
 from torchrank.report.page.intervals import mean_intervals
 from torchrank.report.page.page import embed, render
+from torchrank.report.significance import bootstrap_interval
 
 EVIL = '</script><script>alert("x")</script><!-- &\u2028 é'
 
 
 def test_intervals_are_those_of_resampled_means():
     generator = np.random.default_rng(0)
-    values = generator.beta(2, 3, size=(80, 3))
-    values[:30, 1] = np.nan
-    found = mean_intervals(values, rounds=4000)
-    for column, interval in zip(values.T, found, strict=True):
+    columns = list(generator.beta(2, 3, size=(3, 80)))
+    columns[1][:30] = np.nan
+    for column, interval in zip(columns, mean_intervals(columns), strict=True):
         own = column[~np.isnan(column)]
         means = [generator.choice(own, len(own)).mean() for _ in range(4000)]
         assert interval == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.004)
-    assert np.isnan(mean_intervals(np.full((4, 1), np.nan))).all()
-    assert mean_intervals(np.full((5, 1), 0.5)).tolist() == [[0.5, 0.5]]
+    assert np.isnan(mean_intervals([np.full(4, np.nan)])).all() and mean_intervals([]) == []
 
 
-def test_columns_do_not_change_each_other():
-    values = np.random.default_rng(1).random((50, 4))
-    assert np.array_equal(mean_intervals(values)[2], mean_intervals(values[:, 2:3])[0])
+@pytest.mark.parametrize("queries", [1, 7, 700])
+def test_intervals_are_those_of_compare(queries):
+    a, b, c = np.random.default_rng(2).random((3, queries))
+    found = mean_intervals([a - b, np.append(np.nan, a - c), a[:-1]])
+    assert found[0] == pytest.approx(bootstrap_interval(a, b), abs=1e-12)
+    assert found[1] == pytest.approx(bootstrap_interval(a, c), abs=1e-12)
 
 
 def test_a_sweep_is_collected_as_select_chooses(tmp_path):

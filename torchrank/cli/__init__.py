@@ -26,6 +26,7 @@ COMMANDS = {  # by what one wants to do; each is a module with EXAMPLES, `config
         "compare": "compare two or more runs, score files or run folders by paired tests",
         "select": "select by validation in a sweep, print and write its table",
         "report": "write one page of runs: tables, curves, queries, costs; opens in any browser without network",
+        "plot": "draw one figure of runs: measures, scatter, differences, costs or learning curves",
         "neighbours": "print kNN errors of a sweep, selected by test (as published) and by validation",
     },
     "Data": {

@@ -19,11 +19,11 @@ LARGEST = 2**29  # bytes of a checkpoint that is still read for a figure
 
 def learned_of(folder: Path) -> dict[str, Any]:
     """Spectra and importances of the ranker of a run folder; nothing if it has no checkpoint that can be read."""
-    from torchrank.rankers.core.checkpoints import load
-
     path = folder / CHECKPOINT
     if not path.is_file() or path.stat().st_size > LARGEST:
         return {}
+    from torchrank.rankers.core.checkpoints import load
+
     try:
         return describe_learned(load(path))
     except (ValueError, OSError, ImportError, RuntimeError, KeyError):  # a figure less, not a report less

@@ -202,15 +202,23 @@ def _flat(config: Any, name: str = "") -> Iterable[tuple[str, Any]]:
 def _by_query(methods: list[Method], shown: dict[str, list[str]], section: dict[str, Any]) -> dict[str, Any]:
     """The queries, the value of each of them under each method, and what every two methods differ by."""
     rows = _rows(methods)
-    values, pairs = {}, {}
-    for convention, names in shown.items():
-        values[convention] = {name: [_column(method, convention, name, rows) for method in methods] for name in names}
-        pairs[convention] = {name: _compared(methods, convention, name) for name in names}
-        for name in names:
-            _add_intervals(section["methods"], values[convention][name], rows, convention, name)
-    rounded = {convention: {name: [_rounded(column, 5) for column in columns] for name, columns in of.items()}
-               for convention, of in values.items()}  # fmt: skip
-    return {"queries": _facts(methods, rows), "values": rounded, "pairs": pairs}
+    _, query = np.unique([name for _, name in rows], return_inverse=True)
+    values: dict[str, dict[str, list[list[float | None]]]] = {}
+    pairs: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    means = []  # dicts that get an interval, and the values that it is computed from
+    for convention, name in ((convention, name) for convention, names in shown.items() for name in names):
+        columns = [_column(method, convention, name, rows) for method in methods]
+        compared = _compared(methods, convention, name)
+        values.setdefault(convention, {})[name] = [_rounded(column, 5) for column in columns]
+        pairs.setdefault(convention, {})[name] = [pair for pair, _ in compared]
+        for method, column in zip(section["methods"], columns, strict=True):
+            part = (method["test"][convention] or {"measures": {}})["measures"].get(name)
+            if part:
+                means.append((part, _merged(column, query)))
+        means += compared
+    for (part, own), (low, high) in zip(means, mean_intervals([own for _, own in means]), strict=True):
+        part |= {"low": low, "high": high, "queries": int((~np.isnan(own)).sum())}
+    return {"queries": _facts(methods, rows), "values": values, "pairs": pairs}
 
 
 def _rows(methods: list[Method]) -> dict[tuple[Fold, str], int]:
@@ -226,8 +234,7 @@ def _rows(methods: list[Method]) -> dict[tuple[Fold, str], int]:
 def _column(method: Method, convention: str, measure: str, rows: dict[tuple[Fold, str], int]) -> NDArray[np.float64]:
     """The value of each row; nan where the method has none."""
     column = np.full(len(rows), np.nan)
-    if all(measure in run.test.get(convention, {"measures": {}})["measures"] for each in method.folds.values()
-           for run in each):  # fmt: skip
+    if _has(method, convention, measure):
         for fold, (ids, values) in method.per_query(convention, measure).items():
             column[[rows[fold, name] for name in ids.tolist()]] = values
     return column
@@ -238,13 +245,10 @@ def _facts(methods: list[Method], rows: dict[tuple[Fold, str], int]) -> dict[str
     facts: dict[str, Any] = {"id": [name for _, name in rows], "fold": [fold for fold, _ in rows]}
     for name in ("length", "relevant"):
         facts[name] = _whole(_fact(methods, name, rows))
-    groups = {method.name: _whole(_fact([method], "group", rows)) for method in methods if _has_one_seed(method)}
+    # groups of two fits are different groups
+    groups = {method.name: _whole(_fact([method], "group", rows)) for method in methods if len(method.choices) == 1}
     facts["groups"] = {name: found for name, found in groups.items() if found}
     return facts
-
-
-def _has_one_seed(method: Method) -> bool:
-    return all(len(runs) == 1 for runs in method.folds.values())
 
 
 def _fact(methods: list[Method], name: str, rows: dict[tuple[Fold, str], int]) -> NDArray[np.float64]:
@@ -264,49 +268,25 @@ def _whole(column: NDArray[np.float64]) -> list[int | None] | None:
     return [None if math.isnan(value) else int(value) for value in column.tolist()]
 
 
-def _compared(methods: list[Method], convention: str, measure: str) -> list[dict[str, Any]]:
-    """Differences of every two methods on the queries that both have, with bootstrap intervals and the paired t."""
-    found, columns = [], []
+def _compared(methods: list[Method], convention: str, measure: str) -> list[tuple[dict[str, Any], NDArray[np.float64]]]:
+    """What every two methods differ by on the queries that both have, and the differences themselves."""
+    found = []
     for (i, a), (j, b) in combinations(enumerate(methods), 2):
-        try:
-            first, second = paired(a, b, convention, measure)
-        except ValueError:  # one of them was not measured by it
+        if not (_has(a, convention, measure) and _has(b, convention, measure)):
             continue
+        first, second = paired(a, b, convention, measure)
         values = differences(first, second)
         if len(values):
             won = np.sign(-values if smaller_is_better(measure) else values)
             counts = {name: int((won == sign).sum()) for name, sign in (("wins", 1), ("ties", 0), ("losses", -1))}
-            found.append({"a": i, "b": j, "queries": len(values), "difference": float(values.mean()), **counts,
-                          "t": paired_t(first, second)})  # fmt: skip
-            columns.append(values)
-    for pair, (low, high) in zip(found, _ragged_intervals(columns), strict=True):
-        pair |= {"low": low, "high": high}
+            pair = {"a": i, "b": j, "difference": float(values.mean()), **counts, "t": paired_t(first, second)}
+            found.append((pair, values))
     return found
 
 
-def _ragged_intervals(columns: list[NDArray[np.float64]]) -> list[list[float]]:
-    """Intervals of columns of different lengths; those of one length share their resamples."""
-    table = np.full((max(map(len, columns), default=0), len(columns)), np.nan)
-    for place, column in enumerate(columns):
-        table[: len(column), place] = column
-    return [] if not columns else mean_intervals(table).tolist()
-
-
-def _add_intervals(
-    methods: list[dict[str, Any]],
-    columns: list[NDArray[np.float64]],
-    rows: dict[tuple[Fold, str], int],
-    convention: str,
-    measure: str,
-) -> None:
-    """Interval and number of queries of the mean of each method; a query of several folds counts once."""
-    _, query = np.unique([name for _, name in rows], return_inverse=True)
-    merged = [_merged(column, query) for column in columns]
-    for method, column, (low, high) in zip(methods, merged, _ragged_intervals(merged), strict=False):
-        part = (method["test"] or {}).get(convention)
-        if part and part["measures"].get(measure):
-            count = int((~np.isnan(column)).sum())
-            part["measures"][measure] |= {"low": float(low), "high": float(high), "queries": count}
+def _has(method: Method, convention: str, measure: str) -> bool:
+    """Whether all runs of a method were measured by it."""
+    return all(measure in choice.run.test.get(convention, {"measures": {}})["measures"] for choice in method.choices)
 
 
 def _merged(column: NDArray[np.float64], query: NDArray[np.int64]) -> NDArray[np.float64]:
