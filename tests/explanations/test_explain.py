@@ -166,6 +166,27 @@ def test_integrated_gradients_of_a_known_function():
     assert "integrated gradients" in found.method and float(found.residual) != 0
 
 
+class Relative(torch.nn.Module):
+    """A network that looks at the whole list."""
+
+    def __init__(self, num_inputs):
+        super().__init__()
+        self.out = torch.nn.Linear(num_inputs, 1)
+
+    def forward(self, x, offsets):
+        lists = torch.searchsorted(offsets, torch.arange(x.shape[0]), right=True) - 1
+        sums = torch.zeros(len(offsets) - 1, x.shape[1], dtype=x.dtype).index_add(0, lists, x.square())
+        return self.out(torch.tanh(x / sums[lists].sqrt()))
+
+
+def test_networks_that_look_at_the_whole_list():
+    some = lists(0)
+    ranker = NeuralRanker(6, Relative, "listnet", lr=0.1).fit(some, epochs=2)
+    found = explain(ranker, some.x, some.offsets)
+    assert (found.residual.abs() <= 1e-4 * found.difference.abs() + 1e-6).all()
+    assert "integrated gradients" in found.method
+
+
 def test_trees_have_the_shap_values_of_lightgbm():
     some = lists(0)
     ranker = GBDTRanker(6, rounds=10, min_leaf=5).fit(some)

@@ -246,6 +246,28 @@ def test_foreign_rankers_leave_if_torch_can_trace_them(tmp_path):
         Picky(6, "standard", rounds=1).fit(lists(0)).export(tmp_path / "picky.pt2")
 
 
+class Attention(torch.nn.Module):
+    """A network of somebody else that looks at the whole list."""
+
+    def __init__(self, num_inputs):
+        super().__init__()
+        self.out = torch.nn.Linear(2 * num_inputs, 1)
+
+    def forward(self, x, offsets):
+        sums = torch.zeros(len(offsets) - 1, x.shape[1], dtype=x.dtype)
+        lists = torch.searchsorted(offsets, torch.arange(x.shape[0]), right=True) - 1
+        means = sums.index_add(0, lists, x) / offsets.diff()[:, None]
+        return self.out(torch.cat((x, torch.relu(x - means[lists])), 1))
+
+
+@pytest.mark.parametrize("scorer", [Attention, torch.nn.Linear(6, 1)])
+def test_networks_of_ones_own_leave(scorer, tmp_path):
+    ranker = NeuralRanker(6, scorer, "listnet").fit(lists(0), epochs=1)
+    program = torch.export.load(ranker.export(tmp_path / "own.pt2")).module()
+    for count in (1, 2, 9):
+        close(program(lists(1).x[:count]), scores(ranker, lists(1).x[:count]))
+
+
 def test_wrong_scores_are_never_written(tmp_path, monkeypatch):
     (tmp_path / "model.json").write_text("old")
     with pytest.raises(NotExportable, match="nothing was written: the exported Moody differs from the ranker by"):

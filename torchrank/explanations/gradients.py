@@ -6,7 +6,7 @@ from torch import Tensor
 from torchrank.data.batch import Batch
 from torchrank.functional.ragged import list_ids
 from torchrank.rankers.core.ranker import Ranker
-from torchrank.rankers.neural import SCORERS, NeuralRanker
+from torchrank.rankers.neural import NeuralRanker
 
 STEPS = (64, 256, 1024, 4096)  # of the integral: more, until what is left is below SMALL
 SMALL, ALLOWED = 1e-5, 1e-2  # of the difference; where more than ALLOWED is left, there is no gradient to speak of
@@ -36,8 +36,8 @@ def integrated_parts(ranker: Ranker, batch: Batch, pairs: Tensor) -> tuple[Tenso
 def _of_one(ranker: Ranker, batch: Batch, place: int, first: int, second: int) -> tuple[Tensor | None, int]:
     begin, end = batch.offsets[place : place + 2].tolist()
     rows, a, b = batch.dense[begin:end], first - begin, second - begin
-    if isinstance(ranker, NeuralRanker) and isinstance(ranker.scorer, tuple(SCORERS.values())):  # one row, one score
-        rows, a, b = rows[[a, b]], 0, 1
+    if isinstance(ranker, NeuralRanker) and not ranker.sees_lists and type(ranker).score is NeuralRanker.score:
+        rows, a, b = rows[[a, b]], 0, 1  # the others do not matter
     one = batch._replace(query=batch.query[place : place + 1])
     one = one._replace(queries=None if batch.queries is None else batch.queries[place : place + 1])
     with torch.no_grad():

@@ -54,9 +54,11 @@ def bars(
     path: str | os.PathLike[str] | None,
 ) -> Figure:
     """Horizontal bars, the first name on top; blue for positive values, red for negative ones."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("a plot needs matplotlib: pip install 'torchrank-ltr[plots]'") from error
     figure = Figure(figsize=(7, 1.2 + 0.28 * len(names)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

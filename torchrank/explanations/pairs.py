@@ -120,7 +120,8 @@ class Explanation:
         """Bars of the `top` parts of one pair; also written to `path`, in the format of its suffix."""
         order = self.order(pair)[:top]
         names = [self.names[place] for place in order.tolist()]
-        title, label = "Why {} is above {}".format(*self.named(pair)), "part of the difference of the scores"
+        title = "Score of {} minus score of {}: {:+.4g}".format(*self.named(pair), float(self.difference[pair]))
+        label = "part of the difference"
         parts = self.parts[pair][order].tolist()
         return bars(names, parts, errors=None, title=title, label=label, path=path)
 

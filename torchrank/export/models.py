@@ -97,7 +97,9 @@ def _linear(ranker: Ranker) -> nn.Module:
 @model_of.register
 def _network(ranker: NeuralRanker) -> nn.Module:
     weight = weights_of(ranker)
-    return deepcopy(ranker.scorer).eval() if weight is None else LinearScores(weight)
+    if weight is not None:
+        return LinearScores(weight)
+    return OwnNetwork(ranker) if "scorer" in ranker.own else deepcopy(ranker.scorer).eval()
 
 
 @model_of.register
@@ -159,6 +161,20 @@ class OwnScore(nn.Module):
         offsets = torch.arange(2, device=x.device) * x.shape[0]
         labels, query = torch.zeros_like(x[:, 0]), torch.zeros(1, dtype=torch.int64, device=x.device)
         return self.scored[0].score(Batch(x, labels, offsets, query, None, None, x.shape[0], 0, 1))
+
+
+class OwnNetwork(nn.Module):
+    """A user's network, which sees the rows in its own dtype, and the offsets of the list if it asks for them."""
+
+    def __init__(self, ranker: NeuralRanker):
+        super().__init__()
+        self.scorer, self.sees_lists = deepcopy(ranker.scorer).eval(), ranker.sees_lists
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = next((each for each in self.scorer.parameters() if each.is_floating_point()), x)
+        lists = {"offsets": torch.arange(2, device=x.device) * x.shape[0]} if self.sees_lists else {}
+        scores: Tensor = self.scorer(x.to(weight.dtype), **lists)
+        return scores.reshape(-1)
 
 
 class LinearScores(nn.Module):
