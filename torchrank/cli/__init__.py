@@ -30,6 +30,7 @@ COMMANDS = {  # by what one wants to do; each is a module with EXAMPLES, `config
         "neighbours": "print kNN errors of a sweep, selected by test (as published) and by validation",
     },
     "Data": {
+        "info": "say what a data file, checkpoint or run folder is; alone: versions, devices, extras",
         "convert": "convert ranking data: LETOR, LightGBM, csv, parquet, Arrow, npz, TREC qrels",
         "folds": "split a file of lists by query into folds for cross-validation",
     },
