@@ -15,6 +15,7 @@ from tests.rankers.own_parts import Centred, Column, Linear, scalar, squared
 from tests.rankers.small import FEATURES, data, lists, trainer
 from torchrank import CheckpointError, LocalRank, NeuralRanker, RankingSet
 from torchrank.cli import main
+from torchrank.export.errors import NotExportable
 from torchrank.functional import listnet_loss
 
 HERE = "tests.rankers.own_parts"
@@ -300,6 +301,16 @@ def test_scores_by_the_command(fitted, tmp_path, monkeypatch, capsys):
     np.testing.assert_allclose(np.loadtxt("scores.txt"), expected, rtol=1e-6)
     assert main([*command, "--scorer", "their_network.Nothing", "--loss", "their_network.loss"]) == 2
     assert "cannot import scorer='their_network.Nothing'" in capsys.readouterr().err
+
+
+# --- files for other programs ---
+
+
+def test_a_network_with_sizes_that_depend_on_values_does_not_leave(tmp_path):
+    ranker = NeuralRanker(FEATURES, Centred, "listnet", lr=0.1).fit(lists(0), epochs=1)
+    with pytest.raises(NotExportable, match="nothing was written: the exported file fails on 1 rows"):
+        ranker.export(tmp_path / "own.pt2")
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- refusals ---
