@@ -131,7 +131,7 @@ function nearest(points, x, y, reach = 28) {
 }
 /* Many dots in one path: fast for tens of thousands of queries. */
 const dots = (points, stroke, size) =>
-  svg("path", { d: points.map((point) => `M${point.x.toFixed(1)} ${point.y.toFixed(1)}h0`).join(""), stroke, "stroke-width": size, "stroke-linecap": "round", opacity: points.length > 3000 ? 0.35 : 0.6, fill: "none" });
+  svg("path", { d: points.map((point) => `M${point.x.toFixed(1)} ${point.y.toFixed(1)}h0`).join(""), stroke, "stroke-width": size, "stroke-linecap": "round", opacity: points.length > 3000 ? 0.35 : 0.7, fill: "none" });
 
 // ---- charts -------------------------------------------------------------------------------------------------------
 
@@ -256,7 +256,9 @@ function sortable(columns, rows, { caption, sorted, mark, low } = {}) {
     heads.push(html("th", { scope: "col", class: column.number ? "num" : null, title: column.title }, html("button", { type: "button", onclick: press }, column.label)));
   }
   fill();
-  return html("div", { class: low ? "box low" : "box", tabindex: "0", role: "region", "aria-label": caption || "table" }, html("table", {}, caption ? html("caption", {}, caption) : null, html("thead", {}, html("tr", {}, heads)), body));
+  const table = html("table", { "aria-label": caption }, html("thead", {}, html("tr", {}, heads)), body);
+  return html("div", { class: "box" }, caption ? html("p", { class: "caption" }, caption) : null,
+    html("div", { class: low ? "scroll low" : "scroll", tabindex: "0", role: "region", "aria-label": caption || "table" }, table));
 }
 
 function choice(label, options, value, change) {

@@ -3,6 +3,8 @@
 const content = JSON.parse(document.getElementById("content").textContent);
 let drawings = []; // functions that draw a chart again at its new width
 
+const SHORT = { overview: "Overview", results: "Results", curves: "Curves", queries: "Queries", losses: "Losses", costs: "Time and memory", spectra: "Spectra", importances: "Importances", configuration: "Configuration" };
+
 const tested = (section) => section.methods.filter((method) => method.test);
 const isSmaller = (section, measure) => section.smaller.includes(measure);
 const bodyOf = (measure) => (measure || "").split("/").pop();
@@ -380,7 +382,7 @@ function show(section) {
   navigate(parts);
 }
 function navigate(parts) {
-  const links = parts.map((node) => html("a", { href: `#${node.id}` }, node.id === "overview" ? "Overview" : node.querySelector("h2").textContent));
+  const links = parts.map((node) => html("a", { href: `#${node.id}` }, SHORT[node.id]));
   document.getElementById("nav").replaceChildren(...links.map((link) => html("li", {}, link)));
   const mark = () => {
     const passed = parts.filter((node) => node.getBoundingClientRect().top < 160).length;
