@@ -111,13 +111,28 @@ def numbers(page, section, column):
     return [float(cell.split()[0].replace("−", "-")) for cell in cells]  # noqa: RUF001
 
 
+def point_at_a_query(page):
+    """Move the mouse to a dot of the scatter, and return the tip."""
+    chart = page.locator("#queries svg").first
+    chart.scroll_into_view_if_needed()
+    page.wait_for_timeout(100)  # until scrolling has ended
+    dots, box = chart.locator("path[stroke-linecap=round]").nth(1).get_attribute("d"), chart.bounding_box()
+    x, y = dots.split("h0")[0].lstrip("M").split()
+    page.mouse.move(box["x"] + float(x), box["y"] + float(y))
+    page.locator("#tip").wait_for()
+    return page.locator("#tip")
+
+
 @pytest.mark.parametrize("look", SIZES)
 def test_pictures(open_page, look, tmp_path):
     page = open_page(look)
     folder = Path(os.environ.get("TORCHRANK_SCREENSHOTS", tmp_path))
     folder.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=folder / f"report_{look}.png")
     page.screenshot(path=folder / f"report_{look}_whole.png", full_page=True)
+    if look == "dark":
+        page.evaluate("document.querySelector('#queries').scrollIntoView()")
+        point_at_a_query(page)
+    page.screenshot(path=folder / f"report_{look}.png")
     assert page.evaluate("document.documentElement.scrollWidth") <= SIZES[look][0]  # nothing sticks out
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert dark == ("rgb(255, 255, 255)" if look == "light" else "rgb(18, 21, 26)")
@@ -156,14 +171,7 @@ def test_two_rankers_are_compared_query_by_query(open_page):
 
 def test_the_query_under_the_mouse_is_told(open_page):
     page = open_page()
-    dots = page.locator("#queries svg >> nth=0").locator("path[stroke-linecap=round]").nth(1)
-    dots.scroll_into_view_if_needed()
-    page.wait_for_timeout(100)  # until scrolling has ended
-    first = dots.get_attribute("d").split("h0")[0].lstrip("M").split()
-    box = page.locator("#queries svg >> nth=0").bounding_box()
-    page.mouse.move(box["x"] + float(first[0]), box["y"] + float(first[1]))
-    tip = page.locator("#tip")
-    tip.wait_for()
+    tip = point_at_a_query(page)
     assert tip.inner_text().startswith("Query ")
     page.mouse.move(2, 2)
     assert not tip.is_visible()
