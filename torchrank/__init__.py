@@ -33,7 +33,8 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank.data.training import TrainingLists as TrainingLists
     from torchrank.data.trec import read_qrels as read_qrels
     from torchrank.data.trec import read_run as read_run
-    from torchrank.estimator import MetricEstimator as MetricEstimator
+    from torchrank.estimators.metric import MetricEstimator as MetricEstimator
+    from torchrank.estimators.ranking import RankingEstimator as RankingEstimator
     from torchrank.explanations.importance import Importance as Importance
     from torchrank.explanations.importance import permutation_importance as permutation_importance
     from torchrank.explanations.pairs import Explanation as Explanation
@@ -133,7 +134,8 @@ EXPORTS = RANKERS | {
     "AllPairsError": "torchrank.metrics",
     "DominationError": "torchrank.metrics",
     "mean_over_lists": "torchrank.rankers.core.fitting",
-    "MetricEstimator": "torchrank.estimator",
+    "MetricEstimator": "torchrank.estimators.metric",
+    "RankingEstimator": "torchrank.estimators.ranking",
     "NotExportable": "torchrank.export.errors",
     "export_ranker": "torchrank.export",
     "export_table": "torchrank.export.table",

@@ -18,7 +18,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from torchrank import MLR, MetricEstimator
+from torchrank import MLR, MetricEstimator, RankingEstimator
 
 pytestmark = pytest.mark.peers
 QUICK = {"measure": "auc", "C": 1.0, "eps": 5e-2}
@@ -62,7 +62,7 @@ def test_probabilities_are_shares_of_the_votes(wine, fitted):
     train, test = fitted.transform(wine[0][:60]), fitted.transform(wine[0][60:])
     for image, shares in zip(test, fitted.predict_proba(wine[0][60:]), strict=True):
         votes = wine[1][:60][np.argsort(((train - image) ** 2).sum(1), kind="stable")[:4]]
-        assert shares.tolist() == [np.mean(votes == name) for name in fitted.classes_]
+        np.testing.assert_allclose(shares, [np.mean(votes == name) for name in fitted.classes_], rtol=0, atol=2e-12)
     assert cross_val_score(fitted, *wine, cv=2, scoring="roc_auc_ovr").min() > 0.9
 
 
@@ -241,3 +241,68 @@ def test_points_far_from_0_are_ranked_as_near_ones():
 def test_bad_points_and_classes_are_refused(x, y, message):
     with pytest.raises((ValueError, TypeError), match=message):
         MetricEstimator("metric_baseline").fit(x, y)
+
+
+@pytest.mark.parametrize("options", [{"t": 0.5, "ridge": 0.1, "kappa": 1.0}, {}], ids=str)
+def test_gmml_votes_by_its_one_metric(wine, options):
+    metric = MetricEstimator("gmml", n_neighbors=3, **options).fit(wine[0][:60], wine[1][:60])
+    assert metric.score(wine[0][60:], wine[1][60:]) > 0.85
+    x = torch.tensor(wine[0])
+    scores = metric.ranker_(x, group=[len(x)], queries=x[:1]).double()
+    near = ((metric.transform(wine[0]) - metric.transform(wine[0])[:1]) ** 2).sum(1) ** 0.5
+    np.testing.assert_allclose(-scores.numpy(), near, rtol=1e-4, atol=1e-5)  # its scores are in float32
+    np.testing.assert_allclose(
+        metric.pair_distance(np.stack([wine[0], wine[0][:1].repeat(90, 0)], 1)), near, rtol=1e-9, atol=1e-9
+    )
+
+
+def test_lgmml_query_has_a_metric_at_every_point(wine):
+    metric = MetricEstimator("lgmml_query", n_neighbors=3, metrics=5).fit(wine[0][:60], wine[1][:60])
+    assert metric.score(wine[0][60:], wine[1][60:]) > 0.85
+    assert not hasattr(metric, "transform") and not hasattr(metric, "components_")
+    centred = torch.tensor(wine[0] - wine[0][:60].mean(0))
+    for row in (60, 61, 75):
+        scores = metric.ranker_(centred[:60], group=[60], queries=centred[row : row + 1]).double().numpy()
+        nearest = wine[1][:60][np.argsort(-scores, kind="stable")[:3]]
+        votes = Counter(nearest)
+        expected = next(name for name in nearest if votes[name] == max(votes.values()))
+        assert metric.predict(wine[0][row : row + 1]) == [expected]
+        pairs = np.stack([wine[0][[row] * 60], wine[0][:60]], 1)
+        np.testing.assert_allclose(metric.pair_distance(pairs) ** 2, -scores, rtol=1e-4, atol=1e-4)
+
+
+def test_a_metric_stays_what_it_was(wine):
+    for model in ("gmml", "lgmml_query"):
+        options = {"t": 0.5, "ridge": 0.1, "kappa": 1.0}
+        metric = MetricEstimator(model, **options).fit(wine[0][:60], wine[1][:60])
+        distance, (u, v) = metric.get_metric(), wine[0][:2]
+        before = distance(u, v)
+        assert distance(u[None], v[None]) == distance(u, v[None]) == before == metric.pair_distance([[u, v]])[0]
+        assert distance(u, v, squared=True) == before**2
+        metric.set_params(ridge=1.0).fit(3 * wine[0][:30], wine[1][:30])
+        assert distance(u, v) == before and metric.get_metric()(u, v) != before
+        with pytest.raises(ValueError, match=r"expected two points \(13,\) or \(1, 13\)"):
+            distance(wine[0][:3], v)
+
+
+@pytest.mark.parametrize("k", [2, 4, 6])
+def test_the_most_probable_class_is_the_predicted_one(wine, k):
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    y = np.random.default_rng(1).integers(0, 3, 60)
+    metric = MetricEstimator("metric_baseline", n_neighbors=k).fit(x, y)
+    shares = metric.predict_proba(x)
+    assert (np.sort(shares, 1)[:, -1] - np.sort(shares, 1)[:, -2] < 1e-9).any()  # there are ties
+    np.testing.assert_array_equal(metric.classes_[shares.argmax(1)], metric.predict(x))
+    np.testing.assert_allclose(shares.sum(1), 1)
+
+
+@pytest.mark.parametrize("model", ["mlr", "gmml", "lgmml_query"])
+def test_saved_and_loaded(wine, model, tmp_path):
+    options = QUICK if model == "mlr" else {"t": 0.5, "ridge": 0.1, "kappa": 1.0}
+    metric = MetricEstimator(model, **options).fit(wine[0][:60], wine[1][:60])
+    metric.save(tmp_path / "m.ckpt")
+    again = MetricEstimator.load(tmp_path / "m.ckpt")
+    assert again.get_params() == metric.get_params() and again.classes_.tolist() == metric.classes_.tolist()
+    np.testing.assert_array_equal(again.predict_proba(wine[0]), metric.predict_proba(wine[0]))
+    with pytest.raises(ValueError, match="holds no RankingEstimator"):
+        RankingEstimator.load(tmp_path / "m.ckpt")

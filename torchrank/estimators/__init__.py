@@ -1,0 +1,1 @@
+"""Rankers behind the interface of scikit-learn: `RankingEstimator` for lists, `MetricEstimator` for classes."""
