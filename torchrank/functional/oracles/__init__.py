@@ -141,8 +141,9 @@ def structured_hinge(
 
 def _scale(values: Tensor, offsets: Tensor) -> Tensor:
     """1 for each list, `(Q,)`; a smaller power of two where scores are so large that their sums would be infinite."""
-    near = torch.finfo(values.dtype).max * 2.0**-40
-    return torch.where(segment_max(values.abs(), offsets) > near, 2.0**-40, 1.0).to(values.dtype)
+    largest = segment_max(values.abs(), offsets)
+    one = torch.ones_like(largest)
+    return torch.where(largest > torch.finfo(values.dtype).max * 2.0**-40, one * 2.0**-40, one)
 
 
 def _violate(
