@@ -13,7 +13,7 @@ from tests.docs.pages import blocks
 from tests.rankers import own_parts
 from tests.rankers.own_parts import Centred, Column, Linear, scalar, squared
 from tests.rankers.small import FEATURES, data, lists, trainer
-from torchrank import CheckpointError, LocalRank, NeuralRanker, RankingSet
+from torchrank import CheckpointError, LGMMLNet, LocalRank, NeuralRanker, RankingSet
 from torchrank.cli import main
 from torchrank.export.errors import NotExportable
 from torchrank.functional import listnet_loss
@@ -88,6 +88,26 @@ def test_an_instance_is_copied_and_is_where_every_fit_starts():
     assert torch.equal(ranker.fit(lists(0), epochs=2).scorer.weight, first)
     other = copy.deepcopy(ranker)
     assert torch.equal(other.fit(lists(0), epochs=2).scorer.weight, first) and other.scorer is not ranker.scorer
+
+
+def test_layers_with_buffers_and_draws():
+    """Batch statistics and dropout: a fit starts over, and scores are those of the evaluation mode."""
+    layers = nn.Linear(FEATURES, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 1)
+    ranker, test = NeuralRanker(FEATURES, nn.Sequential(*layers), "listnet", lr=0.05), lists(2)
+    first, again = (ranker.fit(lists(0), lists(1), epochs=3)(test.x, test.offsets) for _ in range(2))
+    assert torch.equal(first, again) and torch.equal(ranker(test.x, test.offsets), again)
+    assert (layers[1].running_mean == 0).all() and (ranker.scorer[1].running_mean != 0).any()
+
+
+def test_an_own_loss_of_metrics_that_learn(tmp_path):
+    options = {"closed_form": {"num_groups": 2, "alpha": 2.0, "high": "positive", "kappa": 3.0}, "lr": 0.01}
+    rankers = [LGMMLNet(FEATURES, loss=loss, **options) for loss in (scalar, f"{HERE}.scalar")]
+    for ranker in rankers:
+        trainer(tmp_path, 2).fit(ranker, datamodule=data())
+    test = lists(2)
+    loaded = torchrank.load(tmp_path / "last.ckpt", loss=scalar)
+    scores = [each.eval()(test.x, test.offsets) for each in (*rankers, loaded)]
+    assert torch.equal(scores[0], scores[1]) and torch.equal(scores[0], scores[2])
 
 
 def test_layers_take_the_number_of_inputs_that_a_transform_finds():
@@ -329,6 +349,7 @@ def test_a_network_with_sizes_that_depend_on_values_does_not_leave(tmp_path):
         ("linear", Linear, {}, "loss must be a function"),
         (Linear, "listnet", {"scorer_options": {"stop": 1}}, "unexpected keyword argument 'stop'"),
         (nn.Identity(), "listnet", {"scorer_options": {"a": 1}}, "was given as an instance"),
+        (nn.LazyLinear(1), "listnet", {}, "has layers without a size, such as weight"),
         (Linear, squared, {"loss_options": {"scales": 1}}, "has no option scales; its options are: scale"),
         ("linear", "listnet", {"loss_options": {"a": 1}}, "has no option a; its options are: none"),
     ],

@@ -1,5 +1,6 @@
 """LGMMLNet: L-GMML with everything trainable, started from the closed form."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, cast
@@ -14,6 +15,7 @@ from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import check_choice
 from torchrank.functional.ragged import per_entry
+from torchrank.rankers.core.own import name_of
 from torchrank.rankers.core.ranker import Prepared, TransformOption
 from torchrank.rankers.lgmml.compiled import CompiledScorer, compile_scorer
 from torchrank.rankers.lgmml.grouped import GroupScorer
@@ -56,7 +58,7 @@ class LGMMLNet(NeuralRanker):
             is `LGMML` after its first round.
         closed_form: options of `LGMML` for the start: {"num_groups": 6, "alpha": 50} with groups="similar", or
             {"kappa": 3, "queries_per_metric": 20} with groups="random".
-        loss: a key of `torchrank.functional.LOSSES`.
+        loss: a key of `torchrank.functional.LOSSES`; or your own function, or its dotted name, as in `NeuralRanker`.
         loss_options: options of the loss, such as {"k": 10} of lambdarank.
         lr: learning rate.
         weight_decay: l2 penalty, as the optimizer defines it.
@@ -89,7 +91,7 @@ class LGMMLNet(NeuralRanker):
         linear: bool = True,
         freeze: list[str] | tuple[str, ...] = (),
         closed_form: dict[str, Any] | None = None,
-        loss: str = "lambdarank",
+        loss: str | Callable[..., Tensor] = "lambdarank",
         loss_options: dict[str, Any] | None = None,
         lr: float = 1e-3,
         weight_decay: float = 0.0,
@@ -104,8 +106,9 @@ class LGMMLNet(NeuralRanker):
         count, start = 32 if metrics is None else metrics, dict(closed_form or {})
         options = {"metrics": count, "rank": rank, "kernel": kernel, "beta": beta, "linear": linear}
         transform = "standard" if (groups, transform) == ("random", "auto") else transform
+        function, loss = loss, loss if isinstance(loss, str) else name_of(loss)  # hyper-parameters hold names
         super().__init__(
-            num_features, "local", loss, transform, options, loss_options, lr, weight_decay, optimizer, scheduler
+            num_features, "local", function, transform, options, loss_options, lr, weight_decay, optimizer, scheduler
         )
         self.groups = groups
         self.choice: Setting | None = None
