@@ -165,9 +165,7 @@ class NeuralRanker(GradientRanker):
         self._check_network(network)
         self.scorer: nn.Module = self._new_scorer()
         if lazy := [key for key, each in self.scorer.named_parameters() if nn.parameter.is_lazy(each)]:
-            raise ValueError(
-                f"the scorer {scorer} has layers without a size, such as {lazy[0]}: name their inputs"
-            )
+            raise ValueError(f"the scorer {scorer} has layers without a size, such as {lazy[0]}: name their inputs")
         self.sees_lists = "offsets" in _parameters(self.scorer.forward)
 
     def _check_loss(self, function: Any) -> None:
