@@ -1,7 +1,6 @@
 """Parts of differences of scores: they sum to the difference for every ranker, and are those of plain formulas."""
 
 import json
-from functools import cache
 from itertools import combinations
 from math import factorial
 
@@ -9,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.laws.rankers import CASES, FEATURES, sets
+from tests.laws.fitted import fitted, kinds
+from tests.laws.rankers import CASES, FEATURES
 from tests.rankers.small import lists
 from torchrank import (
     AdaRank,
@@ -27,15 +27,7 @@ from torchrank import (
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-kinds = cache(sets)
 INEXACT = {"mlp_ranknet", "mlp_listnet_pca", "local_network"}  # integrated gradients
-
-
-@cache
-def fitted(name):
-    torch.manual_seed(0)
-    case, own = CASES[name], kinds(CASES[name].kind)
-    return case.make().fit(own["train"], own["val"], epochs=case.epochs, batch_documents=20)
 
 
 def given(batch, ranker):

@@ -3,14 +3,14 @@
 import json
 import subprocess
 import sys
-from functools import cache
 
 import numpy as np
 import onnxruntime
 import pytest
 import torch
 
-from tests.laws.rankers import CASES, FEATURES, sets
+from tests.laws.fitted import fitted
+from tests.laws.rankers import CASES, FEATURES
 from tests.rankers.small import lists
 from torchrank import (
     GBDTRanker,
@@ -25,12 +25,12 @@ from torchrank import (
     export_table,
 )
 from torchrank.export import reader
+from torchrank.export.formats import graph_of, program_of
 from torchrank.export.models import OneList
 from torchrank.export.table import FORMS
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 LENGTHS = (1, 2, 3, 1000)
-kinds = cache(sets)
 REASONS = {
     "queries": "query vectors",
     "points": "query vectors",
@@ -39,24 +39,6 @@ REASONS = {
     "local": "compares the principal directions",
     "random": "has learned nothing",
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_registry():
-    """torch reads the sources of all ONNX operators again at each export, which takes half of its time."""
-    from torch.onnx._internal.exporter import _registration
-
-    with pytest.MonkeyPatch.context() as patch:
-        known = staticmethod(cache(_registration.ONNXRegistry.from_torchlib))
-        patch.setattr(_registration.ONNXRegistry, "from_torchlib", known)
-        yield
-
-
-@cache
-def fitted(name):
-    torch.manual_seed(0)
-    case, own = CASES[name], kinds(CASES[name].kind)
-    return case.make().fit(own["train"], own["val"], epochs=case.epochs, batch_documents=20)
 
 
 def leaves(name):
@@ -85,28 +67,66 @@ def close(found, expected):
     np.testing.assert_allclose(np.asarray(found), expected.numpy(), atol=limit, rtol=0)
 
 
-def test_the_plain_module_of_every_ranker_has_its_scores():
-    for name in CASES:
-        if leaves(name):
-            module = OneList(fitted(name))
-            for count in LENGTHS:
-                close(module(rows(count, count)), scores(fitted(name), rows(count, count)))
+class Every(torch.nn.Module):
+    """Many rankers side by side, (rankers, n): one export instead of dozens."""
+
+    def __init__(self, rankers):
+        super().__init__()
+        self.num_features = rankers[0].num_features
+        self.each = torch.nn.ModuleList(map(OneList, rankers))
+
+    def forward(self, x):
+        return torch.stack([each(x) for each in self.each])
+
+
+@pytest.fixture(scope="module")
+def every():
+    """The rankers of the table that leave, one for each class and structure, and one program of all of them."""
+    found = {(type(fitted(name)), str(OneList(fitted(name)))): fitted(name) for name in CASES if leaves(name)}
+    leaving = {name for name, forms in FORMS.items() if forms.graphs} | {"LocalRank"}
+    assert {type(ranker).__name__ for ranker in found.values()} == leaving
+    return list(found.values()), program_of(Every(list(found.values())))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_plain_modules_give_the_scores(name):
+    for count in LENGTHS if leaves(name) else ():
+        close(OneList(fitted(name))(rows(count, count)), scores(fitted(name), rows(count, count)))
 
 
 @pytest.mark.slow
-def test_onnxruntime_gives_the_scores_of_every_ranker(tmp_path):
-    """One case for each class and structure: others differ by their numbers only."""
-    done = {}
-    for name in CASES:
-        if leaves(name):
-            done.setdefault((type(fitted(name)), str(OneList(fitted(name)))), name)
-    for name in done.values():
-        path = fitted(name).export(tmp_path / f"{name}.onnx")
-        for count in LENGTHS:
-            close(run_onnx(path, rows(count, count)), scores(fitted(name), rows(count, count)))
-    assert {type(fitted(name)).__name__ for name in done.values()} == {
-        name for name, forms in FORMS.items() if forms.graphs
-    } | {"LocalRank"}
+def test_onnxruntime_gives_the_scores_of_every_ranker(every, tmp_path):
+    rankers, program = every
+    (tmp_path / "every.onnx").write_bytes(graph_of(program, {}))
+    for count in LENGTHS:
+        found = run_onnx(tmp_path / "every.onnx", rows(count, count))
+        for row, ranker in zip(found, rankers, strict=True):
+            close(row, scores(ranker, rows(count, count)))
+
+
+ALONE = """
+import sys
+class Block:
+    def find_spec(self, name, *_):
+        if name.split(".")[0] in ("torchrank", "pytorch_lightning", "torchmetrics", "lightning", "lightgbm"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Block())
+import torch
+score = torch.export.load("every.pt2").module()
+for n in (1, 2, 3, 1000):
+    torch.save(score(torch.randn(n, 5, generator=torch.Generator().manual_seed(n))), f"{n}.pt")
+"""
+
+
+@pytest.mark.slow
+def test_torch_programs_of_every_ranker_need_torch_alone(every, tmp_path):
+    rankers, program = every
+    torch.export.save(program, tmp_path / "every.pt2")
+    run = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    for count in LENGTHS:
+        for row, ranker in zip(torch.load(tmp_path / f"{count}.pt"), rankers, strict=True):
+            close(row, scores(ranker, rows(count, count)))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -135,85 +155,59 @@ def test_the_table_names_every_ranker():
     assert export_table().count("\n") == len(FORMS) + 1
 
 
-ALONE = """
-import sys
-class Block:
-    def find_spec(self, name, *_):
-        if name.split(".")[0] in ("torchrank", "pytorch_lightning", "torchmetrics", "lightning", "lightgbm"):
-            raise ImportError(name)
-sys.meta_path.insert(0, Block())
-import json, torch
-about = {"torchrank.json": ""}
-for path in sys.argv[1:]:
-    score = torch.export.load(path, extra_files=about).module()
-    for n in (1, 2, 1000):
-        x = torch.randn(n, 5, generator=torch.Generator().manual_seed(n))
-        torch.save(score(x), f"{path}.{n}")
-print(json.loads(about["torchrank.json"])["ranker"])
-"""
+TRANSFORMS = ["none", "standard", "query_minmax", "l2", "log1p", "quantile", "pca", "quadratic", ["log1p", "standard"]]
 
 
-def test_torch_programs_need_torch_alone(tmp_path):
-    names = ("listnet", "gbdt", "lgmml_soft", "lgmml_per_query", "mlp_listnet_pca", "adarank", "rankboost")
-    paths = [str(fitted(name).export(tmp_path / f"{name}.pt2")) for name in names]
-    run = subprocess.run([sys.executable, "-c", ALONE, *paths], capture_output=True, text=True, cwd=tmp_path)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.strip() == "RankBoost"
-    for name, path in zip(names, paths, strict=True):
-        for count in (1, 2, 1000):
-            close(torch.load(f"{path}.{count}"), scores(fitted(name), rows(count, count)))
-
-
-@pytest.mark.parametrize(
-    "transform",
-    ["none", "standard", "query_minmax", "l2", "log1p", "quantile", "pca", "quadratic", ["log1p", "standard"]],
-)
-def test_every_transform_leaves(transform, tmp_path):
+def of_transform(transform, x=None):
     some = lists(0)
-    ranker = ListNet(6, transform=transform, rounds=5).fit(some)
-    test = lists(3).x[:50]
-    close(torch.export.load(ranker.export(tmp_path / "model.pt2")).module()(test), scores(ranker, test))
+    return ListNet(6, transform=transform, rounds=5).fit(
+        RankingSet(some.x if x is None else x, some.labels, some.offsets)
+    )
+
+
+def test_every_transform_leaves_by_onnx(tmp_path):
+    counts = lists(0).x.abs().mul(3).round()
+    rankers = [of_transform(each, counts) for each in [*TRANSFORMS, "singhal", ["log1p", "quantile"]]]
+    (tmp_path / "every.onnx").write_bytes(graph_of(program_of(Every(rankers)), {}))
+    for count in (1, 40):
+        for row, ranker in zip(run_onnx(tmp_path / "every.onnx", counts[:count]), rankers, strict=True):
+            close(row, scores(ranker, counts[:count]))
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=str)
+def test_transforms_leave_by_json(transform, tmp_path):
+    ranker, test, path = of_transform(transform), lists(3).x[:50], tmp_path / "model.json"
     if transform == "quadratic":
         with pytest.raises(NotExportable, match="JSON does not hold the transform Quadratic"):
-            ranker.export(tmp_path / "model.json")
+            ranker.export(path)
     else:
-        close(
-            reader.score(json.loads(ranker.export(tmp_path / "model.json").read_text()), test.tolist()),
-            scores(ranker, test),
-        )
+        close(reader.score(json.loads(ranker.export(path).read_text()), test.tolist()), scores(ranker, test))
 
 
-def test_transforms_leave_by_onnx_too(tmp_path):
-    counts = lists(0).x.abs().mul(3).round()
-    for transform in (["log1p", "quantile"], "singhal", "quadratic"):
-        some = RankingSet(counts, lists(0).labels, lists(0).offsets)
-        ranker = ListNet(6, transform=transform, rounds=5).fit(some)
-        close(run_onnx(ranker.export(tmp_path / "model.onnx"), counts[:40]), scores(ranker, counts[:40]))
-
-
-@pytest.mark.parametrize(
-    "make", [lambda t: RankBoost(6, rounds=30, transform=t), lambda t: GBDTRanker(6, rounds=20, transform=t)]
-)
+@pytest.mark.parametrize("kind", [RankBoost, GBDTRanker])
 @pytest.mark.parametrize("transform", [None, "standard", "query_minmax"])
-def test_rows_on_a_threshold_fall_on_the_same_side(make, transform, tmp_path):
+def test_rows_on_a_threshold_fall_on_the_same_side(kind, transform, tmp_path):
     """Training rows, rounded so that they tie, hit the thresholds themselves."""
     some = lists(0)
     x = (some.x * 4).round() / 7
-    ranker = make(transform).fit(RankingSet(x, some.labels, some.offsets))
-    program = torch.export.load(ranker.export(tmp_path / "model.pt2")).module()
-    plain = json.loads(ranker.export(tmp_path / "model.json").read_text())
-    first = x[: int(some.offsets[1])]
-    for part in (first, x[:60]):
-        close(program(part), scores(ranker, part))
+    ranker = kind(6, rounds=20, transform=transform).fit(RankingSet(x, some.labels, some.offsets))
+    module, plain = OneList(ranker), json.loads(ranker.export(tmp_path / "model.json").read_text())
+    for part in (x[: int(some.offsets[1])], x[:60]):
+        close(module(part), scores(ranker, part))
         close(reader.score(plain, part.tolist()), scores(ranker, part))
 
 
 def test_files_tell_what_they_are(tmp_path):
-    path = fitted("listnet").export(tmp_path / "model.onnx")
+    path = fitted("gbdt").export(tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(path)
     about = session.get_modelmeta().custom_metadata_map
-    assert about["ranker"] == "ListNet" and about["num_features"] == "5" and "torchrank" in about
+    assert about["ranker"] == "GBDTRanker" and about["num_features"] == "5" and "torchrank" in about
     assert [(each.name, len(each.shape), each.shape[-1]) for each in session.get_inputs()] == [("x", 2, FEATURES)]
+    close(run_onnx(path, rows(9)), scores(fitted("gbdt"), rows(9)))
+    told = {"torchrank.json": ""}
+    program = torch.export.load(fitted("lgmml_soft").export(tmp_path / "model.pt2"), extra_files=told).module()
+    assert json.loads(told["torchrank.json"])["ranker"] == "LGMML"
+    close(program(rows(1)), scores(fitted("lgmml_soft"), rows(1)))
 
 
 class Doubled(Ranker):
@@ -242,7 +236,7 @@ def test_foreign_rankers_leave_if_torch_can_trace_them(tmp_path):
     ranker = Doubled(6, "standard", rounds=1).fit(lists(0))
     x = lists(1).x[:9]
     close(torch.export.load(ranker.export(tmp_path / "own.pt2")).module()(x), scores(ranker, x))
-    with pytest.raises(NotExportable, match=r"torch\.export cannot trace OwnScore"):
+    with pytest.raises(NotExportable, match=r"torch\.export cannot trace this model"):
         Picky(6, "standard", rounds=1).fit(lists(0)).export(tmp_path / "picky.pt2")
 
 
@@ -264,7 +258,7 @@ class Attention(torch.nn.Module):
 def test_networks_of_ones_own_leave(scorer, tmp_path):
     ranker = NeuralRanker(6, scorer, "listnet").fit(lists(0), epochs=1)
     program = torch.export.load(ranker.export(tmp_path / "own.pt2")).module()
-    for count in (1, 2, 9):
+    for count in (1, 9):
         close(program(lists(1).x[:count]), scores(ranker, lists(1).x[:count]))
 
 

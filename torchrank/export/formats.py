@@ -11,7 +11,7 @@ from io import BytesIO
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchrank.data.transforms import PCA, ColumnNorm, Quantile, QueryMinMax, SignedLog, Standard, Transform
 from torchrank.export import reader
@@ -36,7 +36,7 @@ class Made(NamedTuple):
 def make_pt2(ranker: Ranker, about: dict[str, Any]) -> Made:
     """A program of torch.export: `torch.export.load(path).module()(rows)` in any process that has torch."""
     file = BytesIO()
-    torch.export.save(_program(OneList(ranker)), file, extra_files={"torchrank.json": json.dumps(about)})
+    torch.export.save(program_of(OneList(ranker)), file, extra_files={"torchrank.json": json.dumps(about)})
     content = file.getvalue()
     return Made(content, torch.export.load(BytesIO(content)).module())
 
@@ -48,24 +48,28 @@ def make_onnx(ranker: Ranker, about: dict[str, Any]) -> Made:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise ImportError(f"ONNX needs {error.name}: pip install 'torchrank-ltr[export]'") from error
-    program, name = _program(OneList(ranker)), type(ranker).__name__
+    content = graph_of(program_of(OneList(ranker)), about)
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    return Made(content, lambda x: torch.from_numpy(session.run(None, {"x": x.numpy()})[0]))
+
+
+def graph_of(program: torch.export.ExportedProgram, about: dict[str, Any]) -> bytes:
+    """An .onnx file of a program, with what is known about it."""
     names: Any = {"input_names": ["x"], "output_names": ["scores"], "opset_version": OPSET, "verbose": False}
-    with _quiet(), _refused(f"ONNX cannot hold {name}"):
+    with _quiet(), _refused("ONNX cannot hold this model"):
         made: Any = torch.onnx.export(program, dynamo=True, **names)
     for name, value in about.items():
         made.model.metadata_props[name] = value if isinstance(value, str) else json.dumps(value)
     file = BytesIO()
     made.save(file)
-    session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
-    return Made(file.getvalue(), lambda x: torch.from_numpy(session.run(None, {"x": x.numpy()})[0]))
+    return file.getvalue()
 
 
-def _program(module: OneList) -> torch.export.ExportedProgram:
-    module = module.cpu().eval()
-    rows = torch.zeros(7, module.rows.num_features)
-    length = torch.export.Dim("documents", min=1)
-    with torch.no_grad(), _quiet(), _refused(f"torch.export cannot trace {type(module.model).__name__}"):
-        return torch.export.export(module, (rows,), dynamic_shapes={"x": {0: length}})
+def program_of(module: nn.Module) -> torch.export.ExportedProgram:
+    """A program of a module with one argument `x` (n, D) and the attribute `num_features`, for any n >= 1."""
+    rows, length = torch.zeros(7, int(module.num_features)), torch.export.Dim("documents", min=1)  # type: ignore[arg-type]
+    with torch.no_grad(), _quiet(), _refused("torch.export cannot trace this model"):
+        return torch.export.export(module.cpu().eval(), (rows,), dynamic_shapes={"x": {0: length}})
 
 
 @contextmanager

@@ -41,6 +41,7 @@ class OneList(nn.Module):
     def __init__(self, ranker: Ranker):
         super().__init__()
         check_exportable(ranker)
+        self.num_features = ranker.num_features
         self.rows, self.model = OneListRows(ranker.transform), model_of(ranker)
         self.requires_grad_(False)
 

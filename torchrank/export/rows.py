@@ -13,7 +13,6 @@ class OneListRows(nn.Module):
 
     def __init__(self, transform: Transform):
         super().__init__()
-        self.num_features = transform.num_features
         self.steps = nn.ModuleList(map(_step, steps_of(transform)))
 
     def forward(self, x: Tensor) -> Tensor:
