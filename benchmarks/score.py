@@ -69,7 +69,7 @@ def report(path: Path, checkpoint: Path, repeats: int) -> None:
     print(f"{megabytes:.0f} MB, {rows:,} rows, {FEATURES} features")
     print(f"  reader alone  {reading:7.2f} s  {megabytes / reading:6.0f} MB/s")
     print(f"  score         {scoring:7.2f} s  {megabytes / scoring:6.0f} MB/s  (with loading the checkpoint)")
-    verdict("of the reader's speed", reading / scoring, SHARE, at_least=True)
+    verdict("% of the reader's speed", 100 * reading / scoring, 100 * SHARE, at_least=True)
     verdict("MB of peak memory", peak_memory(command), MEMORY_MB, at_least=False)
 
 
