@@ -5,14 +5,18 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from unittest import mock
 
 import torch
 
 from tests.docs.pages import ROOT, Block
 from torchrank import cli, train
 
+SERVER = multiprocessing.get_context("forkserver")  # its copies have none of the threads that other tests have started
+SERVER.set_forkserver_preload(["tests.docs.running"])
 SHELL = "|<>;&$`*"  # what only a shell understands
 train_module = train  # imported before any copy is made
 
@@ -20,8 +24,11 @@ train_module = train  # imported before any copy is made
 def run_page(blocks: Sequence[Block], name: str, folder: Path) -> str | None:
     """Run the blocks; what was printed if one of them failed, otherwise None."""
     output = folder.parent / f"{folder.name}.txt"
-    done = in_a_copy(lambda: _run_here(blocks, name, folder, output))
-    return None if done == 0 else output.read_text()[-4000:]
+    page = SERVER.Process(target=_run_here, args=(blocks, name, folder, output))
+    with mock.patch.dict(os.environ, {"PYTHONPATH": str(ROOT)}):  # for the server, if this starts it
+        page.start()
+    page.join()
+    return None if page.exitcode == 0 else output.read_text()[-4000:]
 
 
 def in_a_copy(work: Callable[[], int | None]) -> int | None:
@@ -32,7 +39,7 @@ def in_a_copy(work: Callable[[], int | None]) -> int | None:
     return child.exitcode
 
 
-def _run_here(blocks: Sequence[Block], name: str, folder: Path, output: Path) -> int:
+def _run_here(blocks: Sequence[Block], name: str, folder: Path, output: Path) -> None:
     torch.set_num_threads(1)  # a copied process has none of the threads that torch has started
     os.chdir(folder)
     os.environ |= {"COLUMNS": "120", "MPLBACKEND": "Agg", "PYTHONPATH": f"{ROOT}:{folder}"}
@@ -41,13 +48,42 @@ def _run_here(blocks: Sequence[Block], name: str, folder: Path, output: Path) ->
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), place)
     sys.stdout, sys.stderr = (os.fdopen(place, "w", buffering=1) for place in (1, 2))
     known: dict = {"__name__": "__main__"}
-    for block in blocks:
-        print(f"--- {name}:{block.line} ({block.language})")
-        if block.language == "python":
-            exec(compile("\n" * block.line + block.text, name, "exec"), known)
-        elif code := run_shell(block.text):
-            return code
-    return 0
+    with shell() as run:
+        for block in blocks:
+            print(f"--- {name}:{block.line} ({block.language})")
+            if block.language == "python":
+                exec(compile("\n" * block.line + block.text, name, "exec"), known)
+            elif code := run(block.text):
+                sys.exit(code)
+
+
+@contextmanager
+def shell() -> Iterator[Callable[[str], int]]:
+    """Runs shell blocks in a copy that was made before any Python block has run.
+
+    Such a block may start threads, those of polars for example, and a copy that is made afterwards would wait for them.
+    """
+    own, theirs = multiprocessing.Pipe()
+
+    def serve() -> None:
+        own.close()
+        with suppress(EOFError):
+            while True:
+                theirs.send(run_shell(theirs.recv()))
+
+    server = multiprocessing.get_context("fork").Process(target=serve)
+    server.start()
+    theirs.close()
+
+    def run(text: str) -> int:
+        own.send(text)
+        return own.recv()
+
+    try:
+        yield run
+    finally:
+        own.close()
+        server.join()
 
 
 def run_shell(text: str) -> int:
