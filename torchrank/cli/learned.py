@@ -10,24 +10,31 @@ from torchrank.cli.shared import CHECKPOINT
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from torchrank.data.sets import RankingSet
     from torchrank.rankers.core.ranker import Ranker
 
 METRICS, FEATURES = 12, 25  # most metrics and features of a ranker that are shown
+LISTS, REPEATS = 200, 3  # validation lists and permutations of measured importances
 FLOOR = 1e-6  # smaller shares of a spectrum count as 0
 LARGEST = 2**29  # bytes of a checkpoint that is still read for a figure
 
 
-def learned_of(folder: Path) -> dict[str, Any]:
-    """Spectra and importances of the ranker of a run folder; nothing if it has no checkpoint that can be read."""
+def learned_of(folder: Path, shuffled: bool = False) -> dict[str, Any]:
+    """Spectra and importances of the ranker of a run folder; nothing if it has no checkpoint that can be read.
+
+    With `shuffled` the importances are measured, by permutation on validation lists, which are read again.
+    """
     path = folder / CHECKPOINT
     if not path.is_file() or path.stat().st_size > LARGEST:
         return {}
     from torchrank.rankers.core.checkpoints import load
 
     try:
-        return describe_learned(load(path))
+        ranker = load(path)
+        found = describe_learned(ranker)
     except (ValueError, OSError, ImportError, RuntimeError, KeyError):  # a figure less, not a report less
         return {}
+    return found | {"importances": measured_importances(ranker, validation_of(folder))} if shuffled else found
 
 
 def describe_learned(ranker: Ranker) -> dict[str, Any]:
@@ -99,6 +106,38 @@ def _votes(ranker: Any) -> tuple[Tensor, str, str]:
     votes = torch.zeros(ranker.num_features, dtype=torch.float64)
     votes.index_add_(0, ranker.feature.cpu(), ranker.alpha.detach().double().abs().cpu())
     return votes, "Sum of the weights of the weak rankers that use the feature, without their signs", "weight"
+
+
+def validation_of(folder: Path) -> RankingSet:
+    """The first validation lists of a run, read again as its configuration says."""
+    import json
+
+    from torchrank.data.datamodule import RankingDataModule
+    from torchrank.record import RESULTS
+
+    options = dict(json.loads((folder / RESULTS).read_text(encoding="utf-8"))["config"]["data"])
+    options.pop("_target_", None)
+    data = RankingDataModule(**options)
+    data.setup()
+    lists = data.sets["val"]
+    return lists.subset(range(min(LISTS, len(lists))))
+
+
+def measured_importances(ranker: Ranker, lists: RankingSet) -> dict[str, Any]:
+    """The largest permutation importances of a ranker, with their standard errors."""
+    from torchrank.explanations.importance import permutation_importance
+
+    found = permutation_importance(ranker, lists, repeats=REPEATS).to_dict()
+    rows = found["features"][:FEATURES]
+    return {
+        "kind": f"Loss of {found['measure']} ({found['value']:.4f} on {len(lists)} validation queries) when a feature "
+        f"is shuffled, mean of {REPEATS} permutations with its standard error",
+        "unit": f"loss of {found['measure']}",
+        "total": len(found["features"]),
+        "features": [row["name"] for row in rows],
+        "values": [row["importance"] for row in rows],
+        "errors": [row["error"] for row in rows],
+    }
 
 
 def _largest(ranker: Ranker, weights: Tensor, kind: str, unit: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """`torchrank report`: one page of runs that opens in any browser, without network."""
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from torchrank.cli.shared import add_json, print_json
 
 EXAMPLES = """
 torchrank report runs/first --out report.html
+torchrank report runs/first --importances --out report.html     # measured by shuffling features
 torchrank report runs/single/files/listnet/* runs/single/files/gbdt/* --out two.html
 """
 
@@ -18,6 +20,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", default="report.html", help="the page to write (default: report.html)")
     parser.add_argument("--title", default="", help="of the page; default: the names of the data")
+    parser.add_argument(
+        "--importances", action="store_true", help="measure importances by permutation: reads the data again, slow"
+    )
     add_json(parser)
 
 
@@ -29,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
     out = Path(options.out)
     if out.is_dir() or out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"--out must be a file that ends in .html, got {options.out}")
-    document = collect(options.runs, learned_of)
+    document = collect(options.runs, partial(learned_of, shuffled=options.importances))
     write_page(out, document, options.title)
     if options.json:
         print_json({"out": str(out), **brief(document)})
