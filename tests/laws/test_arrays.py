@@ -171,6 +171,8 @@ def test_labels_of_any_dtype():
     for dtype in ("i1", "u1", "i2", "u2", "u4", "u8", ">i4", "f2", ">f8", "g", object):
         same(F.ndcg(SCORES, LABELS.numpy().astype(dtype), OFFSETS, k=5), expected)
     binary = (LABELS > 1).numpy()
+    for each in (binary, torch.from_numpy(binary)):
+        same(F.listnet_loss(SCORES, each, OFFSETS), F.listnet_loss(SCORES, (LABELS > 1).long(), OFFSETS))
     same(F.listnet_loss(SCORES, binary, OFFSETS), F.listnet_loss(SCORES, (LABELS > 1).long(), OFFSETS))
 
 
@@ -221,6 +223,9 @@ REFUSED = [
     ({"scores": [[0.5, 1.0], [2.0]]}, "rows of scores have different lengths, 2 and 1: give .* group"),
     ({"scores": [[0.5, 1.0], 2.0]}, "rows of scores have different lengths, 2 and none"),
     ({"scores": [0.5, [1.0], 2]}, r"scores must hold numbers, got a list \[1.0\] at position 1"),
+    ({"scores": [[0.5, 1.0, 2.0]]}, r"scores must be a vector, .* got shape \(1, 3\)"),
+    ({"scores": None}, "scores is a NoneType: give"),
+    ({"labels": None}, "labels is a NoneType: give"),
     ({"scores": 5.0}, "scores is a float: give a tensor, a numpy array"),
     ({"scores": "abc"}, "scores is a str: give a tensor"),
     ({"scores": {"a": 1}}, "scores is a dict: give a tensor"),
@@ -293,3 +298,20 @@ def test_gradients_flow_to_tensors_beside_arrays():
 def test_compiled_with_and_without_keywords():
     compiled = torch.compile(F.listnet_loss, backend="eager")
     same(compiled(SCORES, labels=LABELS, offsets=OFFSETS), F.listnet_loss(SCORES, LABELS, OFFSETS))
+
+
+@every_kind
+def test_judged_documents_as_arrays(kind):
+    labels = torch.cat([LABELS, torch.tensor([3, 0])])
+    bounds = OFFSETS.clone()
+    bounds[-1] += 2
+    for options in ({"judged": (labels, bounds)}, {"num_relevant": GROUP}):
+        measure = F.ndcg if "judged" in options else F.average_precision
+        expected = measure(SCORES, LABELS, OFFSETS, **options)
+        given = {
+            key: tuple(convert("numpy" if kind == "one column" else kind, each) for each in value)
+            if key == "judged"
+            else convert(kind, value)
+            for key, value in options.items()
+        }
+        same(measure(SCORES, LABELS, OFFSETS, **given), expected)

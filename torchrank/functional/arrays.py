@@ -63,12 +63,15 @@ def takes_arrays(function: Callable[..., R]) -> Callable[..., R]:
 
     @wraps(function)
     def call(*arguments: Any, **options: Any) -> R:
-        ready = len(arguments) >= leading and all([isinstance(each, Tensor) for each in arguments[:leading]])
-        if ready and others.isdisjoint(options):
-            return function(*arguments, **options)
+        for each in arguments[:leading]:
+            if not isinstance(each, Tensor):
+                break
+        else:
+            if len(arguments) >= leading and others.isdisjoint(options):
+                return function(*arguments, **options)
         if len(arguments) > positional or any([name in options for name in names[: len(arguments)]]):
             return function(*arguments, **options)  # which says what is wrong
-        return function(**_converted(names, tensors, arguments, options))
+        return function(**_converted(names, tensors, names[:leading], arguments, options))
 
     if "offsets" in tensors:
         call.__signature__ = _with_groups(signature)  # type: ignore[attr-defined]
@@ -234,22 +237,33 @@ def _explain_groups(text: str) -> str:
 
 
 def _converted(
-    names: tuple[str, ...], tensors: frozenset[str], arguments: tuple[Any, ...], options: dict[str, Any]
+    names: tuple[str, ...],
+    tensors: frozenset[str],
+    required: tuple[str, ...],
+    arguments: tuple[Any, ...],
+    options: dict[str, Any],
 ) -> dict[str, Any]:
     """The arguments of a call by name: arrays as tensors, on the device of the first tensor, and lists as offsets."""
     given = dict(zip(names, arguments, strict=False)) | options
     device = next((each.device for each in given.values() if isinstance(each, Tensor)), None)
     three = [given.pop(name, None) for name in ("offsets", "group", "qid") if "offsets" in tensors]
-    found = {name: _argument(name, value, device) if name in tensors else value for name, value in given.items()}
+    found = {
+        name: _argument(name, value, device) if name in tensors and (value is not None or name in required) else value
+        for name, value in given.items()
+    }
     if three and names[0] in found:
         found["offsets"] = offsets_of(len(found[names[0]]), *three, what=names[0]).to(device)
     return found
 
 
 def _argument(name: str, value: Any, device: torch.device | None) -> Any:
-    if value is None or isinstance(value, Tensor):
+    if isinstance(value, Tensor):
         return value
     found = to_tensor(only_column(value, name) if name in VECTORS else value, name).to(device)
+    if name in VECTORS and found.ndim != 1:
+        raise DataError(
+            f"{name} must be a vector, the entries of all lists one after another, got shape {tuple(found.shape)}"
+        )
     return found.bool() if name == "mask" else found
 
 

@@ -199,6 +199,7 @@ def has_pairs(labels: Tensor, offsets: Tensor) -> Tensor:
     >>> has_pairs(torch.tensor([1, 0, 2, 2]), torch.tensor([0, 2, 4, 4])).tolist()
     [True, False, False]
     """
+    labels = labels.long() if labels.dtype == torch.bool else labels
     return segment_max(labels, offsets) > segment_min(labels, offsets)
 
 
