@@ -1,5 +1,6 @@
 # make train [ARGS="model=listnet data=mq2008 data.root=..."], without ARGS a first comparison   make quick|test [ARGS="-k measures"]   make lint|format
 # make docs: the documentation, strict, into site/   make browser: the report in headless Chromium   make wheel: build it and try it in an empty environment
+# make notebooks: execute the notebooks with quick settings
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
@@ -42,6 +43,17 @@ browser: .venv/browser  # opens the report in headless Chromium, clicks through 
 	$(INSTALL) --editable ".[browser]"
 	touch $@
 
+notebooks: .venv/notebooks  # the four stories with quick settings, then the notebooks of the papers without their sweeps
+	for story in notebooks/[1-4]_*.ipynb; do \
+		TORCHRANK_QUICK=1 PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH="$(CURDIR)" $(BIN)/python -m nbconvert --to notebook \
+			--execute --output-dir .venv/executed $$story || exit 1; \
+	done
+	TORCHRANK_NOTEBOOKS=1 $(BIN)/python -m pytest tests/notebooks/test_notebooks.py $(ARGS)
+
+.venv/notebooks: .venv/installed
+	$(INSTALL) --editable ".[notebooks]"
+	touch $@
+
 .venv/docs: .venv/installed
 	$(INSTALL) --editable ".[docs]"
 	touch $@
@@ -49,4 +61,4 @@ browser: .venv/browser  # opens the report in headless Chromium, clicks through 
 clean:
 	rm -rf .venv site dist
 
-.PHONY: train quick test lint format docs browser wheel clean
+.PHONY: train quick test lint format docs browser notebooks wheel clean
