@@ -1,4 +1,4 @@
-"""Executes the code cells of a notebook in the current folder, without Jupyter: python -m tests.notebooks.execute FILE."""
+"""Executes the code cells of a notebook here, without Jupyter: python -m tests.notebooks.execute FILE."""
 
 import ast
 import json
