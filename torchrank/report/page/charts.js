@@ -200,7 +200,7 @@ function scatterChart(box, points, { xlabel, ylabel, first, second, describe }) 
 
 /* How often differences of each size occur, their mean and its interval. */
 function histogram(box, values, { xlabel, centre, low, high, first, second, smaller }) {
-  const most = Math.max(...values.map(Math.abs), 0.01), count = Math.max(9, Math.min(41, 2 * Math.round(Math.sqrt(values.length)) + 1)) | 1;
+  const most = Math.max(...range(values).map(Math.abs), 0.01), count = Math.max(9, Math.min(41, 2 * Math.round(Math.sqrt(values.length)) + 1)) | 1;
   const width = (2 * most) / count, bins = Array(count).fill(0);
   for (const value of values) bins[Math.min(count - 1, Math.floor((value + most) / width))]++;
   const chart = plot(box, { height: 300, left: 44, x: { range: [-most, most], label: xlabel }, y: { range: [0, Math.max(...bins) * 1.08], label: "queries" }, title: `Distribution of ${xlabel}` });
