@@ -242,7 +242,7 @@ def test_parameters_and_clones():
         ({"group": GROUP, "qid": QID}, "one of the two"),
         ({"qid": QID[:3]}, "qid has 3 rows, but X has 45"),
         ({"qid": [None] * N}, "qid is missing in row 0"),
-        ({"qid": 7}, "qid is a int: give a column"),
+        ({"qid": 7}, "qid is an int: give a column"),
         ({"y": ["good"] * N, "group": GROUP}, "could not convert string|must hold numbers"),
         ({"X": X * np.nan, "group": GROUP}, "Input X contains NaN"),
         ({"y": Y * np.nan, "group": GROUP}, "Input y contains NaN"),

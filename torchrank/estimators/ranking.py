@@ -15,7 +15,7 @@ from torchrank.data.sets import RankingSet, text_ids
 from torchrank.data.sparse import SparseRows, as_rows
 from torchrank.errors import DataError, DataWarning
 from torchrank.estimators.base import HAS_SKLEARN, LOCALIZED, Model, RankerParameters, validated
-from torchrank.functional.arrays import columns_of, is_missing, only_column, to_integers, to_numpy, to_tensor
+from torchrank.functional.arrays import article, columns_of, is_missing, only_column, to_integers, to_numpy, to_tensor
 from torchrank.functional.measures import ndcg
 from torchrank.functional.ragged import segment_sum, sort_within, wide
 
@@ -316,7 +316,7 @@ def codes_of(qid: Any) -> tuple[np.ndarray, list[Any]]:
         order = np.argsort(first)
         return np.argsort(order)[codes], ids[order].tolist()
     if array is None and not isinstance(column, list | tuple):
-        raise DataError(f"qid is a {type(qid).__name__}: give a column with the query id of each row")
+        raise DataError(f"qid is {article(type(qid).__name__)}: give a column with the query id of each row")
     values: list[Any] = list(column) if array is None else array.tolist()
     seen: dict[Any, int] = {}
     for row, each in enumerate(values):

@@ -167,7 +167,7 @@ def to_tensor(values: Array, name: str) -> Tensor:
         return _from_sequence(values, name)
     if (array := to_numpy(values)) is None:
         raise DataError(
-            f"{name} is {_article(type(values).__name__)}: give a tensor, a numpy array, a pandas or polars series or "
+            f"{name} is {article(type(values).__name__)}: give a tensor, a numpy array, a pandas or polars series or "
             "data frame, or a list of numbers"
         )
     return _from_numpy(array, name)
@@ -348,7 +348,7 @@ def _number(value: Any, place: int, name: str) -> int | float:
         return int(value)
     if isinstance(value, Real | Decimal):
         return float(value)
-    kind = "the string" if isinstance(value, str) else _article(type(value).__name__)
+    kind = "the string" if isinstance(value, str) else article(type(value).__name__)
     raise DataError(f"{name} must hold numbers, got {kind} {value!r:.40} at position {place}")
 
 
@@ -374,7 +374,7 @@ def _runs(qid: Array) -> tuple[list[int], int, list[Any]]:
     qid = only_column(qid, "qid")
     array = qid if isinstance(qid, Tensor | Sequence) else to_numpy(qid)
     if array is None or isinstance(qid, str):
-        raise DataError(f"qid is {_article(type(qid).__name__)}: give a column with the query id of each row")
+        raise DataError(f"qid is {article(type(qid).__name__)}: give a column with the query id of each row")
     if not isinstance(array, Tensor | Sequence) and array.dtype.kind in "fiub":
         array = _from_numpy(array, "qid")
     if not isinstance(array, Tensor):
@@ -403,5 +403,10 @@ def _check_ids(ids: list[Any], rows: Sequence[int]) -> None:
             raise DataError(f"qid must hold one id per row, got {each!r:.40} in row {rows[place]}")
 
 
-def _article(name: str) -> str:
+def article(name: str) -> str:
+    """The name of a type with its article.
+
+    >>> article("int")
+    'an int'
+    """
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"

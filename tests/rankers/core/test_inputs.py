@@ -88,6 +88,19 @@ def test_what_are_no_rows_and_no_positions(parts, message):
         ListNet(FEATURES, transform=None)(X, torch.tensor([0, 2]), **parts)
 
 
+def test_states_of_earlier_versions_have_no_names_of_features(tmp_path):
+    train = lists(0)
+    train.feature_names = tuple(f"f{number}" for number in range(FEATURES))
+    ranker, module = ListNet(FEATURES), RankingDataModule.from_sets(train=train, val=train)
+    trainer(tmp_path, 2, monitor=None).fit(ranker, datamodule=module)
+    assert ranker.feature_names == train.feature_names
+    state = ranker.state_dict()
+    del state["_extra_state"]["feature_names"]
+    again = ListNet(FEATURES)
+    again.load_state_dict(state)
+    assert again.feature_names is None and torch.equal(again(X, OFFSETS), ranker(X, OFFSETS))
+
+
 def test_sparse_matrices_of_scipy():
     ranker = NeuralRanker(FEATURES, transform=None)
     assert torch.equal(ranker(csc_array(X.numpy()), OFFSETS), ranker(SparseRows.from_dense(X), OFFSETS))
