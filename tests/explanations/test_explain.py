@@ -179,6 +179,21 @@ def test_networks_that_look_at_the_whole_list():
     assert "integrated gradients" in found.method
 
 
+def test_nearly_equal_scores_of_a_network_have_gradients_too():
+    """A difference far below the parts that make it up."""
+    some = lists(0)
+    ranker = NeuralRanker(6, scorer_options={"hidden": [16]}).fit(some, epochs=1)
+    x = some.x[: int(some.offsets[1])].clone()
+    bounds = torch.tensor([0, len(x)])
+    scores = ranker(x, bounds).detach()
+    near = (scores[:, None] - scores).abs() + 1e9 * torch.eye(len(x))
+    pair = divmod(int(near.argmin()), len(x))
+    found = explain(ranker, x, bounds, pair)
+    assert "integrated gradients" in found.method and float(found.residual.abs()) < 1e-3 * float(
+        found.parts.abs().sum()
+    )
+
+
 def test_trees_have_the_shap_values_of_lightgbm():
     some = lists(0)
     ranker = GBDTRanker(6, rounds=10, min_leaf=5).fit(some)

@@ -49,7 +49,8 @@ def _of_one(ranker: Ranker, batch: Batch, place: int, first: int, second: int) -
         left = abs(difference - float(parts.sum()))
         if left <= SMALL * abs(difference) or a == b:
             break
-    return (None if left > ALLOWED * abs(difference) and left > 1e-9 else parts), steps
+    has_slope = isinstance(ranker, NeuralRanker) or left <= max(ALLOWED * abs(difference), 1e-9)
+    return parts if has_slope else None, steps
 
 
 @torch.enable_grad()
