@@ -1,5 +1,11 @@
 """`torchrank score`: a checkpoint and a file of lists, by the command that users type."""
 
+import gzip
+import io
+import json
+import sys
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +13,8 @@ import torch
 from tests.rankers.small import FEATURES, data, trainer
 from torchrank import LambdaRank
 from torchrank.cli import main
+from torchrank.data import letor
+from torchrank.data.letor.files import read_blocks
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +126,22 @@ def test_models_that_cannot_score(checkpoint, tmp_path, monkeypatch, capsys, nam
     write(tmp_path / "new.txt", "ab")
     assert main(["score", str(checkpoint[0]), str(tmp_path / "new.txt"), "--out", str(tmp_path / "out.txt")]) == 2
     assert message in capsys.readouterr().err and not (tmp_path / "out.txt").exists()
+
+
+@pytest.mark.parametrize("size", [1, 300, 1 << 20])
+def test_files_of_any_size_are_scored_in_blocks(checkpoint, tmp_path, monkeypatch, capsys, size):
+    """Several files, stdin and stdout, lists over the borders of blocks: the scores of the ranker on whole lists."""
+    monkeypatch.setattr(letor, "read_blocks", partial(read_blocks, size=size))
+    first, second = write(tmp_path / "a.txt", "bbbaaaaaacc"), write(tmp_path / "b.txt", "ddddb", seed=1)
+    with torch.no_grad():
+        expected = [checkpoint[1](first, torch.tensor([0, 3, 9, 11])), checkpoint[1](second, torch.tensor([0, 4, 5]))]
+    (tmp_path / "b.gz").write_bytes(gzip.compress((tmp_path / "b.txt").read_bytes()))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((tmp_path / "b.gz").read_bytes())))
+    assert main(["score", str(checkpoint[0]), str(tmp_path / "a.txt"), "-", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert torch.equal(torch.tensor([float(line) for line in shown.out.split()]), torch.cat(expected))
+    summary = json.loads(shown.err)
+    assert (summary["documents"], summary["queries"], summary["ranker"], summary["out"]) == (16, 5, "LambdaRank", "-")
+    arguments = [str(tmp_path / "a.txt"), str(tmp_path / "b.gz"), "--run", "--out", str(tmp_path / "out.run")]
+    assert main(["score", str(checkpoint[0]), *arguments]) == 2
+    assert "query b is in two of the files" in capsys.readouterr().err and not (tmp_path / "out.run").exists()
