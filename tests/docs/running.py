@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from unittest import mock
 
@@ -18,7 +19,10 @@ from torchrank import cli, train
 SERVER = multiprocessing.get_context("forkserver")  # its copies have none of the threads that other tests have started
 SERVER.set_forkserver_preload(["tests.docs.running"])
 SHELL = "|<>;&$`*"  # what only a shell understands
-train_module = train  # imported before any copy is made
+WARM = (train, "matplotlib.figure", "matplotlib.backends.backend_agg", "sklearn.neighbors", "lightgbm")
+for name in WARM[1:]:  # imported once, before any copy of this process is made
+    with suppress(ImportError):
+        import_module(name)
 
 
 def run_page(blocks: Sequence[Block], name: str, folder: Path) -> str | None:
