@@ -106,6 +106,6 @@ def write_frames(file: IO[bytes], pieces: Iterable[Piece], layout: Layout, kind:
 
     lazy = register_io_source(batches, schema=schema)
     if kind == "parquet":
-        lazy.sink_parquet(file)
+        lazy.sink_parquet(file, row_group_size=max(1024, 2 * CELLS // layout.width))
     else:
         lazy.sink_ipc(file, compression="zstd")
