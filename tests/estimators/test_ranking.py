@@ -294,3 +294,29 @@ for call in (lambda: torchrank.RankingEstimator().predict(x), lambda: estimator.
         "this RankingEstimator is not fitted: call fit first",
         "y must have one label for each of 20 rows, got shape (3,)",
     ], done.stderr
+
+
+class Net(torch.nn.Linear):
+    def __init__(self, num_inputs):
+        super().__init__(num_inputs, 1)
+
+
+def test_an_own_network_is_saved_by_its_name_and_loaded_as_it_is_given(tmp_path):
+    x, y, path = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 3, tmp_path / "e.ckpt"
+    estimator = RankingEstimator("neural", scorer=Net, epochs=2).fit(x, y, group=[10] * 4)
+    estimator.save(path)
+    with pytest.raises(torchrank.CheckpointError, match=r"needs scorer='.*Net'.*nothing is imported"):
+        RankingEstimator.load(path)
+    again = RankingEstimator.load(path, scorer=Net)
+    assert np.array_equal(again.predict(x), estimator.predict(x)) and again.get_params()["scorer"] is Net
+
+
+@pytest.mark.parametrize("params", [{"scorer": "evil.Net"}, {"model": "localrank", "base_options": {"loss": "evil.f"}}])
+def test_no_name_in_a_file_is_imported_by_the_next_fit(tmp_path, params):
+    x, y, path = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 3, tmp_path / "e.ckpt"
+    RankingEstimator("neural", epochs=1).fit(x, y, group=[10] * 4).save(path)
+    content = torch.load(path, weights_only=True)
+    content["estimator"]["params"] |= params
+    torch.save(content, path)
+    with pytest.raises(torchrank.CheckpointError, match="nothing is imported because a file names it"):
+        RankingEstimator.load(path)

@@ -16,6 +16,7 @@ import torchrank
 from torchrank.errors import CheckpointError, NotFittedError
 from torchrank.rankers.core.checkpoint_files import write_whole
 from torchrank.rankers.core.checkpoints import FORMAT, check_plain, load, read_checkpoint
+from torchrank.rankers.core.own import only_given, plain_names
 
 if TYPE_CHECKING:
     from torchrank.rankers.core.ranker import Ranker
@@ -114,7 +115,7 @@ class RankerParameters(BaseEstimator):  # type: ignore[misc]
             path: the file, which is replaced as a whole if it exists.
         """
         self._check_fitted()
-        params = {name: _plain(value) for name, value in self.get_params().items()}
+        params = plain_names({name: _plain(value) for name, value in self.get_params().items()})
         check_plain(params, "parameters")
         write_whole(
             {
@@ -129,11 +130,13 @@ class RankerParameters(BaseEstimator):  # type: ignore[misc]
         )
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> Self:
-        """Read a fitted estimator from a file that `save` has written. Nothing in the file is executed.
+    def load(cls, path: str | PathLike[str], *, scorer: Any = None, loss: Any = None) -> Self:
+        """Read a fitted estimator from a file that `save` has written. Nothing in the file is executed or imported.
 
         Args:
             path: the file.
+            scorer: the network of your own that the ranker was fitted with, if any.
+            loss: the loss of your own that it was fitted with, if any.
 
         Returns:
             The fitted estimator.
@@ -141,8 +144,8 @@ class RankerParameters(BaseEstimator):  # type: ignore[misc]
         content = read_checkpoint(path).get("estimator")
         if not isinstance(content, dict) or content.get("name") != cls.__name__:
             raise CheckpointError(f"{path} holds no {cls.__name__}: load its ranker with torchrank.load(path)")
-        found = cls(**content["params"])
-        found.ranker_ = load(path)
+        found = cls(**only_given(content["params"], {"scorer": scorer, "loss": loss}))
+        found.ranker_ = load(path, scorer=scorer, loss=loss)
         found._restore(content["learned"])
         return found
 

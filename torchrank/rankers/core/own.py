@@ -59,12 +59,33 @@ def resolve(option: str, value: Any, known: Mapping[str, Any]) -> tuple[str, Any
     if state is None:
         return value, find(option, value)
     if option not in state.objects:
-        raise CheckpointError(
-            f"the checkpoint needs {option}={value!r}, which is not part of torchrank, and nothing is imported because "
-            f"a file names it: load(path, {option}=...), or --{option} {value} on the command line"
-        )
+        raise CheckpointError(_missing(option, value))
     state.used.add(option)
     return value, state.objects[option]
+
+
+def only_given(value: Any, given: Mapping[str, Any]) -> Any:
+    """Options from a file, in which the dotted names of own objects are replaced by those that are given; none is left.
+
+    >>> only_given({"loss": "my.loss", "k": 3, "base": {"scorer": "mlp"}}, {"loss": max})
+    {'loss': <built-in function max>, 'k': 3, 'base': {'scorer': 'mlp'}}
+    """
+    if not isinstance(value, dict):
+        return value
+    found = {name: only_given(each, given) for name, each in value.items()}
+    for name in OPTIONS:
+        if isinstance(found.get(name), str) and "." in found[name]:
+            if given.get(name) is None:
+                raise CheckpointError(_missing(name, found[name]))
+            found[name] = given[name]
+    return found
+
+
+def _missing(option: str, name: str) -> str:
+    return (
+        f"the checkpoint needs {option}={name!r}, which is not part of torchrank, and nothing is imported because "
+        f"a file names it: load(path, {option}=...), or --{option} {name} on the command line"
+    )
 
 
 def find(option: str, value: Any) -> Any:
