@@ -56,3 +56,13 @@ def test_workflows_call_targets_of_the_makefile(workflow):
 def test_workflows_run_what_the_check_of_a_merge_runs():
     called = targets("\n".join(command for workflow in WORKFLOWS for command in steps(workflow)))
     assert targets((ROOT / ".ci/run").read_text()) | {"wheel", "docs"} <= called
+
+
+def test_the_navigation_names_each_page_once():
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2].partition("\nexclude_docs")[0]
+    named = re.findall(r": ([\w/]+\.md)$", navigation, flags=re.MULTILINE)
+    assert sorted(named) == sorted(path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md"))
+
+
+def test_the_readme_is_a_page_long():
+    assert 120 <= len((ROOT / "README.md").read_text().splitlines()) <= 150
