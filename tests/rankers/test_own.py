@@ -45,7 +45,7 @@ def test_an_own_loss_learns_as_the_built_in_one():
     assert torch.equal(weights(Linear, mine), expected)
 
 
-@pytest.mark.parametrize("loss", [squared, scalar, f"{HERE}.squared"], ids=str)
+@pytest.mark.parametrize("loss", [squared, scalar, f"{HERE}.squared"], ids=["per list", "scalar", "name"])
 def test_the_minimum_of_a_squared_error_is_that_of_least_squares(loss):
     train = lists(0)
     ranker = NeuralRanker(FEATURES, Linear, loss, transform=None, optimizer="LBFGS", lr=1.0)
