@@ -58,7 +58,8 @@ def takes_arrays(function: Callable[..., R]) -> Callable[..., R]:
     names = tuple(signature.parameters)
     tensors = frozenset(name for name, each in signature.parameters.items() if _is_tensor(each.annotation))
     positional = sum(each.kind != each.KEYWORD_ONLY for each in signature.parameters.values())
-    leading = next((place for place, name in enumerate(names) if name not in tensors), len(names))
+    needed = [name in tensors and each.default is each.empty for name, each in signature.parameters.items()]
+    leading = [*needed, False].index(False)
     others = tensors.difference(names[:leading]) | {"group", "qid"}
 
     @wraps(function)
@@ -67,7 +68,7 @@ def takes_arrays(function: Callable[..., R]) -> Callable[..., R]:
             if not isinstance(each, Tensor):
                 break
         else:
-            if len(arguments) >= leading and others.isdisjoint(options):
+            if len(arguments) == leading and others.isdisjoint(options):
                 return function(*arguments, **options)
         if len(arguments) > positional or any([name in options for name in names[: len(arguments)]]):
             return function(*arguments, **options)  # which says what is wrong

@@ -1,8 +1,8 @@
 """Formats of ranking data, and the conversion of one into another.
 
-Text and tables are read and written piece by piece, so that a file of any size is converted in the memory of a piece;
-npz files and caches hold whole sets. Numbers keep their value: text is the shortest that is read back exactly, and
-binary files hold float32 if that holds every digit of the source, float64 otherwise.
+Text and tables are read and written piece by piece: LETOR files in the memory of a piece, tables with what polars reads
+ahead. npz files and caches hold whole sets. Numbers keep their value: text is the shortest that is read back exactly,
+and binary files hold float32 if that holds every digit of the source, float64 otherwise.
 """
 
 from __future__ import annotations
