@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from torchrank.cli.scoring import RunWriter, read_unlabelled, score_text, scores_of
+    from torchrank.cli.scoring import RunWriter, beside_the_reader, read_unlabelled, score_text, scores_of
 
     ranker = load_ranker(options)
     name = type(ranker).__name__
@@ -43,7 +43,8 @@ def run(options: argparse.Namespace) -> None:
                 counts["queries"] += len(lists)
                 yield runs.text(lists, scores) if options.run else score_text(scores)
 
-    write_text(options.out, texts(), inputs=options.files)
+    with beside_the_reader():
+        write_text(options.out, texts(), inputs=options.files)
     screen = sys.stderr if options.out == "-" else sys.stdout
     if options.json:
         print_json({"ranker": name, "files": options.files, **counts, "out": options.out}, file=screen)

@@ -3,6 +3,7 @@
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,17 @@ def read_unlabelled(path: str, ranker: Ranker, **reader: Any) -> Iterator[Rankin
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*have label -1 and got.*", DataWarning)
         yield from read_pieces(path, ranker, unjudged=0.0, **reader)
+
+
+@contextmanager
+def beside_the_reader() -> Iterator[None]:
+    """Half of the threads for scores: those of the reader work at the same time, and waiting for them takes longer."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads // 2))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @torch.no_grad()
