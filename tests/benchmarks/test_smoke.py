@@ -10,7 +10,7 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 NOT_BENCHMARKS = {"quick", "mlr_plain"}  # code that benchmarks share
 NEEDED = {"lgmml": "lightgbm", "localrank": "sklearn", "localrank_search": "sklearn", "measures": "pytrec_eval"}
-NEEDED |= {"reader": "sklearn"}
+NEEDED |= {"reader": "sklearn", "export": "onnxruntime"}
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in NOT_BENCHMARKS)
 
 
