@@ -38,14 +38,6 @@ ONE_OF_EACH = list(KINDS.values())
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.fixture(autouse=True)
-def interrupts():
-    """Lightning ignores SIGINT for ever after one KeyboardInterrupt."""
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def make(name, seed=0):
     torch.manual_seed(seed)
     return CASES[name].make()

@@ -3,7 +3,6 @@
 That every cut and interrupt of a fit can be resumed is a law of all rankers: tests/laws/test_rankers.py.
 """
 
-import signal
 from itertools import pairwise
 
 import pytest
@@ -22,14 +21,6 @@ ROUNDS = {
     "sweeps": {"l1": 0.5, "l2": 0.0, "solver": "cd", "tolerance": 1e-4},
     "sweeps of blocks": {"l1": 0.5, "l2": 0.0, "solver": "blocked", "block": 2, "tolerance": 1e-4},
 }
-
-
-@pytest.fixture(autouse=True)
-def interrupts():
-    """Lightning ignores SIGINT for ever after one KeyboardInterrupt."""
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 class Sums:

@@ -3,7 +3,6 @@
 That every ranker can be cut after every round is a law of tests/laws.
 """
 
-import signal
 from contextlib import nullcontext
 
 import pytest
@@ -16,14 +15,6 @@ from tests.rankers.metric.fits import KINDS, QUICK, D, data, graded, of_classes,
 from tests.rankers.small import trainer
 from torchrank import MLR, RMLR, CheckpointError, LocalRank, MetricBaseline, RankingSet, SVMMap
 from torchrank.data import SparseRows, TrainingLists
-
-
-@pytest.fixture(autouse=True)
-def interrupts():
-    """Lightning ignores SIGINT for ever after one KeyboardInterrupt."""
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def assert_same(one, other, note=""):
