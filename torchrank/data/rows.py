@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,11 @@ from torchrank.progress import bar
 
 SENTINEL = 3e38  # from this magnitude on a value counts as a clipped sentinel; float32 ends at 3.4e38
 ELEMENTS = 2**20  # numbers held in float64 at a time: 8 MB, which allocators reuse and caches hold
+CACHED = (
+    2**18
+)  # numbers that a thread converts at a time: 2 MB in float64, which its cache still holds when they are used
+ON_DEVICE = 2**26  # the same on a device, where a block must keep all cores busy: 512 MB
+GRAIN = 64  # rows: products add up in the same order if blocks begin at its multiples
 
 Rows = Tensor | SparseRows
 Step = Callable[[Rows, Tensor], Rows]
@@ -101,6 +107,35 @@ def parts_of(rows: Tensor | None) -> Iterator[tuple[int, Tensor]]:
         step = max(1, ELEMENTS * len(rows) // rows.numel())
         for start in range(0, len(rows), step):
             yield start, rows[start : start + step]
+
+
+def converts_at_once(rows: Tensor, dtype: torch.dtype) -> bool:
+    """Whether there is nothing to gain from converting the rows to this dtype in blocks."""
+    return rows.dtype == dtype or rows.numel() <= 4 * _converted(rows)
+
+
+def _converted(rows: Tensor) -> int:
+    return CACHED * torch.get_num_threads() if rows.device.type == "cpu" else ON_DEVICE
+
+
+def wide_blocks(rows: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
+    """(place, consecutive rows in this dtype): a few rows at a time, converted in one buffer that is used again.
+
+    A copy of all rows would go through memory twice more. Rows that have this dtype, and few rows, come in one piece.
+    No block has a single row unless that is all: its product with a single column would be a dot product, which adds up
+    in another order.
+
+    >>> [(place, block.dtype) for place, block in wide_blocks(torch.ones(3, 2), torch.float64)]
+    [(slice(0, 3, None), torch.float64)]
+    """
+    count, width = rows.shape
+    if converts_at_once(rows, dtype):
+        yield slice(0, count), rows.to(dtype)
+        return
+    step = max(GRAIN, _converted(rows) // width // GRAIN * GRAIN)
+    buffer = torch.empty(step + 1, width, dtype=dtype, device=rows.device)
+    for start, stop in pairwise([*range(0, count - 1, step), count]):
+        yield slice(start, stop), buffer[: stop - start].copy_(rows[start:stop])
 
 
 def check_finite(rows: Rows, start: int, what: str = "row") -> None:

@@ -1,5 +1,10 @@
 """Linear ListNet (Cao et al. 2007), by gradient or, as a certified convex problem, by L-BFGS."""
 
+from __future__ import annotations
+
+from itertools import count
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -7,12 +12,14 @@ from torchrank.data.batch import Batch
 from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import NumericalWarning, check_choice, check_number
-from torchrank.functional.losses import listnet_loss
+from torchrank.functional.losses import listnet_slopes
+from torchrank.functional.ragged import has_pairs, per_entry, segment_softmax, wide
 from torchrank.rankers.core.optimizers import Option
 from torchrank.rankers.core.ranker import TransformOption, warn
 from torchrank.rankers.core.rounds import Certificate, Round
 from torchrank.rankers.neural import LinearScorer, NeuralRanker
 from torchrank.solvers.linear.lbfgs import LBFGS, lbfgs_step
+from torchrank.solvers.linear.scores import add_gradient, entry_scores
 
 MEMORY = 30  # moves remembered by L-BFGS
 
@@ -105,14 +112,43 @@ class ListNet(NeuralRanker):
 
     def objective(self, lists: TrainingLists, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Value and gradient of the global objective at `weight`."""
+        goals = self._goals(lists)
+        place = count()
 
-        def sums(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-            with torch.enable_grad():
-                point = weight.clone().requires_grad_()
-                entries = batch.at_entries(batch.x.to(dtype=torch.float64) @ point)
-                loss = listnet_loss(entries, batch.labels, batch.offsets, max_length=batch.max_length).sum()
-                (gradient,) = torch.autograd.grad(loss, point)
-            return loss.detach(), gradient, torch.tensor(float(batch.num_lists), device=loss.device)
+        def add(batch: Batch, into: tuple[Tensor, ...]) -> None:
+            number = next(place)
+            if number == len(goals):  # the first pass over these lists
+                goals.append(Goal.of(batch.labels, batch.offsets))
+            losses, slopes = goals[number](entry_scores(batch, weight[None], per_topic=False), batch.offsets)
+            into[0].add_(losses.sum())
+            add_gradient(batch, slopes, into[1], per_topic=False)
+            into[2].add_(batch.num_lists)
 
-        loss, gradient, count = lists.total(sums)
-        return loss / count + self.l2 / 2 * weight.square().sum(), gradient / count + self.l2 * weight
+        loss, gradient, number = lists.total(add, into=(lists.zeros(), lists.zeros(1, len(weight)), lists.zeros()))
+        return loss / number + self.l2 / 2 * weight.square().sum(), gradient[0] / number + self.l2 * weight
+
+    def _goals(self, lists: TrainingLists) -> list[Goal]:
+        """What is known of the batches of these lists, which are the same in every pass."""
+        if getattr(self.kept, "goals_of", None) is not lists:
+            self.kept.goals_of, self.kept.goals = lists, []
+        goals: list[Goal] = self.kept.goals
+        return goals
+
+
+class Goal(NamedTuple):
+    """What the loss of a batch needs of its labels."""
+
+    target: Tensor  # (N,) softmax of the labels
+    several: Tensor  # (Q,) whether a list has different labels
+    inside: Tensor  # (N,) the same for its entries
+
+    @classmethod
+    def of(cls, labels: Tensor, offsets: Tensor) -> Goal:
+        several = has_pairs(labels, offsets)
+        return cls(segment_softmax(wide(labels), offsets), several, per_entry(several, offsets, len(labels)))
+
+    def __call__(self, scores: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+        """`listnet_loss` (Q,) of scores (N,), and its slopes (N,)."""
+        scores = torch.where(self.inside, scores, 0.0)  # the other lists have slope 0, not nan
+        loss, slopes = listnet_slopes(scores[:, None], self.target, offsets)
+        return torch.where(self.several, loss[:, 0], 0.0), slopes[:, 0] * self.inside

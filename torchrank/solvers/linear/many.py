@@ -18,6 +18,7 @@ from torchrank.functional.arrays import to_offsets
 from torchrank.functional.ragged import entries_of, has_pairs, per_entry, positions_within, read, wide
 from torchrank.solvers.linear.lbfgs import Objectives, many_lbfgs
 from torchrank.solvers.linear.losses import LOSSES
+from torchrank.solvers.linear.scores import column_sums, row_products
 
 BLOCK = 2**18  # scores, or differences of pairs, computed at once: 2 MB in float64
 LONGEST = 2**22  # the same for one list, which is never split: long lists are computed for fewer models at once
@@ -161,10 +162,10 @@ class SharedLists:
             return torch.cat([loss for loss, _ in parts]), torch.cat([gradient for _, gradient in parts])
         total, gradient = weight.new_zeros(len(weight)), torch.zeros_like(weight)
         for first, last in self._blocks(len(weight)):
-            x = self.x[self.bounds[first] : self.bounds[last]].to(weight.dtype)
-            loss, slopes = self.loss.block(first, last)(x @ weight.T)
+            x = self.x[self.bounds[first] : self.bounds[last]]
+            loss, slopes = self.loss.block(first, last)(row_products(x, weight.T))
             total += loss.sum(0)
-            gradient += slopes.T @ x
+            gradient += column_sums(x, slopes).T
         return total, gradient
 
     def _blocks(self, columns: int) -> Iterable[tuple[int, int]]:

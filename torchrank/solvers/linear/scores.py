@@ -7,45 +7,77 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch
+from torchrank.data.rows import converts_at_once, wide_blocks
 from torchrank.data.sparse import SparseRows
 from torchrank.data.training import TrainingLists
 from torchrank.functional.arrays import to_offsets
 from torchrank.functional.ragged import list_ids
 
 
+def row_products(x: Tensor | SparseRows, weight: Tensor) -> Tensor:
+    """x @ weight in the dtype of the weight, (D,) or (D, A): equal to the bit to the product with converted rows.
+
+    >>> row_products(torch.ones(2, 3), torch.ones(3, dtype=torch.float64))
+    tensor([3., 3.], dtype=torch.float64)
+    """
+    if isinstance(x, SparseRows):
+        return x @ weight
+    if converts_at_once(x, weight.dtype) or (torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)):
+        return x.to(weight.dtype) @ weight
+    return torch.cat([rows @ weight for _, rows in wide_blocks(x, weight.dtype)])
+
+
+def column_sums(x: Tensor | SparseRows, slopes: Tensor) -> Tensor:
+    """x' @ slopes in the dtype of the slopes, (N,) or (N, A).
+
+    >>> column_sums(torch.ones(2, 3), torch.ones(2, dtype=torch.float64))
+    tensor([2., 2., 2.], dtype=torch.float64)
+    """
+    if isinstance(x, SparseRows):
+        return x.T @ slopes
+    if converts_at_once(x, slopes.dtype):
+        return x.to(slopes.dtype).T @ slopes
+    total, add = slopes.new_zeros(x.shape[1], *slopes.shape[1:]), torch.addmv if slopes.ndim == 1 else torch.addmm
+    for place, rows in wide_blocks(x, slopes.dtype):
+        add(total, rows.T, slopes[place], out=total)
+    return total
+
+
 def entry_scores(batch: Batch, weight: Tensor, per_topic: bool) -> Tensor:
     """Scores (N,) of the entries under weights (T, D): row 0, or with `per_topic` the row of the list's topic."""
     if not per_topic:
-        scores = wide_rows(batch.x, weight.dtype) @ weight[0]
-        return batch.at_entries(scores)
+        return batch.at_entries(row_products(batch.x, weight[0]))
     lists = list_ids(batch.offsets, len(batch.labels))
     if batch.index is not None:
-        return (wide_rows(batch.x, weight.dtype) @ weight[batch.query].T)[batch.index, lists]  # from (n, Q)
+        return row_products(batch.x, weight[batch.query].T)[batch.index, lists]  # from (n, Q)
     if isinstance(batch.x, SparseRows):
         rows = batch.x.row_ids()
         products = batch.x.values.to(weight.dtype) * weight[batch.query[lists[rows]], batch.x.columns]
         return products.new_zeros(len(lists)).index_add(0, rows, products)
-    return (batch.x.to(weight.dtype) * weight[batch.query[lists]]).sum(1)
+    topics = batch.query[lists]
+    return torch.cat([(rows * weight[topics[place]]).sum(1) for place, rows in wide_blocks(batch.x, weight.dtype)])
 
 
 def add_gradient(batch: Batch, slopes: Tensor, into: Tensor, per_topic: bool) -> None:
     """Add to `into` (T, D) the gradient in the weights of a function with these slopes (N,) in the entry scores."""
-    x = wide_rows(batch.x, into.dtype)
+    x = batch.x
     if not per_topic:
         if batch.index is not None:
             slopes = slopes.new_zeros(len(x)).index_add_(0, batch.index, slopes)
-        into[0] += x.T @ slopes
+        into[0] += column_sums(x, slopes)
         return
     lists = list_ids(batch.offsets, len(slopes))
     if batch.index is not None:
         spread = slopes.new_zeros(len(x), batch.num_lists)
         spread.index_put_((batch.index, lists), slopes, accumulate=True)  # a document may occur twice in a list
-        into[batch.query] += (x.T @ spread).T
+        into[batch.query] += column_sums(x, spread).T
     elif isinstance(x, SparseRows):
         rows = x.row_ids()
         into.index_put_((batch.query[lists[rows]], x.columns), x.values.to(into.dtype) * slopes[rows], accumulate=True)
     else:
-        into.index_add_(0, batch.query[lists], x * slopes[:, None])
+        topics = batch.query[lists]
+        for place, block in wide_blocks(x, into.dtype):
+            into.index_add_(0, topics[place], block * slopes[place, None])
 
 
 def take_features(lists: TrainingLists, features: Tensor) -> TrainingLists:
@@ -89,8 +121,3 @@ def column_extremes(x: Tensor | SparseRows) -> Tensor:
         ends = torch.stack((-columns.values, columns.values)).double()
         found.scatter_reduce_(1, columns.row_ids().expand(2, -1), ends, "amax")
     return torch.where(counts == len(x), found, found.clamp(min=0))  # absent values are 0
-
-
-def wide_rows(x: Tensor | SparseRows, dtype: torch.dtype) -> Tensor | SparseRows:
-    """Dense rows in this dtype; sparse rows take the dtype of what they are multiplied by."""
-    return x if isinstance(x, SparseRows) else x.to(dtype)
