@@ -11,6 +11,8 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
+from torchrank import screen
+
 MISTAKES = (ValueError, OSError, ImportError, HydraException, OmegaConfBaseException, MisconfigurationException)
 
 
@@ -44,7 +46,7 @@ def one_line(error: BaseException) -> str:
     >>> one_line(ValueError("first\\n  second"))
     'first second'
     """
-    return " ".join(str(error).partition("\n    full_key: ")[0].split())
+    return screen.one_line(str(error).partition("\n    full_key: ")[0])
 
 
 def near(name: str, choices: Iterable[Any]) -> str:

@@ -134,7 +134,7 @@ def write_results(
 def finished(folder: Path, config: dict[str, Any]) -> dict[str, Any] | None:
     """The results in `folder` if they belong to this configuration: a sweep that is started again skips such runs."""
     try:
-        results = json.loads((folder / RESULTS).read_text())
+        results = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
         whole = results["per_query"] is None or (folder / results["per_query"]).exists()
         same = results["schema"] == SCHEMA and results["config"] == config
     except (OSError, ValueError, KeyError, TypeError):  # no file, or a damaged one

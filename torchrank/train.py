@@ -3,6 +3,7 @@
 import io
 import logging
 import os
+import shlex
 import signal
 import sys
 import time
@@ -23,7 +24,6 @@ from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning import Trainer, seed_everything
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.utilities.exceptions import SIGTERMException
-from rich.console import Console
 
 from torchrank.data.datamodule import RankingDataModule
 from torchrank.errors import DataError, check_integer
@@ -35,6 +35,7 @@ from torchrank.rankers.core.queries import query_facts
 from torchrank.rankers.core.ranker import Ranker
 from torchrank.record import alone_in, finished, forget_results, forget_start, record, smaller_is_better, write_results
 from torchrank.report.tables import show_run
+from torchrank.screen import console, one_line, quoted, say, settle_streams
 
 PACKAGE = Path(__file__).resolve().parent
 CONF = next(folder for folder in (PACKAGE / "conf", PACKAGE.parent / "conf") if folder.is_dir())
@@ -59,6 +60,7 @@ log = logging.getLogger(__name__)
 
 def main() -> None:
     """`torchrank train` and `python train.py`: a run, or with -m a sweep. A mistake is one line and exit code 2."""
+    settle_streams()
     if told_in_full():
         train()
         return
@@ -117,7 +119,7 @@ def keep_log() -> None:
 
 def tell(text: str) -> None:
     """Print a line and keep it in the log."""
-    print(text)
+    say(text)
     log.info(text)
 
 
@@ -153,7 +155,7 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
         forget_results(folder)
         results, facts = fit_and_test(config, trainer, evaluation)
         write_results(folder, results, evaluation.measured, facts)
-    screen = Console(soft_wrap=True, record=True, file=None if config.show else io.StringIO())
+    screen = console(soft_wrap=True, record=True, file=None if config.show else io.StringIO())
     show_run(results, folder, screen)
     log.info(screen.export_text())
     return results
@@ -248,7 +250,7 @@ def fit(config: DictConfig, trainer: Trainer, ranker: Ranker, data: RankingDataM
         trainer.fit(ranker, datamodule=data, ckpt_path=config.ckpt_path, weights_only=True)
     except (KeyboardInterrupt, SystemExit) as end:  # Lightning turns signals into the second
         kept = [path for folder in checkpoint_folders(trainer) if (path := folder / "last.ckpt").exists()]
-        resume = "".join(f" Resume with 'ckpt_path=\"{path}\"'." for path in kept)
+        resume = "".join(f" Resume with {shlex.quote(f'ckpt_path={quoted(str(path))}')}." for path in kept)
         log.warning(f"Interrupted after {trainer.current_epoch} epochs.{resume}")
         if isinstance(end, SIGTERMException):  # its own exit code is 0
             raise SystemExit(128 + signal.SIGTERM) from None
@@ -300,7 +302,7 @@ def make_trainer(config: DictConfig) -> tuple[Trainer, RankingEvaluation]:
         if not isinstance(error.__cause__, MisconfigurationException):
             raise
         choice = HydraConfig.get().runtime.choices["trainer"]
-        raise ValueError(f"trainer={choice}: {' '.join(str(error.__cause__).split())}{without_gpu(config)}") from None
+        raise ValueError(f"trainer={choice}: {one_line(error.__cause__)}{without_gpu(config)}") from None
     if any(name in str(config.trainer.get("strategy")) for name in ("spawn", "fork", "notebook")):
         raise ValueError(
             f"trainer.strategy={config.trainer.strategy} fits in processes that do not return their results: use "

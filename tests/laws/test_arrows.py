@@ -16,9 +16,20 @@ ALLOWED = {
     "data": ["functional.arrays", "functional.ragged", "functional.ranking", "errors", "files", "progress"],
     "metrics": ["functional", "errors"],
     "rankers": ["functional", "solvers", "metrics", "data", "errors", "files", "record", "progress"],
-    "explanations": ["functional", "data", "solvers", "rankers", "export", "errors", "files", "record", "progress"],
+    "explanations": [
+        "functional",
+        "data",
+        "solvers",
+        "rankers",
+        "export",
+        "errors",
+        "files",
+        "record",
+        "progress",
+        "screen",
+    ],
     "export": ["functional", "data", "rankers", "solvers", "errors", "files", "progress"],
-    "report": ["record", "files", "progress"],
+    "report": ["record", "files", "progress", "screen"],
 }
 HYDRA = ("hydra", "omegaconf")
 HEAVY = ("pytorch_lightning", "lightning", *HYDRA, "torchmetrics", "numpy", "scipy", "pandas", "polars", "pyarrow")

@@ -9,7 +9,7 @@ from tests.report.sweep import write_run, write_sweep
 from torchrank.record import read_runs
 from torchrank.report.select import paired, select
 from torchrank.report.summary import tabulate
-from torchrank.report.tables import sheets
+from torchrank.report.tables import Bold, sheets
 
 KEY = "default/ndcg@10"
 
@@ -132,7 +132,9 @@ def test_runs_that_were_not_tested_are_told_in_words(tmp_path):
     assert table["split"] == "val" and table["comparisons"] == {}
     assert [method["name"] for method in table["methods"]] == ["b", "a"] and "test" not in table["methods"][0]
     first, chosen = sheets({"tables": [table], "unfinished": []})
-    assert first.title == "mq2008: validation measures, convention default" and first.rows[0][1] == "**0.7000 ±0.0000**"
+    assert first.title == "mq2008: validation measures, convention default" and first.rows[0][1] == Bold(
+        "0.7000 ±0.0000"
+    )
     assert first.below[0].startswith("Not tested: these are measures of the validation lists")
     assert "pooled" not in " ".join(first.below) and len(chosen.rows) == 4
 

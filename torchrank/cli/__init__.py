@@ -1,7 +1,6 @@
 """The `torchrank` command. Each command is a module of its name here, imported when it is called."""
 
 import argparse
-import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from torchrank import __version__
+from torchrank.screen import discard, one_line, settle_streams
 
 COMMANDS = {  # by what one wants to do; each is a module with EXAMPLES, `configure(parser)` and `run(options)`
     "Learn": {
@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["select", "no/such/folder"])
     2
     """
+    settle_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["train"]:  # Hydra reads its arguments, and train.py tells its own errors
         return int(import_module("torchrank.cli.train").run(given[1:]))
@@ -57,12 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # of a reader such as head, which has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         return 0
     except SystemExit as end:  # of argparse, which has told why
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except USER_ERRORS as error:
-        print(f"{name}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{name}: error: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
@@ -84,7 +85,9 @@ def _dispatch(given: list[str]) -> int:
     command = import_module(f"torchrank.cli.{name}")
     options = parser_of(name).parse_args(rest)
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: print(f"torchrank {name}: warning: {message}", file=sys.stderr)
+        warnings.showwarning = lambda message, *_: print(
+            f"torchrank {name}: warning: {one_line(message)}", file=sys.stderr
+        )
         return command.run(options) or 0
 
 

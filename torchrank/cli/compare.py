@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchrank.cli.shared import add_json, add_reader, add_unjudged, console, label_options, print_json
+from torchrank.cli.shared import add_json, add_reader, add_unjudged, label_options, print_json
+from torchrank.screen import console
 
 if TYPE_CHECKING:
     from torchrank.data.trec import Qrels

@@ -11,12 +11,12 @@ from torchrank.cli.shared import (
     add_ranker,
     add_reader,
     add_unjudged,
-    console,
     label_options,
     load_ranker,
     print_json,
     reader_options,
 )
+from torchrank.screen import console
 
 if TYPE_CHECKING:
     from torchrank import Explanation, Importance, Ranker, RankingSet
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> None:
         print_json(found.to_dict())
         return
     screen = console()
-    screen.print(found.title if isinstance(found.title, str) else found.title(), highlight=False, markup=False)
+    screen.print(found.title if isinstance(found.title, str) else found.title())
     screen.print(found.table(top=options.top))
 
 

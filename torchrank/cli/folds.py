@@ -5,6 +5,7 @@ from pathlib import Path
 
 from torchrank.cli.convert import add_source, open_options
 from torchrank.cli.shared import add_json, print_json
+from torchrank.screen import override
 
 EXAMPLES = """
 torchrank folds all.txt --out shop
@@ -33,4 +34,4 @@ def run(options: argparse.Namespace) -> None:
     for number, fold in enumerate(counts, start=1):
         sizes = ", ".join(f"{queries} queries in {split}.txt" for split, queries in fold.items())
         print(f"{options.out}/Fold{number}: {sizes}")
-    print(f"Use it with: torchrank train data=folds data.root={options.out} data.fold=1")
+    print(f"Use it with: torchrank train data=folds {override('data.root', options.out)} data.fold=1")

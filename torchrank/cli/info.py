@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import platform
+import shlex
 import warnings
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -106,18 +107,24 @@ def about_checkpoint(path: Path) -> dict[str, Any]:
 def about_folder(path: Path) -> dict[str, Any]:
     """The results of a run folder, or the runs below a folder."""
     from torchrank.record import RESULTS, read_run, read_runs, unfinished
+    from torchrank.screen import override
 
     if (path / RESULTS).is_file():
         return {"path": str(path), "kind": "run", **_brief(read_run(path / RESULTS, tested=False))}
     if (path / "Fold1").is_dir():
         folds = sorted(each.name for each in path.glob("Fold*"))
-        return {"path": str(path), "kind": "folds", "folds": folds, "use": f"data=folds data.root={path} data.fold=1"}
+        return {
+            "path": str(path),
+            "kind": "folds",
+            "folds": folds,
+            "use": f"data=folds {override('data.root', path)} data.fold=1",
+        }
     if not any(path.rglob(RESULTS)):
         started = f"; {len(unfinished(path))} runs were started" if unfinished(path) else ""
         raise ValueError(f"{path} holds no {RESULTS}, no cache and no Fold1: neither runs nor data{started}")
     runs = read_runs(path, tested=False)
     values = {str(run.folder.relative_to(path)): f"{run.name}, {run.measure} {run.value:.4f}" for run in runs}
-    return {"path": str(path), "kind": "runs", "runs": values, "use": f"torchrank select {path}"}
+    return {"path": str(path), "kind": "runs", "runs": values, "use": f"torchrank select {shlex.quote(str(path))}"}
 
 
 def _brief(run: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from torchrank.cli.shared import MEASURES, console, print_json, write_lines
+from torchrank.cli.shared import MEASURES, print_json, write_lines
 from torchrank.data.letor.files import read_blocks, read_lines
 from torchrank.data.letor.form import NUMBER, show
 from torchrank.data.letor.stream import stream_labels
@@ -26,6 +26,7 @@ from torchrank.functional.conventions import convention_of, defines, describe, e
 from torchrank.functional.ragged import segment_max
 from torchrank.report.tables import NOTHING, Sheet
 from torchrank.report.tables import show as show_sheet
+from torchrank.screen import console
 
 
 class Scored(NamedTuple):

@@ -3,7 +3,8 @@
 import argparse
 from typing import Any
 
-from torchrank.cli.shared import add_json, console, print_json
+from torchrank.cli.shared import add_json, print_json
+from torchrank.screen import console
 
 EXAMPLES = """
 torchrank select runs/mq2008

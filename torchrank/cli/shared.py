@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 from torchrank.files import write_atomically
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from torchrank.rankers.core.ranker import Ranker
 
 MEASURES = ("ndcg@1", "ndcg@5", "ndcg@10", "map", "mrr")
@@ -109,13 +107,22 @@ def write_lines(out: str, lines: Iterable[str], *, inputs: Iterable[str] = ()) -
 def write_text(out: str, texts: Iterable[str], *, inputs: Iterable[str] = ()) -> None:
     """Write pieces of text as `write_lines` writes lines."""
     if out == "-":
-        sys.stdout.writelines(texts)
-        sys.stdout.flush()
+        _write_to_stdout(texts)
         return
     path = Path(out)
     if path.exists() and (not path.is_file() or any(given != "-" and _same(path, given) for given in inputs)):
         raise ValueError(f"--out must be a new file or one to overwrite, not a folder or the input, got {out}")
     write_atomically(path, lambda file: file.writelines(text.encode() for text in texts))
+
+
+def _write_to_stdout(texts: Iterable[str]) -> None:
+    """Data are UTF-8 on every stream, as in every file."""
+    sys.stdout.flush()
+    if buffer := getattr(sys.stdout, "buffer", None):
+        buffer.writelines(text.encode() for text in texts)
+    else:  # a stream of somebody else
+        sys.stdout.writelines(texts)
+    sys.stdout.flush()
 
 
 def _same(path: Path, other: str) -> bool:
@@ -134,10 +141,3 @@ def strict(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [strict(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def console(stderr: bool = False) -> Console:
-    """For tables on stdout, or on stderr; a file or pipe has no width."""
-    from rich.console import Console
-
-    return Console(width=None if (sys.stderr if stderr else sys.stdout).isatty() else 160, stderr=stderr)

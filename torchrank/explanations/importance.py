@@ -14,7 +14,7 @@ from torchrank.data.sampler import ranges
 from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
 from torchrank.errors import DataError, check_integer
-from torchrank.explanations.names import as_text, bars, feature_names_of, new_table
+from torchrank.explanations.names import as_text, bars, cell, feature_names_of, new_table
 from torchrank.functional.arrays import to_offsets
 from torchrank.progress import bar
 from torchrank.rankers.core.evaluation import SplitMeasures
@@ -71,7 +71,9 @@ class Importance:
         """A table for `rich.print`, most important feature first; `top` rows of it."""
         table = new_table("feature", "importance", "± error")
         for place in self.order()[:top].tolist():
-            table.add_row(self.names[place], f"{float(self.values[place]):+.4f}", f"{float(self.errors[place]):.4f}")
+            table.add_row(
+                cell(self.names[place]), f"{float(self.values[place]):+.4f}", f"{float(self.errors[place]):.4f}"
+            )
         return table
 
     @property

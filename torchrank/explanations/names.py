@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchrank.screen import console, visible
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
+    from rich.text import Text
 
 
 def feature_names_of(num_features: int, *owners: Any) -> tuple[str, ...]:
@@ -34,13 +37,18 @@ def new_table(first: str, *numbers: str) -> Table:
     return table
 
 
+def cell(name: str) -> Text:
+    """A name as a cell that no console reads as markup."""
+    from rich.text import Text
+
+    return Text(visible(name))
+
+
 def as_text(table: Table) -> str:
     """A table of rich as plain text."""
-    from rich.console import Console
-
-    console = Console(width=120, no_color=True, force_terminal=False)
-    with console.capture() as captured:
-        console.print(table)
+    screen = console(width=120, no_color=True, force_terminal=False)
+    with screen.capture() as captured:
+        screen.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 

@@ -14,7 +14,7 @@ from torchrank.data.sparse import SparseRows
 from torchrank.data.transforms import PCA, Quadratic, Transform
 from torchrank.errors import DataError
 from torchrank.explanations.exact import Parts, parts_of, spread_back
-from torchrank.explanations.names import as_text, bars, feature_names_of, new_table
+from torchrank.explanations.names import as_text, bars, cell, feature_names_of, new_table
 from torchrank.explanations.shapley import shapley_parts
 from torchrank.export.rows import steps_of
 from torchrank.functional.arrays import Array, to_tensor
@@ -105,7 +105,7 @@ class Explanation:
         order = self.order(pair)
         for place in order[:top].tolist():
             values = (f"{float(value):.6g}" for value in self.values[pair, :, place])
-            table.add_row(self.names[place], *values, f"{float(self.parts[pair, place]):+.6g}")
+            table.add_row(cell(self.names[place]), *values, f"{float(self.parts[pair, place]):+.6g}")
         if top is not None and len(order) > top:
             rest = float(self.parts[pair, order[top:]].sum())
             table.add_row(f"{len(order) - top} others", "", "", f"{rest:+.6g}")

@@ -21,11 +21,15 @@ from torchrank.report.significance import (
     paired_t,
     randomisation,
 )
-from torchrank.report.tables import Sheet
+from torchrank.report.tables import Bold, Sheet
+from torchrank.screen import visible
 
 PerQuery = dict[Fold, tuple[NDArray[np.str_], NDArray[np.float64]]]
 SPECIAL = {char: rf"\{char}" for char in "&%$#_{}"} | {
     "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
 }
@@ -145,7 +149,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _verdict(p: float) -> str:
-    return f"**{_p(p)}**" if p < ALPHA else _p(p)
+    return Bold(_p(p)) if p < ALPHA else _p(p)
 
 
 def _p(p: float) -> str:
@@ -155,7 +159,7 @@ def _p(p: float) -> str:
 def latex(sheet: Sheet) -> str:
     """A sheet as a table for LaTeX, with the package booktabs.
 
-    >>> print(latex(Sheet("map", ["system", "mean"], [["a_1", "**0.5**"]])))
+    >>> print(latex(Sheet("map", ["system", "mean"], [["a_1", Bold("0.5")]])))
     % map
     \\begin{tabular}{lr}
     \\toprule
@@ -166,12 +170,16 @@ def latex(sheet: Sheet) -> str:
     \\end{tabular}
     """
     rows = [" & ".join(map(_latex_cell, row)) + r" \\" for row in (sheet.header, *sheet.rows)]
-    lines = [f"% {sheet.title}", rf"\begin{{tabular}}{{l{'r' * (len(sheet.header) - 1)}}}", r"\toprule", rows[0]]
-    lines += [r"\midrule", *rows[1:], r"\bottomrule", r"\end{tabular}", *(f"% {line}" for line in sheet.below)]
+    lines = [
+        f"% {visible(sheet.title)}",
+        rf"\begin{{tabular}}{{l{'r' * (len(sheet.header) - 1)}}}",
+        r"\toprule",
+        rows[0],
+    ]
+    lines += [r"\midrule", *rows[1:], r"\bottomrule", r"\end{tabular}", *(f"% {visible(line)}" for line in sheet.below)]
     return "\n".join(lines)
 
 
 def _latex_cell(text: str) -> str:
-    bold = text.startswith("**")
-    escaped = "".join(SPECIAL.get(char, char) for char in text.strip("*").replace("\\", "/"))
-    return rf"\textbf{{{escaped}}}" if bold else escaped
+    escaped = "".join(SPECIAL.get(char, char) for char in visible(text))
+    return rf"\textbf{{{escaped}}}" if isinstance(text, Bold) else escaped

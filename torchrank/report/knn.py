@@ -20,7 +20,7 @@ from torchrank.report.tables import NOTHING, Sheet
 FAMILY = "knn_error@"
 DIGITS = 12  # in those after them, means of equal counts may differ
 # McFee & Lanckriet, ICML 2010, in percent, by data set and method; 50 splits, optimistic
-PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text())
+PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
 COUNTS = {"missing runs": "missing_runs", "not proved": "unproved", "W = 0": "zero"}
 SELECTIONS = {
     "optimistic": "setting and k with the best mean test error (optimistic, as published)",

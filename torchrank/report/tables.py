@@ -1,11 +1,13 @@
 """The table of a sweep as text: Markdown in a file, rich on a screen; and what a single run prints at its end."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchrank.record import smaller_is_better
 from torchrank.report.significance import ALPHA
+from torchrank.screen import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,9 +22,20 @@ UNTESTED = (
 )
 
 
+# what Markdown would read: anywhere, and at the start of a line
+MARKS = re.compile(r"[\\|`*<]|(?<!\w)_|_(?!\w)|\[(?=[^\]]*\]\()|&(?=#?\w+;)|~(?=~)")
+LEADS = re.compile(r"^([#>=+-]|\d+(?=[.)]))")
+
+
+class Bold(str):
+    """A cell that stands out: bold, or with an asterisk behind it where nothing can be bold."""
+
+    __slots__ = ()
+
+
 @dataclass
 class Sheet:
-    """A table of text; a cell in ** ** is bold."""
+    """A table of text; a cell that is `Bold` stands out."""
 
     title: str
     header: list[str] = field(default_factory=list)
@@ -57,7 +70,7 @@ def brief(document: dict[str, Any]) -> list[Sheet]:
 def markdown(sheet: Sheet) -> str:
     """A sheet as Markdown.
 
-    >>> print(markdown(Sheet("mq2008", ["method", "map"], [["listnet", "**0.47**"]], ["784 queries."])))
+    >>> print(markdown(Sheet("mq2008", ["method", "map"], [["listnet", Bold("0.47")]], ["784 queries."])))
     ### mq2008
     <BLANKLINE>
     | method | map |
@@ -66,11 +79,25 @@ def markdown(sheet: Sheet) -> str:
     <BLANKLINE>
     784 queries.
     """
-    lines = [f"### {sheet.title}", ""]
+    lines = [f"### {as_markdown(sheet.title)}", ""]
     if sheet.header:
         rule = "|:--" + "|--:" * (len(sheet.header) - 1) + "|"
         lines += [_row(sheet.header), rule, *map(_row, sheet.rows), ""]
-    return "\n".join([*lines, "  \n".join(sheet.below)])
+    return "\n".join([*lines, "  \n".join(LEADS.sub(_lead, as_markdown(line)) for line in sheet.below)])
+
+
+def as_markdown(text: str) -> str:
+    r"""Text as Markdown that shows this text; a `Bold` one is bold.
+
+    >>> print(as_markdown("a|b `c` <i> *d* lgmml_net"))
+    a\|b \`c\` \<i> \*d\* lgmml_net
+    """
+    shown = MARKS.sub(r"\\\g<0>", visible(text))
+    return f"**{shown}**" if isinstance(text, Bold) else shown
+
+
+def _lead(found: re.Match[str]) -> str:
+    return f"\\{found[0]}" if not found[0].isdigit() else f"{found[0]}\\"
 
 
 def show(sheet: Sheet, console: "Console") -> None:
@@ -79,26 +106,31 @@ def show(sheet: Sheet, console: "Console") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=sheet.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    title = Text(visible(sheet.title), style="bold")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for column, name in enumerate(sheet.header):
-        longest = max(len(word) for cell in [name, *(row[column] for row in sheet.rows)] for word in cell.split())
-        table.add_column(Text(name), justify="right" if column else "left", min_width=longest)
+        cells = [Text(visible(name)), *(_text(row[column], console.is_terminal) for row in sheet.rows)]
+        longest = max((len(word) for cell in cells for word in cell.plain.split()), default=0)
+        table.add_column(cells[0], justify="right" if column else "left", min_width=longest)
     for row in sheet.rows:
         table.add_row(*(_text(cell, console.is_terminal) for cell in row))
     if sheet.header:
         console.print(table, width=max(console.width, console.measure(table).minimum), crop=False)
     else:
-        console.print(Text(sheet.title, style="bold"))
-    for line in sheet.below:
-        console.print(Text(line, style="dim"))
+        console.print(title)
+    starred = not console.is_terminal and any(isinstance(cell, Bold) for row in sheet.rows for cell in row)
+    for line in [*sheet.below, *(["*: bold."] if starred else [])]:
+        console.print(Text(visible(line), style="dim"))
     console.print()
 
 
 def _text(cell: str, terminal: bool) -> "Text":
-    """Bold text on a terminal; in a pipe the asterisks stay."""
+    """A cell as it is; bold on a terminal, with an asterisk elsewhere."""
     from rich.text import Text
 
-    return Text(cell.strip("*"), style="bold") if terminal and cell.startswith("**") else Text(cell)
+    if not isinstance(cell, Bold):
+        return Text(visible(cell))
+    return Text(visible(cell), style="bold") if terminal else Text(f"{visible(cell)} *")
 
 
 def _measures(table: dict[str, Any], convention: str) -> Sheet:
@@ -136,7 +168,7 @@ def _value(name: str, value: dict[str, Any] | None, best: dict[str, Any] | None)
     pooled = "" if value["pooled"] is None else f" ({value['pooled']:.4f})"
     text = f"{value['mean']:.4f}{deviation}{pooled}"
     if best and name == best["name"]:
-        return f"**{text}**"
+        return Bold(text)
     return f"{text} {LEVEL}" if best and name in best["not_different"] else text
 
 
@@ -245,12 +277,13 @@ def _p(value: float | None) -> str:
 
 
 def _row(cells: list[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(map(as_markdown, cells)) + " |"
 
 
 def show_run(results: dict[str, Any], folder: Path, console: "Console") -> None:
     """Print the results of a run: its test measures (validation, if it was not tested), a row per convention."""
     from rich.table import Table
+    from rich.text import Text
 
     split = "test" if "test" in results else "val"  # test=false, or data without test lists
     parts = results[split]
@@ -260,23 +293,31 @@ def show_run(results: dict[str, Any], folder: Path, console: "Console") -> None:
     width = sum(3 + max(map(len, column)) for column in zip(*cells, strict=True))
     if width >= console.width:  # many measures: one per line
         cells = [list(column) for column in zip(*cells, strict=True)]
-    table = Table(*cells[0], title=f"{results['name']} on {results['data']}, fold {results['fold']}, {SPLITS[split]}")
+    title = f"{results['name']} on {results['data']}, fold {results['fold']}, {SPLITS[split]}"
+    table = Table(title=Text(visible(title), style="italic"))
+    for cell in cells[0]:
+        table.add_column(Text(visible(cell)))
     for row in cells[1:]:
-        table.add_row(*row)
+        table.add_row(*(Text(visible(cell)) for cell in row))
     console.print(table)
-    if split == "val":
-        console.print(UNTESTED)
+    for line in _about(results, parts, split, folder):
+        console.print(Text(visible(line)))
+
+
+def _about(results: dict[str, Any], parts: dict[str, Any], split: str, folder: Path) -> list[str]:
+    """What a run says below its table."""
+    lines = [UNTESTED] if split == "val" else []
     for name, part in parts.items():
-        console.print(f"{name}: {part['text']}; {part['empty']} of {part['lists']} queries have no relevant document.")
+        lines.append(f"{name}: {part['text']}; {part['empty']} of {part['lists']} queries have no relevant document.")
     if results["certificate"] is not None:
-        console.print(f"Certificate: {results['certificate']['text']}")
+        lines.append(f"Certificate: {results['certificate']['text']}")
     if results["density"] is not None:
-        console.print(f"Non-zero weights: {results['density']:.2%}")
-    for name, value in results["findings"].items():
-        console.print(f"{name}: {value}")
+        lines.append(f"Non-zero weights: {results['density']:.2%}")
+    lines += [f"{name}: {value}" for name, value in results["findings"].items()]
     selection, seconds, memory = results["selection"], results["seconds"], results["peak_memory_mb"]
     peak = "" if memory is None else f", peak memory {memory:.0f} MB"
-    console.print(
+    lines.append(
         f"{selection['measure']} {selection['value']:.4f}; data {seconds['data']:.1f} s, fit {seconds['fit']:.1f} s, "
         f"evaluation {seconds['test']:.1f} s{peak}. Results in {folder}"
     )
+    return lines

@@ -191,7 +191,7 @@ def _load(folder: Path, sources: list[Path]) -> tuple[RankingSet, list[str]]:
 
 
 def _read_manifest(path: Path) -> Plain:
-    manifest = json.loads(path.read_text())
+    manifest = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(manifest, dict) or manifest.pop("checksum", None) != _checksum(manifest):
         raise DamagedError("its manifest is damaged")
     return manifest
