@@ -14,8 +14,8 @@ import torch
 from tests.reference import losses as reference
 from tests.reference.measures import blocks, ordered_pairs, per_list, random_batch, tensors
 from torchrank import functional as F
-from torchrank.functional import LOSSES, losses
-from torchrank.functional.losses import listnet_slopes
+from torchrank.functional import LOSSES
+from torchrank.functional.losses import listnet_slopes, pairs
 from torchrank.functional.ragged import segment_softmax
 
 CASES = [
@@ -244,7 +244,7 @@ def test_pieces_of_any_size_give_the_same_loss_and_gradient(name, options, monke
     batch = tensors(*random_batch(29))
     value, slopes = getattr(F, name)(*batch, **options), gradient(name, *batch, **options)
     for size in (1, 7, 64):
-        monkeypatch.setattr(losses, "PAIRS_AT_ONCE", size)
+        monkeypatch.setattr(pairs, "PAIRS_AT_ONCE", size)
         torch.testing.assert_close(getattr(F, name)(*batch, **options), value, rtol=1e-12, atol=1e-13)
         torch.testing.assert_close(gradient(name, *batch, **options), slopes, rtol=1e-12, atol=1e-13)
 

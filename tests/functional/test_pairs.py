@@ -1,0 +1,126 @@
+"""The sums over pairs: both forms against a plain (L, L) matrix per list, in all dtypes and for odd lists."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from torchrank.functional import lambdarank_loss, ranknet_loss
+from torchrank.functional.losses import pairs
+
+LOSSES = [(ranknet_loss, {}), (lambdarank_loss, {}), (lambdarank_loss, {"k": 10})]
+every_loss = pytest.mark.parametrize(("loss", "options"), LOSSES, ids=lambda each: getattr(each, "__name__", str(each)))
+
+
+def draw(seed, *, real=False, scale=1.0):
+    """Lists of 0 to 90 entries and one of 700, about half of the labels 0; more pairs than `FEW_PAIRS`."""
+    rng = np.random.default_rng(seed)
+    lengths = np.concatenate([rng.integers(0, 90, 25), [1, 700, 0]])
+    total = lengths.sum()
+    labels = rng.normal(size=total).round(2).clip(0) if real else rng.choice(5, total, p=[0.52, 0.32, 0.13, 0.02, 0.01])
+    scores = rng.normal(size=total).round(1) * scale  # with ties
+    return torch.tensor(scores), torch.tensor(labels), torch.tensor([0, *lengths.cumsum()])
+
+
+def plain(scores, labels, weighted, k):
+    """The loss of one list and its slopes in float64, from the whole matrix of pairs."""
+    rises = scores[None, :] - scores[:, None]
+    weights = (labels[:, None] > labels[None, :]).astype(float)
+    if weighted and len(scores):
+        rank = np.empty(len(scores))
+        rank[np.argsort(-scores, kind="stable")] = np.arange(1, len(scores) + 1)
+        cut = len(scores) if k is None else k
+        discounts, gains = np.where(rank <= cut, 1 / np.log2(rank + 1), 0), 2.0**labels - 1
+        ideal = (np.sort(gains)[::-1][:cut] / np.log2(np.arange(2, len(gains) + 2))[:cut]).sum()
+        weights *= np.abs(gains[:, None] - gains) * np.abs(discounts[:, None] - discounts) / (ideal or 1)
+    pulls = weights * 0.5 * (1 + np.tanh(rises / 2))
+    return (weights * np.logaddexp(0, rises)).sum(), pulls.sum(0) - pulls.sum(1)
+
+
+def expected(loss, options, scores, labels, offsets):
+    bounds = offsets.tolist()
+    found = [
+        plain(scores[a:b].double().numpy(), labels[a:b].double().numpy(), loss is lambdarank_loss, options.get("k"))
+        for a, b in pairwise(bounds)
+    ]
+    return np.array([value for value, _ in found]), np.concatenate([slopes for _, slopes in found])
+
+
+def found(loss, options, scores, labels, offsets):
+    scores = scores.clone().requires_grad_()
+    value = loss(scores, labels, offsets, **options)
+    value.sum().backward()
+    return value.detach(), scores.grad
+
+
+@pytest.mark.parametrize("form", ["dense", "flat"])
+@pytest.mark.parametrize("real", [False, True])
+@every_loss
+def test_float64_is_exact(loss, options, real, form, monkeypatch):
+    monkeypatch.setattr(pairs, "FEW_PAIRS", 2**13 if form == "dense" else 2**62)
+    batch = draw(1, real=real)
+    value, slopes = found(loss, options, *batch)
+    values, gradient = expected(loss, options, *batch)
+    np.testing.assert_allclose(value, values, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(slopes, gradient, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (100, 7), (2**10, 2**16)])
+@every_loss
+def test_blocks_of_any_size_and_height_give_the_same(loss, options, sizes, monkeypatch):
+    batch = draw(2)
+    values, gradient = expected(loss, options, *batch)
+    for tallest in (1, 4, 1024):
+        monkeypatch.setattr(pairs, "TALLEST", tallest)
+        monkeypatch.setattr(pairs, "BLOCK_PAIRS", 2**12 * sizes[0])
+        monkeypatch.setattr(pairs, "FEW_PAIRS", sizes[1])
+        value, slopes = found(loss, options, *batch)
+        np.testing.assert_allclose(value, values, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(slopes, gradient, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@every_loss
+def test_float32_pairs_are_as_good_as_the_result(loss, options, dtype, scale):
+    """Values to 1e-6 of their own, slopes to 1e-6 of the largest (half precision: to their own rounding)."""
+    scores, labels, offsets = draw(3, scale=scale)
+    scores = scores.to(dtype)
+    value, slopes = found(loss, options, scores, labels, offsets)
+    values, gradient = expected(loss, options, scores, labels, offsets)
+    assert value.dtype == torch.float32 and slopes.dtype == dtype
+    np.testing.assert_allclose(value.double(), values, rtol=1e-6, atol=1e-30)
+    bound = max(1e-6, 2 * torch.finfo(dtype).eps if dtype != torch.float32 else 0)
+    np.testing.assert_allclose(slopes.double(), gradient, rtol=bound, atol=bound * np.abs(gradient).max())
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@every_loss
+def test_scores_that_are_not_finite_stay_in_their_list(loss, options, bad):
+    scores, labels, offsets = draw(4)
+    a, b = offsets[3].item(), offsets[4].item()
+    broken = scores.clone()
+    broken[a] = bad
+    value, slopes = found(loss, options, broken, labels, offsets)
+    others = torch.arange(len(value)) != 3
+    values, gradient = expected(loss, options, scores, labels, offsets)
+    np.testing.assert_allclose(value[others], values[others], rtol=1e-12, atol=1e-12)
+    gradient[a:b] = slopes[a:b]
+    np.testing.assert_allclose(slopes, gradient, atol=1e-12)
+    if math.isnan(bad):
+        assert value[3].isnan() and slopes[a].isnan()
+    elif loss is ranknet_loss:
+        assert not value[3].isnan() and not slopes[a:b].isnan().any()
+
+
+@every_loss
+def test_memory_does_not_grow_with_the_pairs(loss, options):
+    """A list of 3,000 entries has 2.7 million pairs; no tensor of their number is made."""
+    generator = torch.Generator().manual_seed(5)
+    labels = torch.multinomial(torch.tensor([0.52, 0.32, 0.16]), 3000, replacement=True, generator=generator)
+    scores, offsets = torch.randn(3000, generator=generator, requires_grad=True), torch.tensor([0, 3000])
+    with torch.profiler.profile(profile_memory=True) as profile:
+        loss(scores, labels, offsets, **options).sum().backward()
+    assert max(event.self_cpu_memory_usage for event in profile.events()) < 2**21
