@@ -143,23 +143,17 @@ def _blocks(partners: Tensor, first: Tensor) -> Iterator[tuple[int, _Strips]]:
 def _strips(partners: Tensor, first: Tensor) -> Iterator[tuple[int, _Strips]]:
     """The entries of each label as strips of 64, 32, .., 2 and 1 entries, by height: as the binary digits of their
     number say."""
-    slots = torch.arange(len(partners))
     begins = torch.nn.functional.pad(first[1:] != first[:-1], (1, 0), value=True)
-    runs = torch.from_numpy((begins & (partners > 0)).numpy().nonzero()[0])
-    runs = _Strips(slots.take(runs), first.take(runs), partners.take(runs))
-    sizes = runs.lower - runs.first
-    height = TALLEST
+    slots = torch.from_numpy((begins & (partners > 0)).numpy().nonzero()[0])
+    rest, height = _Strips(slots, first.take(slots), partners.take(slots)), TALLEST
     while height:
-        counts = sizes // height
-        total = read(counts.sum())
-        if total:
-            number = torch.repeat_interleave(counts, output_size=total)
-            place = torch.arange(total) - (counts.cumsum(0) - counts).take(number)
-            strips = runs.take(number)
-            strips = strips._replace(first=strips.first + place * height)
+        counts = (rest.lower - rest.first) // height
+        if total := read(counts.sum()):
+            owner = torch.repeat_interleave(counts, output_size=total)
+            place = torch.arange(total) - (counts.cumsum(0) - counts).take(owner)
+            strips = rest.take(owner)._replace(first=rest.first.take(owner) + place * height)
             yield height, strips.take(strips.partners.argsort(descending=True, stable=True))
-        runs, sizes = runs._replace(first=runs.first + counts * height), sizes - counts * height
-        height //= 2
+        rest, height = rest._replace(first=rest.first + counts * height), height // 2
 
 
 def _flat(
