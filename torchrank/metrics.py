@@ -146,7 +146,8 @@ class ListMetric(Metric):
             self.seen[query] += 1
 
     def _tensor(self, values: Array, name: str) -> Tensor:
-        return values if isinstance(values, Tensor) else to_tensor(values, name).to(self.device)
+        found = to_tensor(values, name)
+        return found if isinstance(values, Tensor) else found.to(self.device)
 
     def _refuse_with_indexes(self, **given: Any) -> None:
         if names := [name for name, value in given.items() if value is not None]:

@@ -535,3 +535,21 @@ def test_classes_need_no_vectors_either():
     assert len(lists) == 3 and lists[:].labels.tolist() == [0, 1, 0, 0, 1, 0]
     assert lists.classes.tolist() == lists.corpus_classes.tolist() == [0, 1, 0]
     assert lists.subset(np.array([2])).queries is None and make_set("dense").classes is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.int8])
+def test_negative_labels_are_refused_or_filled_by_the_option_unjudged(dtype):
+    labels = torch.tensor([1, 0, -1, -2], dtype=dtype)
+    with pytest.raises(DataError, match="label -1 of entry 2 of the set 'mine': labels must be 0 or more.*unjudged=0"):
+        RankingSet(torch.eye(4), labels, torch.tensor([0, 4]), name="mine")
+    filled = RankingSet(torch.eye(4), labels, torch.tensor([0, 4]), unjudged=0)
+    assert filled.labels.tolist() == [1, 0, 0, 0] and filled.labels.dtype == dtype and labels.tolist()[2] == -1
+    with pytest.raises(ValueError, match="unjudged must be >= 0, got -1"):
+        RankingSet(torch.eye(4), labels, torch.tensor([0, 4]), unjudged=-1)
+    with pytest.raises(DataError, match="label -2 of entry 0"):
+        RankingSet(torch.eye(2), [-2, 1], group=[2])
+
+
+def test_complex_labels_are_refused():
+    with pytest.raises(DataError, match="labels must hold real numbers"):
+        RankingSet(torch.eye(2), torch.zeros(2, dtype=torch.complex64), torch.tensor([0, 2]))

@@ -93,11 +93,11 @@ def test_the_ideal_of_a_gain_that_does_not_grow_with_the_label():
         compare("ndcg", reference.random_batch(seed=17), k=k, gain=lambda y: (y - 2) ** 2)
 
 
-def test_ndcg_of_real_labels_below_zero():
+def test_ndcg_of_real_labels_with_a_gain_of_ones_own():
     scores, labels, offsets = reference.random_batch(seed=18, real=True)
-    positive = lambda y: max(y, 0.0) if isinstance(y, float) else y.clamp(min=0)  # noqa: E731
+    above = lambda y: max(y - 1.5, 0.0) if isinstance(y, float) else (y - 1.5).clamp(min=0)  # noqa: E731
     for k in (None, 3):
-        compare("ndcg", (scores, labels - 1.5, offsets), k=k, gain=positive)
+        compare("ndcg", (scores, labels, offsets), k=k, gain=above)
 
 
 @pytest.mark.parametrize("ties", ["stable", "average", "worst"])
@@ -141,12 +141,6 @@ def test_measures_with_a_threshold_pairs_and_err(seed, real):
     batch = reference.random_batch(seed=seed, real=real)
     for name, options in BINARY + PAIRWISE + ERR:
         compare(name, batch, **options)
-
-
-def test_negative_labels_where_only_their_order_counts():
-    scores, labels, offsets = reference.random_batch(seed=7, real=True)
-    for name, options in PAIRWISE:
-        compare(name, (scores, labels - 1.5, offsets), **options)
 
 
 @pytest.mark.parametrize(("name", "options"), EVERY, ids=str)
@@ -249,15 +243,15 @@ def test_pairs_in_longer_lists(name, options, real):
     rng = np.random.default_rng(15)
     offsets = np.cumsum([0, 2, 300, 1, 33, 170])
     scores = rng.integers(-90, 90, offsets[-1]) / 64
-    labels = rng.normal(size=offsets[-1]).round(1) if real else rng.integers(0, 5, offsets[-1]).astype(np.float64)
+    labels = rng.exponential(size=offsets[-1]).round(1) if real else rng.integers(0, 5, offsets[-1]).astype(np.float64)
     compare(name, (scores, labels, offsets), **options)
 
 
 def test_pair_measures_are_not_quadratic():
     torch.manual_seed(0)
-    scores, labels, offsets = torch.randn(60_000), torch.randn(60_000), torch.tensor([0, 60_000])
+    scores, labels, offsets = torch.randn(60_000), torch.rand(60_000), torch.tensor([0, 60_000])
     assert F.all_pairs_error(scores, labels, offsets).item() == pytest.approx(0.5, abs=0.01)
-    assert F.auc(scores, labels, offsets, threshold=0).item() == pytest.approx(0.5, abs=0.01)
+    assert F.auc(scores, labels, offsets, threshold=0.5).item() == pytest.approx(0.5, abs=0.01)
     assert F.domination_error(scores, labels, offsets).item() > 0.99
 
 
@@ -349,6 +343,7 @@ def test_err_by_hand():
         F.err(*tensors(SCORES, LABELS, [0, 5]))
 
 
+@pytest.mark.filterwarnings("ignore:there are labels above 31")
 def test_err_of_a_top_label_that_is_rounded_to_one():
     scores, offsets = torch.tensor([2.0, 1.0, 3.0, 1.0]).double(), torch.tensor([0, 2, 4])
     found = F.err(scores, torch.tensor([60, 3, 0, 60]), offsets, max_label=60)

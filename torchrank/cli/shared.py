@@ -44,7 +44,7 @@ def add_measures(parser: argparse.ArgumentParser, conventions: str) -> None:
 
 def add_unjudged(parser: argparse.ArgumentParser, more: str = "") -> None:
     parser.add_argument(
-        "--unjudged", type=_number_or_drop, help=f"the label of documents with label -1, such as 0{more}"
+        "--unjudged", type=_number_or_drop, help=f"the label of documents with label -1 or below, such as 0{more}"
     )
 
 

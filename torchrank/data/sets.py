@@ -17,11 +17,13 @@ from torchrank.data.relevance import Explicit, Relevance, SameClass, WholeCorpus
 from torchrank.data.rows import parts_of
 from torchrank.data.sparse import SparseRows, as_rows
 from torchrank.data.transforms import Transform, transform_batch, transform_rows
-from torchrank.errors import DataError
+from torchrank.errors import DataError, check_number
 from torchrank.functional.arrays import Array, columns_of, lists_of, offsets_of, only_column, to_numpy, to_tensor
 from torchrank.functional.ragged import entries_of
 
 Ids = Sequence[str] | np.ndarray
+SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
+SIGNED += (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 Positions = int | slice | Tensor | np.ndarray | Sequence[int]
 
 
@@ -35,7 +37,8 @@ class RankingSet(Dataset[Batch]):
     Args:
         x: (n, D) features, one row per entry; or the rows of a corpus that the lists share. A tensor, `SparseRows`, a
             numpy array, a data frame of pandas or polars, or a matrix of scipy.sparse.
-        labels: (N,) relevance of each entry; or a `Relevance` such as `SameClass`, which knows the entries itself.
+        labels: (N,) relevance of each entry, 0 or more; or a `Relevance` such as `SameClass`, which knows the entries
+            itself.
         offsets: (Q + 1,) where each list begins and ends; not given with a `Relevance`.
         group: (Q,) number of entries of each list, in place of offsets.
         qid: (N,) query id of each entry, in place of offsets, with the rows of a query together; also the query_ids.
@@ -47,6 +50,7 @@ class RankingSet(Dataset[Batch]):
         relevant_from: the lowest grade that the tools of the data set's publisher count as relevant.
         max_label: the highest grade of the data set, if it is known (for ERR).
         feature_names: (D,) the names of the features; by default the columns of a data frame.
+        unjudged: the label of entries whose label is negative, such as 0; None refuses them.
 
     Example:
         >>> lists = RankingSet(torch.eye(3), torch.tensor([0., 2., 1.]), torch.tensor([0, 2, 3]), query_ids=["a", "b"])
@@ -74,11 +78,15 @@ class RankingSet(Dataset[Batch]):
         relevant_from: float = 1,
         max_label: float | None = None,
         feature_names: Sequence[str] | None = None,
+        unjudged: float | None = None,
     ):
+        check_number(">= 0", unjudged=unjudged)
         self.x, given = as_rows(x), any(each is not None for each in (offsets, group, qid, index))
         if isinstance(labels, Relevance) and given:
             raise DataError("a Relevance knows the entries of its lists: give no offsets and no index beside it")
-        self.relevance = labels if isinstance(labels, Relevance) else self._explicit(labels, offsets, group, qid, index)
+        if not isinstance(labels, Relevance):
+            labels = self._explicit(judged_labels(labels, unjudged, name), offsets, group, qid, index)
+        self.relevance: Relevance = labels
         self.queries = self._here(queries, "queries")
         query_ids = text_ids(lists_of(qid)[1]) if qid is not None and query_ids is None else query_ids
         self.query_ids, self.document_ids, self.name = _as_ids(query_ids), _as_ids(document_ids), name
@@ -89,14 +97,16 @@ class RankingSet(Dataset[Batch]):
         self._check()
 
     def _explicit(self, labels: Array, offsets: Array, group: Array, qid: Array, index: Array) -> Explicit:
-        labels = self._here(only_column(labels, "labels"), "labels")
+        labels = self._here(labels, "labels")
         bounds = offsets_of(len(labels), offsets, group, qid, what="labels").to(self.x.device)
         return Explicit(labels, bounds, self._here(index, "index"))
 
     def _here(self, values: Array, name: str) -> Any:
         """An array as a tensor beside the rows; tensors and None as they are."""
-        given = values is None or isinstance(values, Tensor)
-        return values if given else to_tensor(values, name).to(self.x.device)
+        if values is None:
+            return None
+        found = to_tensor(values, name)
+        return found if isinstance(values, Tensor) else found.to(self.x.device)
 
     def _check(self) -> None:
         if isinstance(self.relevance, Explicit):
@@ -369,6 +379,25 @@ def _checksum(tensors: Sequence[Tensor | None]) -> int:
             numbers = part.float() + 0.0 if part.is_floating_point() else part.long()
             found = zlib.crc32(numbers.cpu().contiguous().numpy(), found)  # type: ignore[arg-type]
     return found
+
+
+def judged_labels(labels: Array, unjudged: float | None = None, name: str = "") -> Tensor:
+    """Labels (N,) of 0 or more, as a tensor; negative ones become `unjudged`, or are refused. Read on CPU only.
+
+    >>> judged_labels([2, -1, 0], unjudged=0)
+    tensor([2, 0, 0])
+    """
+    found = to_tensor(only_column(labels, "labels"), "labels")
+    if found.device.type != "cpu" or found.dtype not in SIGNED or len(found) == 0 or not (found.amin() < 0).tolist():
+        return found
+    if unjudged is not None:
+        return torch.where(found < 0, torch.tensor(unjudged, dtype=found.dtype), found)
+    entry = int((found < 0).nonzero()[0, 0])
+    where = f" of the set '{name}'" if name else ""
+    raise DataError(
+        f"label {found[entry].tolist():g} of entry {entry}{where}: labels must be 0 or more. Leave out documents "
+        "without a judgement, or give them a label with unjudged=0"
+    )
 
 
 def text_ids(ids: Sequence[Any]) -> list[str]:

@@ -7,7 +7,7 @@ Arrays are told by what they can do, so that none of their packages is imported.
 | float16, float32, float64 | the same dtype; Python floats and wider floats become float64 |
 | integers of any width, bool | int64 (a `mask` stays bool) |
 | missing values (None, NA, null, masked entries) | NaN |
-| strings, dates, complex numbers | refused |
+| strings, dates, complex numbers, also in tensors | refused |
 """
 
 import inspect
@@ -34,6 +34,7 @@ VECTORS = frozenset(  # arguments for which a data frame with one column is that
         *("total", "rank", "ranks", "ranks_v"),
     )
 )
+FEW = frozenset((torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool))
 GROUPS = (  # what the docstring of every function on lists says about them
     "    group: number of entries of each list, `(Q,)`; in place of offsets.",
     "    qid: query id of each entry, `(N,)`, with the rows of a query together; in place of offsets.",
@@ -65,7 +66,7 @@ def takes_arrays(function: Callable[..., R]) -> Callable[..., R]:
     @wraps(function)
     def call(*arguments: Any, **options: Any) -> R:
         for each in arguments[:leading]:
-            if not isinstance(each, Tensor):
+            if not isinstance(each, Tensor) or each.dtype not in FEW:
                 break
         else:
             if len(arguments) == leading and others.isdisjoint(options):
@@ -148,7 +149,7 @@ def to_integers(values: Array, name: str) -> Tensor:
     if found.ndim != 1 or found.is_floating_point() or found.dtype == torch.bool:
         kind = str(found.dtype).removeprefix("torch.")
         raise DataError(f"{name} must be a vector of integers, got {kind} of shape {tuple(found.shape)}")
-    return found
+    return _usual(found, name)
 
 
 def to_tensor(values: Array, name: str) -> Tensor:
@@ -159,6 +160,8 @@ def to_tensor(values: Array, name: str) -> Tensor:
             [3.0000, 4.5000]], dtype=torch.float64)
     """
     if isinstance(values, Tensor):
+        if values.is_complex():
+            raise DataError(f"{name} must hold real numbers, got {str(values.dtype).removeprefix('torch.')}")
         return values
     if is_frame(values):
         return _from_frame(values, name)
@@ -259,13 +262,18 @@ def _converted(
 
 def _argument(name: str, value: Any, device: torch.device | None) -> Any:
     if isinstance(value, Tensor):
-        return value
+        return _usual(value, name) if name in VECTORS else to_tensor(value, name)
     found = to_tensor(only_column(value, name) if name in VECTORS else value, name).to(device)
     if name in VECTORS and found.ndim != 1:
         raise DataError(
             f"{name} must be a vector, the entries of all lists one after another, got shape {tuple(found.shape)}"
         )
     return found.bool() if name == "mask" else found
+
+
+def _usual(values: Tensor, name: str) -> Tensor:
+    """Integers that torch has few operations of, such as int8 and uint32, as int64."""
+    return to_tensor(values, name) if values.dtype in FEW or values.is_complex() else values.long()
 
 
 # ---------------------------------------------------------------------------------------------- conversions

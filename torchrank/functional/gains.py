@@ -1,11 +1,13 @@
 """Gains and discounts: one named definition of each convention, for losses and measures alike."""
 
+import warnings
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from torchrank.functional.ragged import list_ids, measure_sum, positions_within, sort_within, wide
+from torchrank.errors import DataWarning
+from torchrank.functional.ragged import list_ids, measure_sum, positions_within, read, sort_within, wide
 
 Function = Callable[[Tensor], Tensor]
 Gain = str | Function
@@ -20,6 +22,13 @@ DISCOUNTS: dict[str, Function] = {
     "letor": lambda ranks: 1 / torch.log2(ranks.clamp(min=2)),  # 1, 1, 1/log2(3), ...: Jarvelin & Kekalainen's form
 }
 
+LAST_GRADE = 31  # the last one that other tools know a gain of; 2^31 - 1 is 2 billion times the gain of grade 1
+HUGE_GAINS = (
+    f"there are labels above {LAST_GRADE}, whose gains 2^y - 1 outweigh all others: use gain='linear' or a convention "
+    "with linear gains, or map the labels to fewer grades"
+)
+LAST_GAIN = 1000  # the last label whose gain 2^y - 1 can be summed in float64
+
 
 def gain_of(labels: Tensor, gain: Gain = "exp2") -> Tensor:
     """The gain of each label: 2^y - 1 (`"exp2"`), y (`"linear"`), or a function of the labels (given in float64).
@@ -28,6 +37,27 @@ def gain_of(labels: Tensor, gain: Gain = "exp2") -> Tensor:
     [0.0, 1.0, 15.0]
     """
     return wide(_named(gain, GAINS, "gain")(wide(labels)))
+
+
+def check_gains(labels: Tensor, gain: Gain, num_grades: int | None) -> None:
+    """Warns of labels above 31 if gains are 2^y - 1, and refuses those whose gain is infinite.
+
+    Labels are read on CPU only, and only if `num_grades` does not tell that there are none.
+
+    >>> with warnings.catch_warnings(record=True) as told:
+    ...     warnings.simplefilter("always")
+    ...     check_gains(torch.tensor([50, 1]), "exp2", 51)
+    >>> str(told[0].message)[:66]
+    'there are labels above 31, whose gains 2^y - 1 outweigh all others'
+    """
+    few = num_grades is not None and 0 < num_grades <= LAST_GRADE + 1
+    if few or gain != "exp2" or labels.device.type != "cpu" or len(labels) == 0 or torch.compiler.is_compiling():
+        return
+    highest = read(labels.max())
+    if highest > LAST_GAIN:
+        raise ValueError(f"the gain 2^y - 1 of label {highest:g} is infinite: use gain='linear', or smaller labels")
+    if highest > LAST_GRADE:
+        warnings.warn(HUGE_GAINS, DataWarning, stacklevel=1)  # one text at one place, which Python tells once
 
 
 def discount_of(ranks: Tensor, discount: Discount = "log2p1") -> Tensor:

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from torchrank.errors import check_choice
 from torchrank.functional.arrays import takes_arrays
-from torchrank.functional.gains import Discount, Gain, discount_of, gain_of, ideal_dcg, ideal_labels
+from torchrank.functional.gains import Discount, Gain, check_gains, discount_of, gain_of, ideal_dcg, ideal_labels
 from torchrank.functional.gains import dcg as ranked_dcg
 from torchrank.functional.ragged import (
     ascents,
@@ -186,6 +186,7 @@ def dcg_at(ranking: Ranking, cutoffs: list[int | None], *, gain: Gain, discount:
     """DCG at several cut-offs from one ranking, float64, `(Q,)` each."""
     for k in cutoffs:
         check_cutoff(k)
+    check_gains(ranking.labels, gain, ranking.num_grades)
     if ties == "average":
         ranked, gain = average_gains(ranking, gain), "linear"
     else:
@@ -240,6 +241,7 @@ def mean_ndcg(
 
 def mean_ndcg_of(ranking: Ranking, *, gain: Gain, discount: Discount, ties: str, empty: float) -> Tensor:
     offsets, longest = ranking.offsets, ranking.longest
+    check_gains(ranking.labels, gain, ranking.num_grades)
     weight = discount_of(ranking.ranks, discount)
     gains = average_gains(ranking, gain) if ties == "average" else gain_of(ranking.labels, gain)
     actual = segment_cumsum(gains * weight, offsets, max_length=longest)
@@ -302,6 +304,7 @@ def err_of(ranking: Ranking, k: int | None, *, max_label: float, empty: float) -
     labels, offsets = ranking.labels, ranking.offsets
     if labels.device.type == "cpu" and read((labels > max_label).any()):
         raise ValueError(f"max_label must be the top label of the data, at least {read(labels.max())}, got {max_label}")
+    check_gains(labels, "exp2", ranking.num_grades)
     satisfied = gain_of(labels, "exp2") / 2.0**max_label
     # R < 1 up to the top label, but it may be rounded to 1. The running sum is over the entries before this one.
     missed = torch.log1p(-satisfied).clamp(min=-800.0)

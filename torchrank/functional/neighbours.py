@@ -7,7 +7,7 @@ from torch import Tensor
 
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.ragged import wide
-from torchrank.functional.ranking import check_cutoff, finish, rank
+from torchrank.functional.ranking import check_cutoff, check_offsets, check_scores, finish, rank_checked
 
 
 @takes_arrays
@@ -44,7 +44,9 @@ def knn_error(
     cuts = list(k) if isinstance(k, Iterable) else [k]
     if not cuts or None in cuts:
         raise ValueError(f"k must be the number of neighbours that vote, or several, got {k}")
-    ranking = rank(scores, classes, offsets, max_length=max_length, num_grades=0)
+    check_offsets(scores, classes, offsets)
+    check_scores(scores)
+    ranking = rank_checked(scores, classes, offsets, tiebreak=None, max_length=max_length, num_grades=0)
     errors = finish(vote_errors(ranking.labels, offsets, query_classes, cuts, longest=ranking.longest), scores)
     return errors if isinstance(k, Iterable) else errors[:, 0]
 

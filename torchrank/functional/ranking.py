@@ -128,12 +128,17 @@ def levels_of(labels: Tensor, offsets: Tensor, *, max_length: int | None, num_gr
 def check(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
     """Refuses input that no measure can be computed from. Values are read only on CPU, where that is free."""
     check_lists(scores, labels, offsets)
-    if count := _count_nan(scores):
-        raise ValueError(f"{count} of {len(scores)} scores are NaN and cannot be ranked. Did training diverge?")
+    check_scores(scores)
 
 
 def check_lists(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
     """Refuses input that has no loss: like `check`, but NaN scores pass and give a loss of NaN."""
+    check_offsets(scores, labels, offsets)
+    check_labels(labels)
+
+
+def check_offsets(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
+    """Refuses scores, labels and offsets that do not fit together."""
     if scores.ndim != 1 or scores.shape != labels.shape or offsets.ndim != 1 or len(offsets) == 0:
         raise ValueError(
             f"expected scores (N,), labels (N,), offsets (Q+1,), got {tuple(scores.shape)}, {tuple(labels.shape)}, "
@@ -141,21 +146,46 @@ def check_lists(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
         )
     if offsets.is_floating_point() or offsets.dtype == torch.bool:
         raise ValueError(f"offsets must be integers, got {offsets.dtype}")
-    if offsets.device.type != "cpu":
+    if offsets.device.type != "cpu" or torch.compiler.is_compiling():
         return
     first, last = read(offsets[0]), read(offsets[-1])
     if first != 0 or last != len(scores) or read((offsets.diff() < 0).any()):
         raise ValueError(f"offsets must rise from 0 to N = {len(scores)}, got {first} to {last}")
-    if count := _count_nan(labels):
+
+
+def check_labels(labels: Tensor) -> None:
+    """Refuses labels that are NaN, infinite or negative, such as those of padding or of documents without a judgement.
+
+    They are read once, and only on CPU.
+
+    >>> check_labels(torch.tensor([0.0, torch.inf]))
+    Traceback (most recent call last):
+    ValueError: label inf of entry 1: labels must be finite numbers
+    """
+    if labels.device.type != "cpu" or len(labels) == 0 or torch.compiler.is_compiling():
+        return
+    lowest, highest = (read(bound) for bound in labels.aminmax())
+    if lowest >= 0 and highest < math.inf:
+        return
+    if math.isnan(lowest):
+        count = read(labels.isnan().sum())
         raise ValueError(f"{count} of {len(labels)} labels are NaN: remove entries without a label from the lists")
+    wrong = read(((labels < 0) | labels.isinf()).nonzero()[0, 0])
+    told = f"label {read(labels[wrong])} of entry {wrong}"
+    if read(labels[wrong]) == math.inf:
+        raise ValueError(f"{told}: labels must be finite numbers")
+    raise ValueError(
+        f"{told}: labels must be 0 or more. Leave out padding with unpad(values, mask), and give unjudged documents "
+        "label 0 with labels.clamp(min=0)"
+    )
 
 
-def _count_nan(values: Tensor) -> int:
-    """The number of NaN on CPU, elsewhere 0. A second pass is needed only if the sum is NaN: inf may meet -inf."""
-    if values.device.type != "cpu" or not values.is_floating_point() or not math.isnan(read(values.sum())):
-        return 0
-    count: int = read(values.isnan().sum())
-    return count
+def check_scores(scores: Tensor) -> None:
+    """Refuses NaN scores. The second pass is needed only if the sum is NaN: inf may meet -inf."""
+    if scores.device.type != "cpu" or not scores.is_floating_point() or torch.compiler.is_compiling():
+        return
+    if math.isnan(read(scores.sum())) and (count := read(scores.isnan().sum())):
+        raise ValueError(f"{count} of {len(scores)} scores are NaN and cannot be ranked. Did training diverge?")
 
 
 def check_cutoff(k: int | None) -> None:

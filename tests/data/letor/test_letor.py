@@ -183,7 +183,11 @@ def test_unjudged_rows(write):
     assert not any("lost" in str(warning.message) for warning in caught)
     with pytest.warns(DataWarning), pytest.raises(DataError, match="leaves none"):
         read_letor(write("-1 qid:a 1:1\n"), unjudged="drop")
-    assert quiet(write("-0.5 qid:a 1:1\n")).labels.tolist() == [-0.5]
+    for label in ("-2", "-0.5", "-1e-3"):
+        path = write(f"{label} qid:a 1:1\n1 qid:a 1:2\n")
+        rejects(path, "line 1", f"'{label}'", "unjudged=drop")
+        with pytest.warns(DataWarning):
+            assert read_letor(path, unjudged=0).labels.tolist() == [0, 1]
 
 
 def test_missing_values(write):
@@ -309,7 +313,7 @@ def test_empty_files(write):
         {"qid": "x"},
         {"unjudged": "fill"},
         {"unjudged": -1},
-        {"unjudged": -1.0},
+        {"unjudged": -2.0},
         {"missing": float("nan")},
         {"sentinel": "drop"},
         {"sentinel": 1e39},

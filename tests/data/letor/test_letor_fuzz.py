@@ -54,7 +54,7 @@ def plain_row(line: bytes, options: dict):
         return None
     with np.errstate(over="ignore"):
         label = np.float32(plain_number(tokens.pop(0)))
-    if np.isinf(label) or (label == -1 and "unjudged" not in options):
+    if np.isinf(label) or (label < 0 and "unjudged" not in options):
         raise ValueError
     if options.get("qid") == "comment":
         query = comment.strip()
@@ -83,9 +83,9 @@ def plain_read(data: bytes, options: dict) -> dict[str, list]:
             row = plain_row(line, options)
         except (ValueError, IndexError):
             raise RefusedError(number) from None
-        if row is None or (row[0] == -1 and options.get("unjudged") == "drop"):
+        if row is None or (row[0] < 0 and options.get("unjudged") == "drop"):
             continue
-        label = np.float32(options["unjudged"]) if row[0] == -1 else row[0]
+        label = np.float32(options["unjudged"]) if row[0] < 0 else row[0]
         lists.setdefault(row[1], []).append((label, row[2]))
     if not any(row for rows in lists.values() for _, row in rows) and (not lists or "num_features" not in options):
         raise RefusedError("empty")

@@ -12,6 +12,7 @@ import torch
 
 from torchrank.data.formats.pieces import Layout, Piece, Source, from_dense, generic_names, real
 from torchrank.data.letor import joined
+from torchrank.data.relevance import Explicit
 from torchrank.data.sets import RankingSet
 from torchrank.data.sources.point_tables import read_arrays
 from torchrank.data.sparse import SparseRows
@@ -41,7 +42,7 @@ def read_npz(path: Path) -> RankingSet:
         name: arrays[name].astype(str) for name in ("query_ids", "document_ids", "feature_names") if name in arrays
     }
     labels, offsets = _real(torch.from_numpy(arrays["labels"])), torch.from_numpy(arrays["offsets"].astype(np.int64))
-    return RankingSet(x, labels, offsets, name=path.name, **ids)
+    return RankingSet(x, Explicit(labels, offsets), name=path.name, **ids)
 
 
 def _real(numbers: torch.Tensor) -> torch.Tensor:

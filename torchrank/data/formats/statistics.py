@@ -63,7 +63,7 @@ class _Statistics:
             "documents": self.rows,
             "features": len(names),
             "labels": self._labels(),
-            "unjudged": self.labels[-1.0],
+            "unjudged": sum(count for label, count in self.labels.items() if label < 0),
             "lengths": {
                 "min": int(lengths.min()),
                 "median": float(np.median(lengths)),

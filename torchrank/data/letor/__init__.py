@@ -24,6 +24,7 @@ from torchrank.data.letor.fast import parse
 from torchrank.data.letor.files import STDIN, Block, line_with, read_blocks, read_lengths, side_file
 from torchrank.data.letor.form import LARGEST, Form, Rows
 from torchrank.data.letor.store import FeatureStore, Growing, reorder, seen_before
+from torchrank.data.relevance import Explicit
 from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
 from torchrank.data.strings import Strings
@@ -61,7 +62,7 @@ def read_letor(
         num_features: the number of features, a larger index is an error; by default the largest index.
         sparse: True for `SparseRows`, False for a dense array; by default sparse if less than 25% of the values are
             present.
-        unjudged: what to do with documents of label -1: "drop" them, or a label for them such as 0.
+        unjudged: what to do with documents of a negative label, such as -1: "drop" them, or a label such as 0.
         missing: the value of `NULL`.
         sentinel: the value of numbers beyond float32 (Istella's 1.797e308 means "none"), such as 0; "clip" clips them
             to the largest float32, 3.4e38.
@@ -107,8 +108,8 @@ def check_form(form: Form, query_file: str | Path | None) -> None:
         number = "a number" in choices and not isinstance(value, str) and abs(value) <= LARGEST
         if not number and (value not in choices or value == "a number"):
             raise ValueError(f"unknown {name}={value!r}: choose one of {', '.join(choices)}")
-    if form.unjudged == -1:
-        raise ValueError(f"unjudged must be drop or another label than -1, got {form.unjudged}")
+    if not isinstance(form.unjudged, str) and not form.unjudged >= 0:
+        raise ValueError(f"unjudged must be drop or a label of 0 or more, got {form.unjudged}")
     if form.num_features is not None and form.num_features < 1:
         raise ValueError(f"num_features must be >= 1, or None for the largest index, got {form.num_features}")
     if query_file is not None and form.qid != "file":
@@ -157,7 +158,7 @@ class _Gathered:
         self.filled = self.clipped = self.lost = 0  # values, values, queries
 
     def add(self, rows: Rows, share: float) -> None:
-        judged = rows.labels != -1
+        judged = rows.labels >= 0
         self.judged.append(judged, share)
         self.filled, self.clipped = self.filled + rows.filled, self.clipped + rows.clipped
         if not judged.all() and self.form.unjudged == "drop":
@@ -242,8 +243,7 @@ def joined(
         documents = documents and [documents[i] for i in order]
     return RankingSet(
         x,
-        labels,
-        torch.from_numpy(np.concatenate(([0], np.cumsum(np.bincount(query, minlength=len(ids)))))),
+        Explicit(labels, torch.from_numpy(np.concatenate(([0], np.cumsum(np.bincount(query, minlength=len(ids))))))),
         query_ids=Strings.join(ids),
         document_ids=Strings.join(documents) if documents else None,
         name=Path(where).name,
@@ -270,7 +270,7 @@ def _tell(message: str) -> None:
 
 
 def settle_unjudged(rows: Rows, judged: np.ndarray, form: Form) -> Rows:
-    """The rows without those of label -1, or with another label for them."""
+    """The rows without those of a negative label, or with another label for them."""
     if judged.all():
         return rows
     if form.unjudged != "drop":

@@ -48,7 +48,7 @@ def _exact_label(token: bytes, form: Form) -> float:
     label = float(form.numbers([float(token) if NUMBER.fullmatch(token) else np.nan])[0])
     if not np.isfinite(label):
         raise DataError(f"label {show(token)}: expected a finite number as the first token of a row")
-    if label == -1 and form.unjudged == "error":
+    if label < 0 and form.unjudged == "error":
         raise DataError(
             f"label {show(token)} means that the document is unjudged, expected a judged one. Set unjudged=drop "
             "(data.unjudged=drop) to drop such documents, or unjudged=0 to give them label 0"

@@ -73,7 +73,7 @@ def _cut(block: bytes, heads: int) -> _Lines | None:
 def _labels(tokens: list[bytes], form: Form) -> np.ndarray | None:
     known = {token: float(token) if NUMBER.fullmatch(token) else np.nan for token in set(tokens)}  # a file has few
     labels = form.numbers([known[token] for token in tokens])
-    refused = form.unjudged == "error" and (labels == -1).any()
+    refused = form.unjudged == "error" and (labels < 0).any()
     return None if refused or not np.isfinite(labels).all() else labels
 
 

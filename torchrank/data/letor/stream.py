@@ -39,7 +39,7 @@ def stream_letor(
         qid: where the query id is: "token", "comment" or "file", as in `read_letor`.
         query_file: the side file of qid="file"; by default the path with .query or .group added.
         sparse: True for `SparseRows`, False for dense rows; by default as the first piece suggests.
-        unjudged: what to do with documents of label -1: "drop" them, or a label for them such as 0.
+        unjudged: what to do with documents of a negative label, such as -1: "drop" them, or a label such as 0.
         missing: the value of `NULL`.
         sentinel: the value of numbers beyond float32, or "clip".
 
@@ -121,7 +121,7 @@ class _Cutter:
         return rows._replace(queries=[b"%d" % number for number in numbers.tolist()])
 
     def _settled(self, rows: Rows) -> Rows:
-        judged = rows.labels != -1
+        judged = rows.labels >= 0
         self.filled, self.clipped = self.filled + rows.filled, self.clipped + rows.clipped
         if not judged.all():
             self.unjudged += int((~judged).sum())

@@ -41,7 +41,7 @@ def read_table(
         document: the column of document ids; by default the column "document", if there is one.
         features: the columns of features; by default all other columns of numbers, in the order of the file. Columns of
             text are left out with a `DataWarning`, apart from "comment".
-        unjudged: what to do with documents of label -1: "drop" them, or a label for them such as 0.
+        unjudged: what to do with documents of a negative label, such as -1: "drop" them, or a label such as 0.
         missing: the value of features that are empty, null or NaN.
         sentinel: the value of numbers beyond float32, such as 0; "clip" clips them to the largest float32, 3.4e38.
 
@@ -102,7 +102,7 @@ def load_table(
         query: the column of query ids.
         document: the column of document ids.
         features: the columns of features.
-        unjudged: what to do with documents of label -1; None raises an error.
+        unjudged: what to do with documents of a negative label; None raises an error.
         missing: the value of features that are missing; None raises an error.
         sentinel: the value of numbers beyond float32; None raises an error.
         cache_dir: where parsed files are cached; by default beside the data.
@@ -156,14 +156,14 @@ class _Gathered:
     def _labels(self, frame: pl.DataFrame, first: int) -> np.ndarray:
         """The labels; NaN for a row that is dropped."""
         labels = single(frame[self.columns.label].to_numpy())
-        unjudged = labels == -1
+        unjudged = labels < 0
         if not unjudged.any():
             return labels
         if self.form.unjudged == "error":
             raise DataError(
-                f"{self.path}, row {first + int(unjudged.argmax())}, column {self.columns.label!r}: label -1 means "
-                "that the document is unjudged. Set unjudged=drop (data.unjudged=drop) to drop such documents, or "
-                "unjudged=0 to give them label 0"
+                f"{self.path}, row {first + int(unjudged.argmax())}, column {self.columns.label!r}: label "
+                f"{labels[unjudged][0]:g} means that the document is unjudged. Set unjudged=drop "
+                "(data.unjudged=drop) to drop such documents, or unjudged=0 to give them label 0"
             )
         self.unjudged += int(unjudged.sum())
         if self.form.unjudged == "drop":

@@ -30,7 +30,7 @@ from torch import Tensor
 from torchrank.errors import check_choice
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.domination import domination_loss
-from torchrank.functional.gains import discount_of, gain_of, ideal_dcg
+from torchrank.functional.gains import check_gains, discount_of, gain_of, ideal_dcg
 from torchrank.functional.known_gradient import with_slopes
 from torchrank.functional.losses.pairs import Weights, pair_sums
 from torchrank.functional.oracles import structured_hinge
@@ -189,6 +189,7 @@ def lambdarank_loss(
     if k is not None:
         discounts = torch.where(rank <= k, discounts, 0)
     grades = count_grades(labels, num_grades)
+    check_gains(labels, "exp2", grades)
     (ideal,) = ideal_dcg(
         labels, offsets, cutoffs=[k], gain="exp2", discount="log2p1", longest=longest, num_grades=grades
     )
