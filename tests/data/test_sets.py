@@ -540,7 +540,7 @@ def test_classes_need_no_vectors_either():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.int8])
 def test_negative_labels_are_refused_or_filled_by_the_option_unjudged(dtype):
     labels = torch.tensor([1, 0, -1, -2], dtype=dtype)
-    with pytest.raises(DataError, match="label -1 of entry 2 of the set 'mine': labels must be 0 or more.*unjudged=0"):
+    with pytest.raises(DataError, match=r"label -1 of entry 2 of the set 'mine': labels must be 0 or more.*unjudged=0"):
         RankingSet(torch.eye(4), labels, torch.tensor([0, 4]), name="mine")
     filled = RankingSet(torch.eye(4), labels, torch.tensor([0, 4]), unjudged=0)
     assert filled.labels.tolist() == [1, 0, 0, 0] and filled.labels.dtype == dtype and labels.tolist()[2] == -1
