@@ -22,8 +22,10 @@ from torchrank.functional.arrays import Array, columns_of, lists_of, offsets_of,
 from torchrank.functional.ragged import entries_of
 
 Ids = Sequence[str] | np.ndarray
-SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
-SIGNED += (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+SIGNED = (
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+)
 Positions = int | slice | Tensor | np.ndarray | Sequence[int]
 
 
