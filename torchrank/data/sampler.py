@@ -19,9 +19,9 @@ WINDOW = 50  # batches whose lists are sorted by length together: lengths are si
 class BudgetSampler(Sampler[Tensor]):
     """Batches of about `budget` documents: a batch without its last list never exceeds the budget.
 
-    The plan of an epoch depends on (seed, epoch) only. Each process takes every `world`-th list of every batch, so that
-    all processes make the same number of steps; some of their batches may be empty. The number of batches is the same
-    in every epoch.
+    The plan of an epoch depends on (seed, epoch) only. Each process takes a share of every batch, so that all processes
+    make the same number of steps; some of their batches may be empty. A share is every `world`-th list, or without
+    shuffling consecutive lists, whose rows need no copy. The number of batches is the same in every epoch.
 
     Args:
         lengths: (Q,) documents of each list.
@@ -63,7 +63,13 @@ class BudgetSampler(Sampler[Tensor]):
 
     def __iter__(self) -> Iterator[Tensor]:
         for batch in self.plan():
-            yield torch.from_numpy(batch[self.rank :: self.world].copy())
+            yield torch.from_numpy(batch[self._share(batch)].copy())
+
+    def _share(self, batch: np.ndarray) -> slice:
+        """What this process takes of a batch."""
+        if self.shuffle:
+            return slice(self.rank, None, self.world)
+        return slice(len(batch) * self.rank // self.world, len(batch) * (self.rank + 1) // self.world)
 
     def plan(self) -> list[np.ndarray]:
         """The batches of this epoch over all processes, each as positions of lists."""

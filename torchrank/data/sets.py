@@ -27,14 +27,15 @@ SIGNED = (
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
 )
 Positions = int | slice | Tensor | np.ndarray | Sequence[int]
+READ = 4096  # slices whose positions and offsets are remembered
 
 
 class RankingSet(Dataset[Batch]):
     """The lists of one split; `ranking_set[positions]` is a `Batch` of the lists at these positions.
 
-    Positions are an integer, a slice with step 1 (whose rows are views), or integers in a tensor, array or list (whose
-    rows are copied). The tensors may be views of memory-mapped files: nothing copies all rows except `to` with a
-    transform.
+    Positions are an integer, a slice with step 1, or integers in a tensor, array or list. The rows of consecutive lists
+    are views, others are copied. The tensors may be views of memory-mapped files: nothing copies all rows except `to`
+    with a transform.
 
     Args:
         x: (n, D) features, one row per entry; or the rows of a corpus that the lists share. A tensor, `SparseRows`, a
@@ -96,6 +97,7 @@ class RankingSet(Dataset[Batch]):
         names = columns_of(x) if feature_names is None else feature_names
         self.feature_names = None if names is None else tuple(map(str, names))
         self._on_read: Callable[[Batch], Batch] | None = None
+        self._read: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self._check()
 
     def _explicit(self, labels: Array, offsets: Array, group: Array, qid: Array, index: Array) -> Explicit:
@@ -209,7 +211,7 @@ class RankingSet(Dataset[Batch]):
     # ---- batches ------------------------------------------------------------------------------------------------
 
     def __getitem__(self, positions: Positions) -> Batch:
-        """The lists at these positions; rows are views for a slice, copies otherwise. Never synchronises."""
+        """The lists at these positions; rows of consecutive lists are views, others copies. Never synchronises."""
         batch = self._stored(positions)
         return batch if self._on_read is None else self._on_read(batch)
 
@@ -223,12 +225,24 @@ class RankingSet(Dataset[Batch]):
             place = torch.from_numpy(host).to(self.device, non_blocking=True)
             queries = None if self.queries is None else self.queries[place]
         found = self.relevance.entries(host, place)
+        place, offsets = self._again(host, place, found.offsets)
         x = self.x if found.index is not None else self.x[found.rows]
         longest, pairs = int(self.lengths[host].max(initial=0)), int(self.pairs[host].sum())
-        return Batch(x, found.labels, found.offsets, place, found.index, queries, longest, pairs, self.num_grades)
+        return Batch(x, found.labels, offsets, place, found.index, queries, longest, pairs, self.num_grades)
+
+    def _again(self, host: slice | np.ndarray, place: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions and offsets of a slice, in the same memory whenever it is read: by that a batch is known again."""
+        if not isinstance(host, slice):
+            return place, offsets
+        if (host.start, host.stop) not in self._read:
+            if len(self._read) >= READ:
+                self._read.clear()
+            with torch.inference_mode(False):  # they may be read in inference mode first, and for a gradient later
+                self._read[host.start, host.stop] = (place.clone(), offsets.clone())
+        return self._read[host.start, host.stop]
 
     def _host(self, positions: Positions) -> slice | np.ndarray:
-        """The positions on the host, checked: a slice with step 1, or an array."""
+        """The positions on the host, checked: a slice with step 1 if they are consecutive, otherwise an array."""
         if isinstance(positions, slice):
             start, stop, step = positions.indices(len(self))
             if step != 1:
@@ -244,6 +258,8 @@ class RankingSet(Dataset[Batch]):
         host = host.astype(np.int64, copy=False)
         if len(host) and (host.min() < 0 or host.max() >= len(self)):
             raise IndexError(f"positions {host.min()}..{host.max()} are outside a set of {len(self)} lists")
+        if len(host) and (host == np.arange(host[0], host[0] + len(host))).all():
+            return slice(int(host[0]), int(host[-1]) + 1)
         return host
 
     # ---- other sets made of this one ----------------------------------------------------------------------------
@@ -274,11 +290,16 @@ class RankingSet(Dataset[Batch]):
     def _picked(
         self, lists: np.ndarray, relevance: Relevance, rows: Tensor | None, document_ids: Ids | None
     ) -> RankingSet:
-        new = copy(self)
+        new = self._copied()
         new.x = self.x if self.is_shared or rows is None else self.x[rows]
         new.queries = None if self.queries is None else self.queries[torch.from_numpy(lists).to(self.device)]
         new.relevance, new.query_ids, new.document_ids = relevance, _take(self.query_ids, lists), document_ids
         new._check()
+        return new
+
+    def _copied(self) -> RankingSet:
+        new = copy(self)
+        new._read = {}
         return new
 
     def to(self, device: torch.device | str, transform: Transform | None = None) -> RankingSet:
@@ -294,7 +315,7 @@ class RankingSet(Dataset[Batch]):
         """
         if transform is not None:
             transform.check_lists(shared=self.is_shared, vectors=self.has_queries)
-        new = copy(self)
+        new = self._copied()
         new.x = transform_rows(self.x, None if self.is_shared else self.offsets, device, transform)
         new.relevance, new._on_read = self.relevance.to(device), None
         if self.queries is not None:
@@ -321,7 +342,7 @@ class RankingSet(Dataset[Batch]):
                 batch = transform_batch(transform, _with_dtype(batch, torch.float64))  # as resident sets are
             return _with_dtype(batch, torch.float32)
 
-        new = copy(self)
+        new = self._copied()
         new._on_read = read
         return new
 

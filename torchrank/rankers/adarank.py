@@ -1,5 +1,6 @@
 """AdaRank (Xu & Li 2007): single features boosted on the measure itself, with weights on queries."""
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from torchrank.functional.columns import SAME, Measure, by_column, first_largest
 from torchrank.functional.conventions import parse_measure
 from torchrank.functional.measures import average_precision, ndcg
 from torchrank.functional.ragged import per_entry, sort_within
+from torchrank.rankers.core.kept import KEPT_BYTES, BatchMemory, grown_scores
 from torchrank.rankers.core.ranker import Ranker, TransformOption
 from torchrank.rankers.core.rounds import Round
 from torchrank.solvers.linear.scores import entry_scores
@@ -98,7 +100,18 @@ class AdaRank(Ranker):
         return self.alpha.new_zeros(self.transform.num_outputs).index_add(0, self.feature, self.alpha)
 
     def score(self, batch: Batch) -> Tensor:
-        return entry_scores(batch, self.weight[None], False).to(batch.dense.dtype)
+        return self._sum_from(0, batch).to(batch.x.dtype)
+
+    def _sum_from(self, first: int, batch: Batch) -> Tensor:
+        """Scores (N,) by the features of the rounds from `first` on."""
+        if first == 0:
+            return entry_scores(batch, self.weight[None], False)
+        return batch.dense[:, self.feature[first:]].to(self.alpha.dtype) @ self.alpha[first:]
+
+    def validation_scores(self, batch: Batch) -> Tensor:
+        """Scores (N,); during a fit those of the last validation are kept, and only the new features are added."""
+        rules, memory = torch.stack((self.feature.double(), self.alpha.double())), getattr(self.kept, "memory", None)
+        return grown_scores(memory, batch, rules, partial(self._sum_from, batch=batch)).to(batch.x.dtype)
 
     # ---- one round ----------------------------------------------------------------------------------------------
 
@@ -165,6 +178,7 @@ class AdaRank(Ranker):
             scores = scores + alpha * x[:, feature].double()
         value = self._measure_of(scores, labels, offsets) if len(self.feature) else torch.zeros_like(single[:, 0])
         self.kept.boosting = Boosting(x, labels, offsets, single, scores, value)
+        self.kept.memory = BatchMemory(KEPT_BYTES)
 
     def _measured(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Rows, labels, lengths, and measures under every column, of the lists that have a relevant document."""

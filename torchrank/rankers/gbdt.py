@@ -11,6 +11,7 @@ from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
 from torchrank.data.training import TrainingLists
 from torchrank.errors import CheckpointError, DataError, NumericalWarning, check_choice, check_integer
+from torchrank.rankers.core.kept import KEPT_BYTES, BatchMemory
 from torchrank.rankers.core.ranker import Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Round
 
@@ -103,7 +104,7 @@ class GBDTRanker(Ranker):
             threads = "trainer=cpu (LightGBM uses all cores)"
             raise ValueError(f"GBDTRanker trains in one process, but there are {lists.world}: use {threads}")
         self.kept.growing = False  # whether the booster holds the training data and can be updated
-        self.kept.scores = {}  # first list of a validation batch -> (trees counted, scores)
+        self.kept.memory = BatchMemory(KEPT_BYTES)
 
     def round(self, lists: TrainingLists, number: int) -> Round:
         if self.kept.growing:
@@ -158,12 +159,14 @@ class GBDTRanker(Ranker):
 
     def validation_scores(self, batch: Batch) -> Tensor:
         """Scores (N,); during a fit those of the last validation are kept, and only the new trees are added."""
-        if not hasattr(self.kept, "scores") or batch.num_lists == 0 or self.booster is None:
+        memory: BatchMemory | None = getattr(self.kept, "memory", None)
+        if memory is None or self.booster is None:
             return self.score(batch)
-        key = int(batch.query[0])
-        trees, before = self.kept.scores.get(key, (0, torch.zeros_like(batch.labels, dtype=torch.float64)))
+        booster, trees, before = memory.find(batch) or (None, 0, None)
+        if booster is not self.booster or trees > booster.current_iteration():
+            trees, before = 0, torch.zeros_like(batch.labels, dtype=torch.float64)
         scores: Tensor = before + self._predict(batch, first_tree=trees)
-        self.kept.scores[key] = (self.booster.current_iteration(), scores)
+        memory.keep(batch, (self.booster, self.booster.current_iteration(), scores))
         return scores
 
     def _predict(self, batch: Batch, first_tree: int) -> Tensor:

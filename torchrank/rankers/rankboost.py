@@ -1,5 +1,6 @@
 """RankBoost (Freund, Iyer, Schapire & Singer 2003): threshold rules boosted on pairs, without a list of pairs."""
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, check_choice
 from torchrank.functional.columns import first_largest
+from torchrank.rankers.core.kept import KEPT_BYTES, BatchMemory, grown_scores
 from torchrank.rankers.core.ranker import Ranker, TransformOption
 from torchrank.rankers.core.rounds import Round
 from torchrank.solvers.boosting.potentials import PairedLists, crossing_masses, pair_masses, paired_lists
@@ -89,7 +91,17 @@ class RankBoost(Ranker):
         self.register_buffer("log_loss", torch.zeros(0, dtype=torch.float64))
 
     def score(self, batch: Batch) -> Tensor:
-        return stump_scores(batch.dense, self.feature, self.threshold, self.alpha).to(batch.x.dtype)
+        return self._sum_from(0, batch).to(batch.x.dtype)
+
+    def _sum_from(self, first: int, batch: Batch) -> Tensor:
+        """Sum (N,) of the rules from `first` on."""
+        return stump_scores(batch.dense, self.feature[first:], self.threshold[first:], self.alpha[first:])
+
+    def validation_scores(self, batch: Batch) -> Tensor:
+        """Scores (N,); during a fit those of the last validation are kept, and only the new rules are added."""
+        rules = torch.stack((self.feature.double(), self.threshold.double(), self.alpha.double()))
+        memory = getattr(self.kept, "memory", None)
+        return grown_scores(memory, batch, rules, partial(self._sum_from, batch=batch)).to(batch.x.dtype)
 
     # ---- one round ----------------------------------------------------------------------------------------------
 
@@ -148,6 +160,7 @@ class RankBoost(Ranker):
         zeros = lists.zeros(len(labels))
         held = Boosting(encode(columns, edges), paired, log_weight, num_pairs, zeros, zeros, zeros.new_zeros(()))
         self.kept.boosting = self._replayed(lists, held)
+        self.kept.memory = BatchMemory(KEPT_BYTES)
 
     def _first_weights(self, lists: TrainingLists, paired: PairedLists) -> tuple[Tensor, float]:
         """Log of the mass of one pair under D_1, (Q,), and the number of pairs of all processes."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchrank.data.batch import Batch
 from torchrank.data.sets import RankingSet
-from torchrank.data.state import store
+from torchrank.data.state import Derived, store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import NotFittedError, check_choice, check_number
 from torchrank.functional.columns import by_column
@@ -19,6 +19,7 @@ from torchrank.functional.kernels import KERNELS
 from torchrank.functional.losses import warp_loss
 from torchrank.functional.measures import ndcg
 from torchrank.functional.ragged import has_pairs
+from torchrank.rankers.core.kept import KEPT_BYTES, BatchMemory
 from torchrank.rankers.core.ranker import Prepared, Ranker, TransformOption
 from torchrank.rankers.core.rounds import Round
 from torchrank.rankers.lgmml.compiled import CompiledScorer, compile_scorer
@@ -37,7 +38,6 @@ from torchrank.solvers.local_metrics.closed_form import MetricOptions, local_met
 from torchrank.solvers.local_metrics.sources import found_in
 from torchrank.solvers.local_metrics.warp import sampled_warp
 
-KEPT_BYTES = 2**32  # kernel values of the training entries are kept up to this size, otherwise computed in every round
 HALVINGS = 30  # at most so many times a full step is halved until the loss falls
 
 
@@ -243,7 +243,32 @@ class LGMML(Ranker):
         same = self.weighting.constant()
         if same is not None and batch.queries is not None and self.scorer.kernel == "localized":
             return self.scorer.query_scores(batch, same)
-        features = self.scorer.features(batch)
+        return self._weighed(self.scorer.features(batch), batch)
+
+    def validation_scores(self, batch: Batch) -> Tensor:
+        """Scores (N,) as `score` computes them; during a fit the kernel values of the lists are kept, since the metrics
+        do not change after the first round."""
+        whole = self.weighting.constant() is not None and batch.queries is not None
+        if not hasattr(self.kept, "derived") or (whole and self.scorer.kernel == "localized"):
+            return self.score(batch)
+        self._check_fitted()
+        memory = self._memory()
+        features = memory.find(batch)
+        if features is None:
+            features = self.scorer.features(batch)
+            memory.keep(batch, features)
+        return self._weighed(features, batch)
+
+    def _memory(self) -> BatchMemory:
+        """The kernel values of the fit so far; none are left if the metrics have changed."""
+        memory: BatchMemory = self.kept.derived("memory", self._metrics(), lambda: BatchMemory(KEPT_BYTES))
+        return memory
+
+    def _metrics(self) -> list[Tensor]:
+        """Everything that kernel values depend on, beside the lists."""
+        return [*self.scorer.parameters(), *self.scorer.buffers()]
+
+    def _weighed(self, features: Tensor, batch: Batch) -> Tensor:
         return self.scorer.combine(features, self.weighting.of(batch, features), batch)
 
     def _check_fitted(self) -> None:
@@ -371,6 +396,7 @@ class LGMML(Ranker):
         store(self.scorer, factors=lists.zeros(0))
 
     def open(self, lists: TrainingLists) -> None:
+        self.kept.derived = Derived()
         if self.mode == "sgd" and lists.world > 1:
             raise ValueError(
                 f"mode=sgd takes one step after another, in one process, got {lists.world}: use mode=full on several"
@@ -528,16 +554,17 @@ class LGMML(Ranker):
         return torch.where(deviation > 0, 1 / deviation, 1.0)
 
     def _training_features(self, lists: TrainingLists) -> Callable[[Batch], Tensor]:
-        """`features` for the training batches in their order; kept from round to round if they are small enough."""
-        numbers, places = lists.num_entries // lists.world * len(self.factors), count()
-        if numbers * self.factors.itemsize > KEPT_BYTES:
-            return self.scorer.features
-        kept: list[Tensor] = vars(self.kept).setdefault("features", [])
+        """`features` for the training batches in their order; kept from round to round as far as there is room."""
+        memory, places = self._memory(), count()
+        kept: list[Tensor] = self.kept.derived("training", self._metrics(), list)
 
         def features(batch: Batch) -> Tensor:
             place = next(places)
-            if place == len(kept):
-                kept.append(self.scorer.features(batch))
-            return kept[place]
+            if place < len(kept):
+                return kept[place]
+            found = self.scorer.features(batch)
+            if place == len(kept) and memory.reserve(found.numel() * found.element_size()):
+                kept.append(found)
+            return found
 
         return features
