@@ -44,7 +44,7 @@ class BatchMemory:
         return held.value if held is not None and held.is_of(batch) else None
 
     def keep(self, batch: Batch, value: Any) -> None:
-        """Keep a tensor, or a tuple with tensors, for this batch, in place of what was kept before, if there is room."""
+        """Keep a value, such as a tensor or a tuple of tensors, in place of the one before, if there is room."""
         if not len(batch.labels):
             return
         key, made, values = _key(batch), _made(batch), value if isinstance(value, tuple) else (value,)
