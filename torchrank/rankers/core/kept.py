@@ -36,7 +36,7 @@ class BatchMemory:
 
     def __init__(self, room: int):
         self.room = room
-        self._held: dict[tuple[int, ...], _Held] = {}
+        self._held: dict[tuple[Any, ...], _Held] = {}
 
     def find(self, batch: Batch) -> Any:
         """What was kept for this batch; None if there is nothing."""
@@ -59,7 +59,7 @@ class BatchMemory:
         self.room -= size if fits else 0
         return fits
 
-    def _make_room(self, key: tuple[int, ...]) -> None:
+    def _make_room(self, key: tuple[Any, ...]) -> None:
         """Drop what was kept under this key or, if it is new, everything whose rows are gone."""
         gone = [key] if key in self._held else [each for each, held in self._held.items() if held.is_lost]
         self.room += sum(self._held.pop(each).size for each in gone)
@@ -129,7 +129,7 @@ class _Held(NamedTuple):
 
     @property
     def is_lost(self) -> bool:
-        return self.states[0].storage.expired()
+        return bool(self.states[0].storage.expired())
 
 
 def _parts(batch: Batch) -> list[Tensor]:
@@ -144,7 +144,7 @@ def _made(batch: Batch) -> list[Tensor]:
     return [part for part in made if part is not None]
 
 
-def _key(batch: Batch) -> tuple[int, ...]:
+def _key(batch: Batch) -> tuple[Any, ...]:
     rows, positions = _parts(batch)[0], batch.query
     return rows.untyped_storage()._cdata, rows.storage_offset(), positions.untyped_storage()._cdata
 
