@@ -1,6 +1,6 @@
 """LightGBM as a ranker: one tree per round; validated, saved and tested like every other ranker."""
 
-from typing import Any, cast
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -162,13 +162,13 @@ class GBDTRanker(Ranker):
         memory: BatchMemory | None = getattr(self.kept, "memory", None)
         if memory is None or self.booster is None:
             return self.score(batch)
-        booster, trees, scores = memory.find(batch) or (None, 0, None)
-        if booster is self.booster and trees <= self.booster.current_iteration():
-            scores = scores + self._predict(batch, first_tree=trees)
-        else:
-            scores = self.score(batch)
-        memory.keep(batch, (self.booster, self.booster.current_iteration(), scores))
-        return cast(Tensor, scores)
+        held: Any = memory.find(batch) or (None, 0, None)
+        booster, trees, before = held
+        counted = self.booster.current_iteration()
+        grown = booster is self.booster and trees <= counted
+        scores: Tensor = before + self._predict(batch, first_tree=trees) if grown else self.score(batch)
+        memory.keep(batch, (self.booster, counted, scores))
+        return scores
 
     def _predict(self, batch: Batch, first_tree: int) -> Tensor:
         if len(batch.labels) == 0 or self.booster is None or first_tree == self.booster.current_iteration():
