@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import re
 import shutil
 import subprocess
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,6 +26,12 @@ from torchrank.files import alone, peak_memory_mb, write_atomically
 SCHEMA = 2
 RESULTS, PER_QUERY = "results.json", "per_query.npz"
 FACTS = ("length", "relevant", "group")  # of test queries, in per_query.npz beside their ids and measures
+FILES = ("train", "val", "test", "file")  # options of data that name files below its root
+NAMES = ("root", *FILES, "subset", "source", "relevant", "candidates", "label", "query", "topics", "test_parts")
+OF_SOURCE = tuple(f"data.{name}" for name in ("root", *FILES))  # overrides that name data, and are no settings
+DEEPEST, LARGEST = 50, 1e100  # of a results.json: levels of nesting, and numbers that can be squared and summed
+BROKEN = (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, OverflowError, MemoryError, RuntimeError,
+          zipfile.BadZipFile, zlib.error)  # what numpy raises for a damaged or forged file  # fmt: skip
 PACKAGES = ("torch", "pytorch-lightning", "torchmetrics", "hydra-core", "numpy")
 
 
@@ -57,6 +67,47 @@ def parse_monitor(name: str, conventions: Sequence[str]) -> tuple[str, str, str]
     return split, convention[0] if convention else conventions[0], measure
 
 
+# ---- which data ------------------------------------------------------------------------------------------------------
+
+
+def source_of(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What names the data in its options: its folder or files, as absolute paths, and its part of a collection.
+
+    Runs with different sources are never in one table. A data folder that was moved or copied is another source. The
+    folder of a fold stands for that of every fold.
+
+    >>> source_of({"name": "files", "root": "/shop/Fold2", "train": "train.txt", "test": None, "fold": 2})
+    {'train': '/shop/Fold*/train.txt'}
+    >>> source_of({"name": "points", "source": "wine", "root": None})
+    {'source': 'wine'}
+    """
+    named = {key: data[key] for key in NAMES if data.get(key) is not None}
+    root = os.path.realpath(named.pop("root", "."))
+    files = {key: _below(root, named[key], data.get("fold")) for key in FILES if key in named}
+    folder = {"root": root} if data.get("root") is not None and not files.keys() & {"train", "file"} else {}
+    return folder | named | files
+
+
+def _below(root: str, name: Any, fold: Any) -> Any:
+    if not isinstance(name, str):
+        return [_below(root, each, fold) for each in name] if isinstance(name, list) else name
+    path = os.path.realpath(os.path.join(root, name))
+    return re.sub(rf"(?i)(?<=[/\\]fold){re.escape(str(fold))}(?=[/\\])", "*", path)
+
+
+def tell_apart(runs: Sequence[Run]) -> list[Run]:
+    """The same runs; data of one title from several sources get titles that say where they are from."""
+    sources: dict[str, dict[str, dict[str, Any]]] = {}
+    for run in runs:
+        sources.setdefault(run.data, {})[json.dumps(run.source, sort_keys=True)] = run.source
+    return [run if len(sources[run.data]) == 1 else replace(run, data=_title(run, sources[run.data])) for run in runs]
+
+
+def _title(run: Run, sources: Mapping[str, Mapping[str, Any]]) -> str:
+    keys = [key for key in NAMES if len({json.dumps(source.get(key)) for source in sources.values()}) > 1]
+    return f"{run.data} ({', '.join(f'{key} {run.source.get(key)}' for key in keys)})"
+
+
 # ---- writing --------------------------------------------------------------------------------------------------------
 
 
@@ -83,6 +134,7 @@ def record(
         "ranker": type(ranker).__name__,
         "options": dict(ranker.hparams),
         "data": data.title,
+        "source": source_of(config.get("data") or {}),
         "fold": data.fold,
         "seed": config["seed"],
         "config": config,
@@ -136,10 +188,22 @@ def finished(folder: Path, config: dict[str, Any]) -> dict[str, Any] | None:
     try:
         results = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
         whole = results["per_query"] is None or (folder / results["per_query"]).exists()
-        same = results["schema"] == SCHEMA and results["config"] == config
-    except (OSError, ValueError, KeyError, TypeError):  # no file, or a damaged one
+        same = results["schema"] == SCHEMA and _placed(results["config"], results.get("source")) == _placed(config)
+    except (*BROKEN, RecursionError):  # no file, or a damaged one
         return None
     return results if whole and same else None
+
+
+def _placed(config: dict[str, Any], source: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A configuration in which the data are named by absolute paths: `root=data` means another folder elsewhere."""
+    data = config.get("data")
+    if not isinstance(data, dict):
+        return config
+    return config | {"data": without_names(data) | {"source": source_of(data) if source is None else source}}
+
+
+def without_names(data: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if key not in NAMES}
 
 
 def forget_results(folder: Path) -> None:
@@ -228,6 +292,7 @@ class Run:
     peak_memory_mb: float | None = None
     versions: dict[str, str] = field(default_factory=dict)
     num_lists: dict[str, int] = field(default_factory=dict)  # of each split
+    source: dict[str, Any] = field(default_factory=dict)  # what names the data, see `source_of`
 
     @property
     def split(self) -> str:
@@ -247,7 +312,7 @@ class Run:
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 ids, values = arrays["query"], arrays[key].astype(np.float64)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except BROKEN as error:
             raise ValueError(f"{path}: cannot read the values 'query' and '{key}' ({error}). Run it again.") from error
         self._check_ids(ids, values, key)
         return ids, values
@@ -259,14 +324,16 @@ class Run:
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 found = {"query": arrays["query"], **{name: arrays[name] for name in FACTS if name in arrays}}
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except BROKEN as error:
             raise ValueError(f"{path}: cannot read the queries ({error}). Run it again.") from error
         for name, values in found.items():
             self._check_ids(found["query"], values, name)
+            if name in FACTS and (values.dtype.kind not in "iufb" or np.isinf(values).any()):
+                raise ValueError(f"{path}: {name} holds {values.dtype} that are no counts. Run it again.")
         return found
 
     def _check_ids(self, ids: NDArray[Any], values: NDArray[Any], key: str) -> None:
-        if ids.shape != values.shape or len(np.unique(ids)) != len(ids):
+        if ids.ndim != 1 or ids.shape != values.shape or len(np.unique(ids)) != len(ids):
             found = f"{len(np.unique(ids))} different query ids of {ids.shape}, {values.shape} values of '{key}'"
             path = self.folder / self.per_query
             raise ValueError(f"{path}: every query needs one id and one value, got {found}. Run it again.")
@@ -291,7 +358,8 @@ def distinct(runs: list[Run]) -> list[Run]:
     """The same runs; two that cannot be told apart are refused."""
     seen: dict[tuple[Any, ...], Run] = {}
     for run in runs:
-        key = (run.name, run.data, run.fold, run.seed, json.dumps(run.settings, sort_keys=True))
+        texts = (json.dumps(each, sort_keys=True) for each in (run.settings, run.source))
+        key = (run.name, run.data, run.fold, run.seed, *texts)
         if key in seen:
             raise ValueError(f"{seen[key].folder} and {run.folder} hold the same run: remove one of them")
         seen[key] = run
@@ -300,37 +368,90 @@ def distinct(runs: list[Run]) -> list[Run]:
 
 def read_run(path: Path, *, tested: bool = True) -> Run:
     """A results.json as a Run; any problem with it is a ValueError that names the file."""
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file that can be read. Remove it.")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not tested and "test" not in content and content["per_query"] is None:
-            content |= {"test": {}, "per_query": ""}
-        if content["schema"] != SCHEMA:
-            raise ValueError(f"schema {content['schema']}, but this version reads {SCHEMA}")
-        selection, certificate = content["selection"], content["certificate"]
-        same = {key: content[key] for key in ("name", "ranker", "data", "fold", "seed", "settings", "per_query")}
-        return Run(
-            folder=path.parent,
-            measure=selection["measure"],
-            value=_number(selection["value"]),
-            mode=selection["mode"],
-            val={name: _convention(part) for name, part in content["val"].items()},
-            test={name: _convention(part) for name, part in content["test"].items()},
-            fit_seconds=_number(content["seconds"]["fit"]),
-            density=content["density"],
-            steps=content["steps"],
-            config=content.get("config") or {},
-            seconds={name: _number(value) for name, value in content["seconds"].items()},
-            peak_memory_mb=content.get("peak_memory_mb"),
-            versions=content.get("versions") or {},
-            num_lists=content.get("num_lists") or {},
-            findings=content["findings"],
-            proved=None if certificate is None else bool(certificate["proved"]),
-            **same,
-        )
+        return _run(path.parent, _content(path.read_text(encoding="utf-8")), tested)
     except KeyError as error:
         raise ValueError(f"{path} has no {error}. Run it again (with test=true) or remove it.") from error
-    except (ValueError, TypeError, AttributeError) as error:
+    except (*BROKEN, RecursionError) as error:
         raise ValueError(f"{path} cannot be read ({error}). Run it again or remove it.") from error
+
+
+def _content(text: str) -> dict[str, Any]:
+    """The JSON object of a text, if it is one of ours."""
+    content = json.loads(text)
+    if not isinstance(content, dict):
+        raise TypeError(f"it holds a {type(content).__name__}, not the results of a run")
+    if content["schema"] != SCHEMA:
+        raise ValueError(f"schema {content['schema']}, but this version reads {SCHEMA}")
+    level: list[Any] = [content]
+    for _ in range(DEEPEST):
+        parts = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level = [value for part in parts for value in part]
+    if level:
+        raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+    return content
+
+
+def _run(folder: Path, content: dict[str, Any], tested: bool) -> Run:
+    if not tested and "test" not in content and content["per_query"] is None:
+        content |= {"test": {}}
+    selection, certificate = _typed(content, "selection", dict), _typed(content, "certificate", dict, None)
+    config = content.get("config") or {}
+    source = content["source"] if "source" in content else source_of(_dict(_dict(config).get("data") or {}))
+    run = Run(
+        folder=folder,
+        name=_typed(content, "name", str),
+        ranker=_typed(content, "ranker", str),
+        data=_typed(content, "data", str),
+        fold=_typed(content, "fold", int, str, None),
+        seed=_typed(content, "seed", int),
+        settings={key: value for key, value in _typed(content, "settings", dict).items() if key not in OF_SOURCE},
+        measure=_typed(selection, "measure", str),
+        value=_number(selection["value"]),
+        mode=_typed(selection, "mode", str),
+        val={name: _convention(part) for name, part in _typed(content, "val", dict).items()},
+        test={name: _convention(part) for name, part in _typed(content, "test", dict).items()},
+        per_query=_typed(content, "per_query", str, None) or "",
+        fit_seconds=_number(_typed(content, "seconds", dict)["fit"]),
+        density=_number_or_none(content["density"]),
+        steps=_typed(content, "steps", int, None),
+        config=_dict(config),
+        seconds={name: _number(value) for name, value in content["seconds"].items()},
+        peak_memory_mb=_number_or_none(content.get("peak_memory_mb")),
+        versions=_dict(content.get("versions") or {}),
+        num_lists=_dict(content.get("num_lists") or {}),
+        findings=_typed(content, "findings", dict),
+        proved=None if certificate is None else bool(certificate["proved"]),
+        source=_dict(source),
+    )
+    _check_run(run, tested)
+    return run
+
+
+def _check_run(run: Run, tested: bool) -> None:
+    if run.mode not in ("max", "min"):
+        raise ValueError(f"mode is {run.mode!r}, not max or min")
+    if run.per_query != Path(run.per_query).name:
+        raise ValueError(f"per_query is {run.per_query!r}, not the name of a file beside it")
+    if not (run.test if tested else run.measured):
+        raise ValueError("it has no measures")
+
+
+def _typed(content: dict[str, Any], key: str, *kinds: type | None) -> Any:
+    """The value of a key, of one of these types."""
+    value = _dict(content)[key]
+    if not any(value is None if kind is None else type(value) is kind for kind in kinds):
+        names = " or ".join("null" if kind is None else kind.__name__ for kind in kinds)
+        raise TypeError(f"{key} must be of type {names}, got {type(value).__name__}")
+    return value
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"expected an object, got a {type(value).__name__}")
+    return value
 
 
 def unfinished(folder: str | Path) -> list[Path]:
@@ -339,10 +460,22 @@ def unfinished(folder: str | Path) -> list[Path]:
     return [path for path in started if not (path / RESULTS).exists()]
 
 
-def _convention(part: dict[str, Any]) -> dict[str, Any]:
-    measures = {name: _number(value) for name, value in part["measures"].items()}
-    return {"text": part["text"], "lists": int(part["lists"]), "empty": int(part["empty"]), "measures": measures}
+def _convention(part: Any) -> dict[str, Any]:
+    measures = {name: _number(value) for name, value in _typed(part, "measures", dict).items()}
+    if not measures:
+        raise ValueError("it has no measures")
+    counts = {name: int(_number(_typed(part, name, int))) for name in ("lists", "empty")}
+    return {"text": _typed(part, "text", str), **counts, "measures": measures}
 
 
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else float(value)  # strict JSON writes nan as null
+def _number_or_none(value: Any) -> float | None:
+    return None if value is None else _number(value)
+
+
+def _number(value: Any) -> float:
+    """A number of a results.json, in which nan is null."""
+    if value is None:
+        return math.nan
+    if type(value) not in (int, float) or abs(value) > LARGEST:
+        raise ValueError(f"expected a number, got {str(value)[:40]}")
+    return float(value)

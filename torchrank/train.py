@@ -33,7 +33,16 @@ from torchrank.rankers.core.evaluation import RankingEvaluation
 from torchrank.rankers.core.own import import_from_here
 from torchrank.rankers.core.queries import query_facts
 from torchrank.rankers.core.ranker import Ranker
-from torchrank.record import alone_in, finished, forget_results, forget_start, record, smaller_is_better, write_results
+from torchrank.record import (
+    OF_SOURCE,
+    alone_in,
+    finished,
+    forget_results,
+    forget_start,
+    record,
+    smaller_is_better,
+    write_results,
+)
 from torchrank.report.tables import show_run
 from torchrank.screen import console, one_line, quoted, say, settle_streams
 
@@ -41,7 +50,7 @@ PACKAGE = Path(__file__).resolve().parent
 CONF = next(folder for folder in (PACKAGE / "conf", PACKAGE.parent / "conf") if folder.is_dir())
 
 GROUPS = ("data", "model", "experiment", "trainer", "callbacks", "logger", "debug")
-NOT_SETTINGS = (*GROUPS, "name", "seed", "data.fold", "data.root")
+NOT_SETTINGS = (*GROUPS, "name", "seed", "data.fold", *OF_SOURCE)
 
 FULL, SHORT = "HYDRA_FULL_ERROR", "TORCHRANK_SHORT_ERRORS"
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torchrank.record import Run, read_runs
+from torchrank.record import Run, read_runs, tell_apart
 from torchrank.report.select import Fold, natural, sortable
 from torchrank.report.tables import NOTHING, Sheet
 
@@ -41,7 +41,7 @@ class Errors(NamedTuple):
 def tabulate_neighbours(folder: str | Path) -> dict[str, Any]:
     """Both selections for every method and data set among the runs below the folder."""
     groups: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
-    for run in read_runs(folder):
+    for run in tell_apart(read_runs(folder)):
         if cuts_of(run):
             groups[run.data][run.name].append(run)
     if not groups:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchrank.record import Run
+from torchrank.record import Run, tell_apart
 
 Fold = int | str | None
 
@@ -76,10 +76,10 @@ def select(runs: Iterable[Run]) -> list[Selection]:
     """The run with the best validation measure of each data set, method, fold and seed.
 
     Test measures have no influence. Ties go to the first in the sorted order of the settings. Runs that were not tested
-    have a table of their own.
+    have a table of their own, and so has every source of data.
     """
     groups: dict[tuple[str, str], dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
-    for run in runs:
+    for run in tell_apart(list(runs)):
         groups[run.data, run.split][run.name].append(run)
     return [_selection(data, split, methods) for (data, split), methods in sorted(groups.items())]
 

@@ -59,7 +59,7 @@ def sheets(document: dict[str, Any]) -> list[Sheet]:
 def brief(document: dict[str, Any]) -> list[Sheet]:
     """The measures of each data set in the first convention, and what locality gained in the fits that tried it."""
     pages = []
-    for table in document["tables"]:
+    for table in (table for table in document["tables"] if table["measures"]):
         sheet = _measures(table, next(iter(table["measures"])))
         chosen = ((method["name"], each) for method in table["methods"] for each in method["chosen"])
         sheet.below += [f"{name}: {each['locality']}." for name, each in chosen if each["locality"]]
@@ -138,7 +138,8 @@ def _measures(table: dict[str, Any], convention: str) -> Sheet:
     digits = {"density": 4, "steps": 1}
     told = [name for name in digits if any(method.get(name) is not None for method in table["methods"])]
     header = ["method", *names, "fit seconds", *told]
-    sheet = Sheet(f"{table['data']}: {SPLITS[table['split']]} measures, convention {convention}", header)
+    title = f"{table['data']}: {SPLITS[table['split']]} measures, convention {convention}"
+    sheet = Sheet(title + _folds(table), header)
     for method in table["methods"]:
         part = method[table["split"]][convention]
         values = {name: part["measures"][name] if part else None for name in names}
@@ -200,11 +201,20 @@ def _agreed(texts: dict[str, str]) -> str:
     return "; ".join(f"{', '.join(names)}: {text}" for text, names in methods.items())
 
 
+def _folds(table: dict[str, Any]) -> str:
+    """How many folds the rows have, for the heading of a table that lacks some."""
+    if not any(method["missing_folds"] for method in table["methods"]):
+        return ""
+    counts = sorted({len(method["folds"]) for method in table["methods"]})
+    return f", {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} of {len(table['folds'])} folds"
+
+
 def _legend(table: dict[str, Any]) -> str:
     folds = len(table["folds"])
     pooled = " (pooled mean over all queries)" if table["split"] == "test" else ""
     if folds > 1:
-        text = f"Mean of {folds} fold means ±standard deviation over the folds{pooled}."
+        own = "the fold means of each row" if _folds(table) else f"{folds} fold means"
+        text = f"Mean of {own} ±standard deviation over the folds{pooled}."
     elif any(len(method["seeds"]) > 1 for method in table["methods"]):
         text = f"One fold: mean over the seeds ±standard deviation over the seeds{pooled}."
     else:
@@ -216,7 +226,7 @@ def _legend(table: dict[str, Any]) -> str:
 def _tests(table: dict[str, Any], convention: str) -> Sheet:
     measure, tests = table["test_measure"], table["comparisons"][convention]
     header = ["pair", "difference", "queries", "t test p (Holm)", "randomisation p (Holm)", "verdict"]
-    sheet = Sheet(f"{table['data']}: paired tests of {measure}, convention {convention}", header)
+    sheet = Sheet(f"{table['data']}: paired tests of {measure}, convention {convention}{_folds(table)}", header)
     for test in tests:
         difference = NOTHING if test["difference"] is None else f"{test['difference']:+.4f}"
         values = [f"{_p(test[name])} ({_p(test[f'{name}_holm'])})" for name in ("t", "randomisation")]
@@ -241,7 +251,7 @@ def _verdict(test: dict[str, Any], measure: str) -> str:
 def _chosen(table: dict[str, Any]) -> Sheet:
     by = table["selection"] or "each method's validation measure"
     header = ["method", "fold", "seed", "settings", "of", "validation", "fit seconds"]
-    sheet = Sheet(f"{table['data']}: settings chosen by {by}", header)
+    sheet = Sheet(f"{table['data']}: settings chosen by {by}{_folds(table)}", header)
     for method in table["methods"]:
         for chosen in method["chosen"]:
             settings = ", ".join(f"{key}={chosen['settings'].get(key, 'default')}" for key in method["varied"])

@@ -19,7 +19,9 @@ def read_curves(folder: str | Path) -> dict[str, Curve]:
         raise ValueError(f"not found: {path}. Train with logger=csv, and pass the folder of a single run.")
     with path.open(encoding="utf-8", newline="") as lines:
         rows = [row for row in csv.DictReader(lines) if row.get("epoch")]
-    trained = [int(row["epoch"]) for row in rows if any(text and name[:6] == "train/" for name, text in row.items())]
+    trained = [
+        int(row["epoch"]) for row in rows if any(name and text and name[:6] == "train/" for name, text in row.items())
+    ]
     last = max(trained, default=float("inf"))
     rows = [row for row in rows if int(row["epoch"]) <= last]
     names = sorted({name for row in rows for name in row if name and name.partition("/")[0] in ("train", "val")})

@@ -1,5 +1,6 @@
 """Runs as one plain dict: what the page shows, and what its numbers mean."""
 
+import csv
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -171,7 +172,7 @@ def _curves(run: Run) -> dict[str, Any]:
     """Everything that a fit has logged, thinned; nothing if it wrote no csv."""
     try:
         curves = read_curves(run.folder)
-    except ValueError:
+    except (ValueError, TypeError, OverflowError, OSError, csv.Error):  # none, or a damaged one
         curves = {}
     thin = {name: [_thinned(x).tolist(), _rounded(_thinned(y), 6)] for name, (x, y) in curves.items()}
     return {"fold": run.fold, "seed": run.seed, "values": thin}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchrank.record import Run
+from torchrank.record import Run, tell_apart
 from torchrank.report.select import Method, measured, natural, select
 from torchrank.report.training import read_training
 
@@ -89,7 +89,7 @@ def sweep_lines(
     >>> sweep_lines([run], "model.metrics", "map")
     [Line(label='lgmml', group='lgmml', x=[8], mean=array([0.5]), deviation=array([nan]))]
     """
-    runs = list(runs)
+    runs = tell_apart(list(runs))
     _check(runs, option, measure, group, convention)
     swept: dict[tuple[Any, str], list[Run]] = defaultdict(list)
     references: dict[tuple[Any, str], list[Run]] = defaultdict(list)
