@@ -1,18 +1,14 @@
 """Domination loss, forward + backward: against the list length, the naive pair form, ListNet and a padded logsumexp.
 
-    python benchmarks/domination.py [--lists 256] [--length 10000] [--repeats 200] [--skip-naive] [--quick]
-
-Each time is the best of `repeats` rounds in which all forms take turns, so that a busy machine slows down all of them.
 The padded logsumexp is timed from the flat scores (it makes the `(Q, L)` tensor itself, as every other form), and once
 more, for scale, on a tensor that was padded before.
 """
 
-import argparse
-import time
+from collections.abc import Iterator
 
 import torch
-from quick import parse
 
+from benchmarks.suite import Row, Setting
 from torchrank.functional import domination_loss, listnet_loss, pad
 
 GRADES = 5
@@ -49,76 +45,36 @@ def naive(scores, labels):
     return scores.grad
 
 
-def best_times(forms, repeats):
-    best = dict.fromkeys(forms, float("inf"))
-    for _ in range(repeats):
-        for name, run in forms.items():
-            start = time.perf_counter()
-            run()
-            best[name] = min(best[name], time.perf_counter() - start)
-    return best
+def rows(setting: Setting) -> Iterator[Row]:
+    yield from against_length(setting, setting.size(10_000, 500))
+    yield from against_losses(setting, "long", bar=2)
+    yield from against_losses(setting, "short", bar=3)
 
 
-def verdict(text, ratio, limit, at_most=True):
-    good = ratio <= limit if at_most else ratio >= limit
-    print(f"  {text:58}{ratio:10.2f}x  (wanted: {'<=' if at_most else '>='} {limit}x) {'ok' if good else 'MISSED'}")
+def against_length(setting: Setting, length: int) -> Iterator[Row]:
+    one, tenth = (make_lists(torch.tensor([size])) for size in (length, length // 10))
+    forms = [lambda some=some: gradient(lambda: domination_loss(*some), some[0]) for some in (one, tenth)]
+    longer, shorter = setting.race(*forms, repeats=200)
+    yield Row(f"one list of {length:,}", longer, peer="a tenth of the length", theirs=shorter, bar=3)
+    found = one[0].grad.clone()
+    seconds = setting.seconds(lambda: naive(*one[:2]))
+    difference = f"gradients differ by {float((found - one[0].grad).abs().max()):.1e}"
+    yield Row(f"one list of {length:,}", longer, peer="all pairs", theirs=seconds, bar=1 / 1000, note=difference)
 
 
-def against_length(length, repeats, with_naive):
-    tenth = max(1, length // 10)
-    lists = {size: make_lists(torch.tensor([size])) for size in (tenth, length)}
-    forms = {size: lambda one=one: gradient(lambda: domination_loss(*one), one[0]) for size, one in lists.items()}
-    best = best_times(forms, repeats)
-    print("one list of " + ", of ".join(f"{size}: {1e3 * value:.3f} ms" for size, value in best.items()))
-    verdict("ten times the length / length", best[length] / best[tenth], 3)
-    if with_naive:
-        scores, labels, _ = lists[length]
-        found = scores.grad.clone()
-        start = time.perf_counter()
-        wanted = naive(scores, labels)
-        seconds = time.perf_counter() - start
-        print(f"  naive pairs at {length}: {seconds:.2f} s, largest difference of the gradients "
-              f"{(found - wanted).abs().max():.1e} of {wanted.abs().max():.1e}")  # fmt: skip
-        verdict("naive / torchrank", seconds / best[length], 1000, at_most=False)
-
-
-def against_losses(lists, kind, repeats, limit):
-    batch = make_lists(draw_lengths(lists, kind))
+def against_losses(setting: Setting, kind: str, bar: float) -> Iterator[Row]:
+    batch = make_lists(draw_lengths(setting.size(256, 32), kind))
     scores, _, offsets = batch
     longest = int(offsets.diff().max())
     padded = pad(scores.detach(), offsets, fill=-torch.inf)[0].requires_grad_()
-    forms = {
-        "domination": lambda: gradient(lambda: domination_loss(*batch), scores),
-        "listnet": lambda: gradient(lambda: listnet_loss(*batch), scores),
-        "padded logsumexp": lambda: gradient(
-            lambda: pad(scores, offsets, max_length=longest, fill=-torch.inf)[0].logsumexp(1), scores
-        ),
-        "logsumexp of a padded tensor": lambda: gradient(lambda: padded.logsumexp(1), padded),
-    }
-    best = best_times(forms, repeats)
-    print(f"\n{lists} lists of {int(offsets.diff().min())} to {longest}, median {int(offsets.diff().median())}, "
-          f"{len(scores)} entries")  # fmt: skip
-    for name, value in best.items():
-        print(f"  {name:58}{1e3 * value:9.3f} ms")
-    ours, faster = best["domination"], min(best["listnet"], best["padded logsumexp"])
-    verdict("domination / faster of listnet and padded logsumexp", ours / faster, limit)
-    print(f"  {'domination / logsumexp of a padded tensor':58}{ours / best['logsumexp of a padded tensor']:10.2f}x")
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lists", type=int, default=256)
-    parser.add_argument("--length", type=int, default=10_000, help="of the one long list")
-    parser.add_argument("--repeats", type=int, default=200)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--skip-naive", action="store_true", help="the pairs of 10,000 entries take several seconds")
-    options = parse(parser, lists=32, length=500, repeats=3)
-    torch.set_num_threads(options.threads)
-    print(f"forward + backward, float32, {GRADES} grades, {options.threads} thread(s), best of {options.repeats}\n")
-    against_length(options.length, options.repeats, not options.skip_naive)
-    against_losses(options.lists, "long", options.repeats, 2)
-    against_losses(options.lists, "short", options.repeats, 3)
-
-
-if __name__ == "__main__":
-    main()
+    ours, listnet, padding, alone = setting.race(
+        lambda: gradient(lambda: domination_loss(*batch), scores),
+        lambda: gradient(lambda: listnet_loss(*batch), scores),
+        lambda: gradient(lambda: pad(scores, offsets, max_length=longest, fill=-torch.inf)[0].logsumexp(1), scores),
+        lambda: gradient(lambda: padded.logsumexp(1), padded),
+        repeats=200,
+    )
+    lists = f"{len(offsets) - 1} lists of {int(offsets.diff().min())} to {longest}"
+    yield Row(lists, ours, peer="listnet", theirs=listnet, bar=bar)
+    yield Row(lists, ours, peer="padded logsumexp", theirs=padding, bar=bar)
+    yield Row(lists, ours, peer="logsumexp of a padded tensor", theirs=alone)

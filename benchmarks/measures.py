@@ -1,28 +1,18 @@
 """NDCG@1,5,10 + MAP + MRR on 6,000 lists: torchrank against torchmetrics, pytrec_eval and ranx, in one run.
 
-    python benchmarks/measures.py [--lists 6000] [--repeats 7] [--threads 2] [--quick]
-
-Each time is the best of `repeats` rounds in which all tools but torchmetrics (one round: it takes seconds) take turns,
-so that a busy machine slows down all of them. No two scores are equal, so all tools rank alike: MAP and MRR agree, and
-so does NDCG except for the gain, 2^y-1 here and y there. Without ranx (the extra `bench`) its row is left out.
+No two scores are equal, so all tools rank alike: MAP and MRR agree, and so does NDCG except for the gain, 2^y-1 here
+and y there.
 """
 
-import argparse
-import time
+from collections.abc import Iterator
 from itertools import pairwise
 
-import pytrec_eval
 import torch
-from quick import parse
 from torchmetrics.retrieval import RetrievalMAP, RetrievalMRR, RetrievalNormalizedDCG
 
-from torchrank.functional.conventions import describe, evaluate
-from torchrank.functional.ragged import list_ids, sort_within
-
-try:
-    import ranx
-except ImportError:
-    ranx = None
+from benchmarks.suite import MissingPeerError, Row, Setting, peer
+from torchrank.functional.conventions import evaluate
+from torchrank.functional.ragged import list_ids
 
 TREC = {"ndcg@1": "ndcg_cut_1", "ndcg@5": "ndcg_cut_5", "ndcg@10": "ndcg_cut_10", "map": "map", "mrr": "recip_rank"}
 
@@ -88,7 +78,7 @@ class PytrecEval:
 
     def convert(self):
         judged, found = dictionaries(*self.batch)
-        return pytrec_eval.RelevanceEvaluator(judged, {"ndcg_cut.1,5,10", "map", "recip_rank"}), found
+        return peer("pytrec_eval", "dev").RelevanceEvaluator(judged, {"ndcg_cut.1,5,10", "map", "recip_rank"}), found
 
     def run(self, converted):
         evaluator, found = converted
@@ -102,61 +92,35 @@ class Ranx:
 
     def convert(self):
         judged, found = dictionaries(*self.batch)
+        ranx = peer("ranx")
         return ranx.Qrels(judged), ranx.Run(found)
 
     def run(self, converted):
-        return ranx.evaluate(*converted, list(TREC), make_comparable=False)
+        return peer("ranx").evaluate(*converted, list(TREC), make_comparable=False)
 
 
-def seconds(function, *arguments):
-    start = time.perf_counter()
-    result = function(*arguments)
-    return time.perf_counter() - start, result
+PEERS = {"torchmetrics": (TorchMetrics, 1 / 40, 1), "pytrec_eval": (PytrecEval, 1 / 2, 7), "ranx": (Ranx, 1 / 2, 7)}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lists", type=int, default=6000)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--threads", type=int, help="of torchrank and torchmetrics; default: torch's own choice")
-    options = parse(parser, lists=50, repeats=1)
-    torch.set_num_threads(options.threads or torch.get_num_threads())
-    batch = make_lists(options.lists)
-    print(f"{options.lists} lists, {len(batch[0])} documents, longest {int(batch[2].diff().max())}, "
-          f"{torch.get_num_threads()} threads\n")  # fmt: skip
-    tools = {"torchrank": TorchRank(*batch), "pytrec_eval": PytrecEval(*batch)}
-    tools |= {} if ranx is None else {"ranx": Ranx(*batch)}
-    alone, whole, values = {}, {}, {}
-    for _ in range(options.repeats):
-        for name, tool in tools.items():
-            making, converted = seconds(tool.convert)
-            running, values[name] = seconds(tool.run, converted)
-            alone[name] = min(alone.get(name, running), running)
-            whole[name] = min(whole.get(name, making + running), making + running)
-        sorting, _ = seconds(sort_within, batch[0], batch[2])
-        alone["(the sort)"] = min(alone.get("(the sort)", sorting), sorting)
-    tool = TorchMetrics(*batch)
-    alone["torchmetrics"], values["torchmetrics"] = seconds(tool.run, tool.convert())
-    report(alone, whole, values)
+def rows(setting: Setting) -> Iterator[Row]:
+    batch = make_lists(setting.size(6000, 50))
+    ours = TorchRank(*batch)
+    for name, (tool, bar, repeats) in PEERS.items():
+        theirs = tool(*batch)
+        try:
+            converted = theirs.convert()
+        except MissingPeerError as error:
+            yield Row(f"evaluation beside {name}", note=str(error))
+            continue
+        agree(ours.run(batch), theirs.run(converted))
+        times = setting.race(lambda: ours.run(batch), lambda: theirs.run(converted), repeats=repeats)  # noqa: B023
+        yield Row("evaluation", times[0], peer=name, theirs=times[1], bar=bar)
+        if name != "torchmetrics":
+            times = setting.race(lambda: ours.run(batch), lambda: theirs.run(theirs.convert()), repeats=2)  # noqa: B023
+            yield Row("evaluation and conversion", times[0], peer=name, theirs=times[1], bar=1 / 20)
 
 
-def report(alone, whole, values):
-    print(f"{'':14}{'evaluation':>12}{'+ conversion':>14}   means {', '.join(TREC)}")
-    for name, time_alone in alone.items():
-        both = f"{1e3 * whole[name]:11.0f} ms" if name in whole else " " * 14
-        means = " ".join(f"{values[name][measure]:.6f}" for measure in TREC) if name in values else ""
-        print(f"{name:14}{1e3 * time_alone:9.1f} ms{both}   {means}")
-    ours, peers = alone["torchrank"], [name for name in ("pytrec_eval", "ranx") if name in alone]
-    print("\n(the sort) is one sort of all scores at once, for scale; torchrank sorts pieces that fit the cache")
-    print(f"torchrank: {describe('default')}")
-    print("the others: gain y, discount 1/log2(1+rank), relevant y>=1, queries without relevant documents count 0")
-    for text, ratio, target in [
-        ("torchmetrics / torchrank", alone["torchmetrics"] / ours, 40),
-        (f"fastest of {', '.join(peers)} / torchrank", min(alone[name] for name in peers) / ours, 2),
-        ("the same with conversion / torchrank", min(whole[name] for name in peers) / whole["torchrank"], 20),
-    ]:
-        print(f"{text:45}{ratio:8.1f}x   (wanted: {target}x) {'ok' if ratio >= target else 'MISSED'}")
-
-
-if __name__ == "__main__":
-    main()
+def agree(ours: dict[str, float], theirs: dict[str, float]) -> None:
+    """MAP and MRR do; NDCG has another gain there."""
+    for name in ("map", "mrr"):
+        assert abs(ours[name] - theirs[name]) < 1e-5, (name, ours, theirs)

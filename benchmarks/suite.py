@@ -1,0 +1,102 @@
+"""What all benchmarks share: a row of the table, the timer, and what a run was asked for."""
+
+import importlib
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+import torch
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: what was measured, beside a peer or a limit.
+
+    `ratio` is always ours / theirs, so less is better, and `bar` is the ratio wanted at most.
+    """
+
+    name: str
+    ours: float | None = None
+    unit: str = "s"
+    peer: str = ""
+    theirs: float | None = None
+    bar: float | None = None
+    note: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        return self.ours / self.theirs if self.ours is not None and self.theirs else None
+
+    @property
+    def missed(self) -> bool:
+        return self.bar is not None and self.ratio is not None and not self.ratio <= self.bar
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run was asked for: tiny sizes or real ones, the device, the number of threads."""
+
+    quick: bool = False
+    device: torch.device = torch.device("cpu")
+    threads: int = 1
+
+    def size(self, real: int, tiny: int) -> int:
+        """The size or number of repeats to take."""
+        return tiny if self.quick else real
+
+    def clock(self) -> float:
+        """CPU seconds of this process on one thread; with more of them, or on a device, the time that passes."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.process_time() if self.device.type == "cpu" and self.threads == 1 else time.perf_counter()
+
+    def seconds(self, function: Callable[[], object]) -> float:
+        """The time of one call."""
+        start = self.clock()
+        function()
+        return self.clock() - start
+
+    def race(self, *functions: Callable[[], object], repeats: int = 7) -> list[float]:
+        """The best time of each function. They take turns, so that a busy machine slows down all of them alike."""
+        times = [[self.seconds(function) for function in functions] for _ in range(1 if self.quick else repeats)]
+        return [min(each) for each in zip(*times, strict=True)]
+
+
+class MissingPeerError(Exception):
+    """A peer of a benchmark is not installed."""
+
+
+def peer(name: str, extra: str = "bench") -> ModuleType:
+    """The module of a peer, imported when it is needed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingPeerError(f"{name} is not installed: pip install 'torchrank-ltr[{extra}]'") from error
+
+
+def table(rows: Sequence[Row]) -> str:
+    """All rows as a Markdown table."""
+    lines = ["| what | torchrank | peer or limit | ratio | wanted | |", "|---|---|---|---|---|---|"]
+    return "\n".join(lines + [_line(row) for row in rows])
+
+
+def _line(row: Row) -> str:
+    ours = "" if row.ours is None else f"{number(row.ours)} {row.unit}"
+    theirs = "" if row.theirs is None else f" {number(row.theirs)} {row.unit}"
+    ratio = "" if row.ratio is None else f"{row.ratio:.3g}"
+    wanted = "" if row.bar is None else f"<= {row.bar:.3g}"
+    note = "; ".join(part for part in ("**missed**" if row.missed else "", row.note) if part)
+    return f"| {row.name} | {ours} | {row.peer}{theirs} | {ratio} | {wanted} | {note} |"
+
+
+def number(value: float) -> str:
+    """Three significant digits, without an exponent where that is readable."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def machine() -> dict[str, str | int]:
+    """What the figures were measured on."""
+    return {"torch": torch.__version__, "cores": os.cpu_count() or 0, "processor": platform.processor() or platform.machine()}
