@@ -10,10 +10,12 @@ machine. `--against` measures the same rows with the sources of another revision
 import argparse
 import importlib
 import json
+import logging
 import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,7 +27,7 @@ NAMES = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in SHARE
 
 def main() -> int:
     options = parse()
-    os.environ["OMP_NUM_THREADS"] = str(options.threads)  # before torch is imported
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(options.threads))  # before torch is imported
     rows = list(measured(options))
     if options.against:
         rows = beside_revision(rows, options)
@@ -41,6 +43,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
     parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch (default: 1)")
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get("TORCHRANK_DATA"), metavar="FOLDER",
+        help="folder of data sets (default: TORCHRANK_DATA); rows that need one are left out without it",
+    )  # fmt: skip
     parser.add_argument("--against", metavar="REVISION", help="compare with the sources of this revision of git")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to this file")
     options = parser.parse_args()
@@ -58,7 +64,9 @@ def measured(options: argparse.Namespace) -> Iterator["Row"]:
     from benchmarks.suite import MissingPeerError, Row, Setting
 
     torch.set_num_threads(options.threads)
-    setting = Setting(options.quick, torch.device(options.device), options.threads)
+    warnings.simplefilter("ignore")
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    setting = Setting(options.quick, torch.device(options.device), options.threads, options.data)
     for name in options.names:
         print(f"{name} ...", file=sys.stderr, flush=True)
         try:
@@ -91,6 +99,7 @@ def elsewhere(sources: Path, options: argparse.Namespace) -> list[dict]:
         command = [sys.executable, "-c", "from benchmarks.__main__ import main; main()", *options.names]
         command += ["--json", str(written), "--device", options.device, "--threads", str(options.threads)]
         command += ["--quick"] if options.quick else []
+        command += ["--data", str(options.data)] if options.data else []
         path = os.pathsep.join([str(sources), str(HERE.parent)])
         subprocess.run(command, check=True, cwd=folder, env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.DEVNULL)
         return json.loads(written.read_text())["rows"]

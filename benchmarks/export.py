@@ -1,22 +1,20 @@
-"""Scores of exported rankers beside the ranker's own: every ranker that has the form, on the test lists of a fold.
+"""Scores of exported rankers beside the ranker's own: every ranker that has the form.
 
-    python benchmarks/export.py [--root MQ2008/Fold1] [--only ListNet GBDTRanker] [--quick]
-
-The root holds train.txt, vali.txt and test.txt; without one the lists are synthetic. Differences are relative to the
-largest score of the list, if that is above 1. ONNX runs in onnxruntime, JSON through the plain reader.
+The lists are the test lists of MQ2008's first fold where the folder of data sets has it, synthetic ones otherwise.
+Differences are relative to the largest score of the list, if that is above 1. ONNX runs in onnxruntime, JSON through the
+plain reader.
 """
 
-import argparse
 import json
 import tempfile
-import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
-import onnxruntime
 import torch
-from quick import parse
 
 import torchrank
+from benchmarks.suite import Row, Setting, peer
 from torchrank.data import synthetic_splits
 from torchrank.export import reader
 from torchrank.export.table import FORMS
@@ -26,26 +24,29 @@ ROUNDS = {"RankBoost": 100, "AdaRank": 50, "GBDTRanker": 100, "PAMIR": 3}  # of 
 LISTS = 30  # for the plain reader, which is slow
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, help="folder of a fold")
-    parser.add_argument("--only", nargs="+", default=[name for name, forms in FORMS.items() if forms.graphs])
-    arguments = parse(parser, only=["ListNet"])
-    warnings.simplefilter("ignore")
+def rows(setting: Setting) -> Iterator[Row]:
+    onnxruntime = peer("onnxruntime", "export")
     sets = synthetic_splits(num_queries=60, num_features=20)
-    if arguments.root is not None:
-        sets = {split: torchrank.read_letor(arguments.root / name) for split, name in FILES.items()}
-    print(f"{len(sets['test'])} test lists; largest difference of onnx, pt2 and json")
+    fold = setting.data and next(setting.data.glob("**/Fold1"), None)
+    if fold and not setting.quick:
+        sets = {split: torchrank.read_letor(fold / name) for split, name in FILES.items()}
+    names = ["ListNet"] if setting.quick else [name for name, forms in FORMS.items() if forms.graphs]
     with tempfile.TemporaryDirectory() as folder:
-        for name in arguments.only:
-            options = {"rounds": ROUNDS[name]} if name in ROUNDS else {}
-            ranker = getattr(torchrank, name)(sets["train"].num_features, **options)
-            ranker.fit(sets["train"], sets["val"], epochs=None if ranker.by_rounds else 3)
-            found = differences(ranker, sets["test"], Path(folder, name))
-            print(f"{name:15s}", *(" " * 7 if each is None else f"{each:.1e}" for each in found), flush=True)
+        for name in names:
+            ranker = fitted(name, sets)
+            found = differences(ranker, sets["test"], Path(folder, name), onnxruntime)
+            for form, each in zip(("onnx", "pt2", "json"), found, strict=True):
+                if each is not None:
+                    yield Row(f"{name} as {form}", each, "", "difference of scores promised:", 1e-5, bar=1)
 
 
-def differences(ranker: torchrank.Ranker, lists: torchrank.RankingSet, path: Path) -> list[float | None]:
+def fitted(name: str, sets: dict[str, torchrank.RankingSet]) -> torchrank.Ranker:
+    options = {"rounds": ROUNDS[name]} if name in ROUNDS else {}
+    ranker = getattr(torchrank, name)(sets["train"].num_features, **options)
+    return ranker.fit(sets["train"], sets["val"], epochs=None if ranker.by_rounds else 3)
+
+
+def differences(ranker: torchrank.Ranker, lists: torchrank.RankingSet, path: Path, onnxruntime: ModuleType) -> list[float | None]:
     session = onnxruntime.InferenceSession(ranker.export(path.with_suffix(".onnx")))
     program = torch.export.load(ranker.export(path.with_suffix(".pt2"))).module()
     plain = FORMS[type(ranker).__name__].json and ranker.hparams.get("scorer", "linear") == "linear"
@@ -62,7 +63,3 @@ def differences(ranker: torchrank.Ranker, lists: torchrank.RankingSet, path: Pat
             difference = (each - expected).abs().max() / expected.abs().max().clamp(min=1)
             worst[form] = max(worst[form], float(difference))
     return worst
-
-
-if __name__ == "__main__":
-    main()

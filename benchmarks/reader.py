@@ -1,23 +1,19 @@
-"""The LETOR reader against scikit-learn's and XGBoost's: seconds, MB/s, peak memory, and opening from the cache.
+"""The LETOR reader against scikit-learn's and XGBoost's: seconds, peak memory, and opening from the cache.
 
-    python benchmarks/reader.py [--megabytes 120] [--folder FOLDER] [--quick]
-
-Writes an MSLR-shaped file (136 features, all present) and a Yahoo-shaped one (700 features, 30% present), reads both
-with all tools in turn and prints ratios. Times are the best of `--repeats` runs, scikit-learn's of two.
+Writes an MSLR-shaped file (136 features, all present) and a Yahoo-shaped one (700 features, 30% present) and reads both
+with all tools in turn, by the time that passes: the reader uses all cores. XGBoost keeps its own sparse form.
 """
 
-import argparse
 import subprocess
 import sys
 import tempfile
-import time
-import warnings
 from collections.abc import Callable, Iterator
 from operator import getitem
 from pathlib import Path
 
 import numpy as np
-from quick import parse
+
+from benchmarks.suite import MissingPeerError, Row, Setting, peer
 
 POOL = 2000  # different texts per feature
 MEMORY = """
@@ -32,17 +28,12 @@ print(peak() - before, x.numpy().nbytes / 2**20)
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--megabytes", type=int, default=120, help="size of each file")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="where to write the files; a temporary folder without it")
-    arguments = parse(parser, megabytes=1, repeats=1)
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        for name, rows, target in (("MSLR-shaped", mslr_rows(), 5), ("Yahoo-shaped", yahoo_rows(), 3)):
+def rows(setting: Setting) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, made, bar in (("MSLR-shaped", mslr_rows(), 1 / 5), ("Yahoo-shaped", yahoo_rows(), 1 / 3)):
             path = Path(folder, f"{name}.txt")
-            write(path, rows, arguments.megabytes * 10**6)
-            report(name, path, target, arguments.repeats)
+            write(path, made, setting.size(120, 1) * 10**6)
+            yield from readings(setting, f"{name}, {path.stat().st_size / 1e6:.0f} MB", path, bar)
 
 
 def mslr_rows(seed: int = 0) -> Iterator[str]:
@@ -83,25 +74,34 @@ def write(path: Path, rows: Iterator[str], size: int) -> None:
             size -= file.write(next(rows))
 
 
-def report(name: str, path: Path, target: int, repeats: int) -> None:
-    from sklearn.datasets import load_svmlight_file
-
+def readings(setting: Setting, name: str, path: Path, bar: float) -> Iterator[Row]:
+    from torchrank.data.cache import cached
     from torchrank.data.letor import read_letor
 
-    megabytes = path.stat().st_size / 1e6
+    load = peer("sklearn.datasets", "dev").load_svmlight_file
+    agree(path, load)
+    ours, theirs = setting.race(lambda: read_letor(path), lambda: scikit_learn(load, path), repeats=3, wall=True)
+    yield Row(name, ours, peer="scikit-learn", theirs=theirs, bar=bar)
+    try:
+        xgboost = peer("xgboost", "dev")
+        theirs = setting.seconds(lambda: xgboost.DMatrix(f"{path}?format=libsvm", silent=True), wall=True)
+        yield Row(name, ours, peer="xgboost", theirs=theirs)
+    except MissingPeerError as error:
+        yield Row(name, note=str(error))
     added, final = memory(path)
-    theirs, (matrix, labels, queries) = best(2, lambda: scikit_learn(load_svmlight_file, path))
-    ours, lists = best(repeats, lambda: read_letor(path))
-    same = np.array_equal(lists.x.numpy(), matrix.astype(np.float32)) and np.array_equal(lists.labels.numpy(), labels)
-    if not same or len(lists) != len(np.unique(queries)):
-        raise SystemExit(f"{name}: the two readers do not agree")
-    print(f"{name}: {megabytes:.0f} MB, {matrix.shape[0]:,} rows, {matrix.shape[1]} features; equal values")
-    print(f"  torchrank     {ours:7.2f} s  {megabytes / ours:6.0f} MB/s")
-    print(f"  scikit-learn  {theirs:7.2f} s  {megabytes / theirs:6.0f} MB/s")
-    xgboost_line(path, megabytes)
-    verdict("times scikit-learn's speed", theirs / ours, target, at_least=True)
-    verdict(f"MB of peak memory for an array of {final:.0f} MB", added, 1.5 * final + 256, at_least=False)
-    reopening(path)
+    yield Row(f"{name}, peak memory", added, "MB", "1.5 times the array and 256 MB:", 1.5 * final + 256, bar=1)
+    first = setting.seconds(lambda: cached(path, read_letor, {}), wall=True)
+    again = setting.seconds(lambda: cached(path, read_letor, {}), wall=True)
+    yield Row(f"{name}, opened from the cache", again, peer="reading and writing the cache", theirs=first)
+
+
+def agree(path: Path, load: Callable) -> None:
+    """Both readers find the same values."""
+    from torchrank.data.letor import read_letor
+
+    lists, (matrix, labels, queries) = read_letor(path), scikit_learn(load, path)
+    assert np.array_equal(lists.x.numpy(), matrix.astype(np.float32)), "the rows differ"
+    assert np.array_equal(lists.labels.numpy(), labels) and len(lists) == len(np.unique(queries)), "the lists differ"
 
 
 def scikit_learn(load: Callable, path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -109,46 +109,8 @@ def scikit_learn(load: Callable, path: Path) -> tuple[np.ndarray, np.ndarray, np
     return rows.toarray(), labels, queries
 
 
-def xgboost_line(path: Path, megabytes: float) -> None:
-    try:
-        import xgboost
-    except ImportError:
-        return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        seconds, _ = best(2, lambda: xgboost.DMatrix(f"{path}?format=libsvm", silent=True))
-    print(f"  xgboost       {seconds:7.2f} s  {megabytes / seconds:6.0f} MB/s  (its own sparse form, float32)")
-
-
-def reopening(path: Path) -> None:
-    from torchrank.data.cache import cached
-    from torchrank.data.letor import read_letor
-
-    first, _ = best(1, lambda: cached(path, read_letor, {}))
-    again, _ = best(5, lambda: cached(path, read_letor, {}))
-    print(f"  cache: {first:.2f} s to read and write it, {again * 1e3:.1f} ms to open it again")
-
-
 def memory(path: Path) -> tuple[float, float]:
     """Peak MB of a fresh process minus what it had before reading, and MB of the array that it reads."""
     answer = subprocess.run([sys.executable, "-c", MEMORY, path], capture_output=True, text=True, check=True).stdout
     added, final = map(float, answer.split())
     return added, final
-
-
-def best(repeats: int, call: Callable) -> tuple[float, object]:
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        result = call()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds), result
-
-
-def verdict(what: str, value: float, target: float, *, at_least: bool) -> None:
-    reached = value >= target if at_least else value <= target
-    print(f"  {value:.1f} {what} (target {'>=' if at_least else '<='} {target:.1f}: {'ok' if reached else 'MISSED'})")
-
-
-if __name__ == "__main__":
-    main()

@@ -6,6 +6,7 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -37,31 +38,33 @@ class Row:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run was asked for: tiny sizes or real ones, the device, the number of threads."""
+    """What a run was asked for: tiny sizes or real ones, the device, the number of threads, the folder of data sets."""
 
     quick: bool = False
     device: torch.device = torch.device("cpu")
     threads: int = 1
+    data: Path | None = None
 
     def size(self, real: int, tiny: int) -> int:
         """The size or number of repeats to take."""
         return tiny if self.quick else real
 
-    def clock(self) -> float:
+    def clock(self, wall: bool = False) -> float:
         """CPU seconds of this process on one thread; with more of them, or on a device, the time that passes."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-        return time.process_time() if self.device.type == "cpu" and self.threads == 1 else time.perf_counter()
+        alone = self.device.type == "cpu" and self.threads == 1 and not wall
+        return time.process_time() if alone else time.perf_counter()
 
-    def seconds(self, function: Callable[[], object]) -> float:
-        """The time of one call."""
-        start = self.clock()
+    def seconds(self, function: Callable[[], object], wall: bool = False) -> float:
+        """The time of one call; `wall` asks for the time that passes."""
+        start = self.clock(wall)
         function()
-        return self.clock() - start
+        return self.clock(wall) - start
 
-    def race(self, *functions: Callable[[], object], repeats: int = 7) -> list[float]:
+    def race(self, *functions: Callable[[], object], repeats: int = 7, wall: bool = False) -> list[float]:
         """The best time of each function. They take turns, so that a busy machine slows down all of them alike."""
-        times = [[self.seconds(function) for function in functions] for _ in range(1 if self.quick else repeats)]
+        times = [[self.seconds(each, wall) for each in functions] for _ in range(1 if self.quick else repeats)]
         return [min(each) for each in zip(*times, strict=True)]
 
 

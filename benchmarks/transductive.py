@@ -1,70 +1,56 @@
-"""Models of single queries on a fold of MQ2008: D&K for all test queries, query-KNN for all training queries.
+"""Models of single queries: D&K for all test queries, query-KNN for all training queries.
 
-    python benchmarks/transductive.py --root FOLDER [--fold 1] [--bases listnet ranksvm] [--quick]
-
-FOLDER holds MQ2008. Times are those of scoring all test lists (D&K trains there) and of the fit (query-KNN): wall time,
-and CPU time of this process, which counts on a busy machine. For comparison the same D&K models one after the other, by
-torch's L-BFGS with autograd on the projected documents, on the first `--alone` test lists; both end at a gradient below
-1e-6, and the largest difference of the weights is printed. --quick takes synthetic lists and needs no FOLDER.
+On the first fold of MQ2008 where the folder of data sets has it, on synthetic lists otherwise. Scoring all test lists is
+D&K's training. Beside it the same models one after the other, by torch's L-BFGS with autograd on the projected
+documents, on the first test lists, in proportion; both end at a gradient below 1e-6.
 """
 
-import argparse
-import os
-import time
-import warnings
+from collections.abc import Iterator
 
 import torch
-from quick import parse
 
-from torchrank import QueryKNN, RankingDataModule, TransductivePCA
+from benchmarks.suite import Row, Setting
+from torchrank import QueryKNN, RankingDataModule, RankingSet, TransductivePCA
 from torchrank.functional import cloud_pca, listnet_loss
 from torchrank.solvers.linear.many import Lists, solve_many_linear
 
 
-def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", default=os.environ.get("TORCHRANK_DATA"))
-    parser.add_argument("--fold", type=int, default=1)
-    parser.add_argument("--bases", nargs="+", default=["listnet", "ranksvm"], help="of D&K; rankboost takes longer")
-    parser.add_argument("--boosting-rounds", type=int, default=20)
-    parser.add_argument("--alone", type=int, default=5, help="lists solved one after the other")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    return parse(parser, boosting_rounds=2, alone=2, root=None)
-
-
-def timed(function, *given):
-    wall, used = time.perf_counter(), time.process_time()
-    found = function(*given)
-    return found, time.perf_counter() - wall, time.process_time() - used
-
-
-def line(text, wall, used, count):
-    print(f"  {text:52}{wall:8.1f} s, {used:6.1f} s of the processor, {1000 * used / count:6.1f} ms for each")
-
-
-def transductive(data, options):
+def rows(setting: Setting) -> Iterator[Row]:
+    data = lists(setting)
     test = data.sets["test"]
-    print(f"D&K, 5 directions, {len(test)} test lists")
-    for base in options.bases:
-        ranker = TransductivePCA(data.num_features, base=base, boosting_rounds=options.boosting_rounds)
-        ranker.fit(data.sets["train"])
-        _, wall, used = timed(lambda ranker=ranker: ranker(test.x, test.offsets))
-        line(f"{base}, {len(ranker.labels):,} documents in {len(ranker.offsets) - 1} lists", wall, used, len(test))
+    for base in ("listnet", "ranksvm"):
+        ranker = TransductivePCA(data.num_features, base=base).fit(data.sets["train"])
+        used = setting.seconds(lambda: ranker(test.x, test.offsets))  # noqa: B023
         if base == "listnet":
-            beside(ranker, test, options.alone)
+            yield alone(setting, ranker, test, used)
+        else:
+            yield Row(f"D&K of {base}, {len(test)} test lists", used)
+    knn, train = QueryKNN(data.num_features), data.sets["train"]
+    yield Row(f"query-KNN, {len(train)} models of 51 lists", setting.seconds(lambda: knn.fit(train)))
 
 
-def beside(ranker, test, count):
-    """The first lists with a direction, together and one after the other."""
+def lists(setting: Setting) -> RankingDataModule:
+    if setting.data and not setting.quick and any(setting.data.glob("**/Fold1")):
+        data = RankingDataModule("mq2008", root=setting.data, fold=1)
+    else:
+        data = RankingDataModule("synthetic", num_queries=100, num_features=46, mean_length=12.0)
+    data.setup()
+    return data
+
+
+def alone(setting: Setting, ranker: TransductivePCA, test: RankingSet, used: float, count: int = 5) -> Row:
+    """The first lists with a direction, one after the other."""
     x = ranker.transform(test.x, test.offsets)
     directions, _, _, rank = cloud_pca(x, test.offsets, 5)
     basis = directions[rank > 0][:count].double()
     numbers = torch.arange(len(ranker.offsets) - 1)
-    lists = Lists(ranker.rows, ranker.labels, ranker.offsets, numbers, ranker.num_lists)
-    together, *_ = timed(lambda: solve_many_linear(lists, len(basis), basis=basis).weight)
-    alone, wall, used = timed(lambda: torch.stack([one_by_one(lists, part) for part in basis]))
-    line(f"listnet, {len(basis)} of them one after the other", wall, used, len(basis))
-    print(f"  largest difference of weights {(together - alone).abs().max():.1e}, weights {alone.abs().max():.1e}")
+    known = Lists(ranker.rows, ranker.labels, ranker.offsets, numbers, ranker.num_lists)
+    together = solve_many_linear(known, len(basis), basis=basis).weight
+    found: list[torch.Tensor] = []
+    seconds = setting.seconds(lambda: found.extend(one_by_one(known, part) for part in basis))
+    note = f"weights differ by {float((together - torch.stack(found)).abs().max()):.1e}"
+    theirs = seconds * len(test) / len(basis)
+    return Row(f"D&K of listnet, {len(test)} test lists", used, peer="torch's L-BFGS", theirs=theirs, bar=0.2, note=note)
 
 
 def one_by_one(lists, basis, l2=1e-4):
@@ -82,28 +68,3 @@ def one_by_one(lists, basis, l2=1e-4):
 
     optimizer.step(closure)
     return basis.T @ v.detach()
-
-
-def query_knn(data):
-    train = data.sets["train"]
-    print(f"query-KNN, {len(train)} models of 51 training lists each, until every gradient is below 1e-6")
-    ranker = QueryKNN(data.num_features)
-    _, wall, used = timed(ranker.fit, train)
-    line(f"listnet, l2={ranker.l2:g}, fit", wall, used, len(train))
-
-
-def main():
-    options = arguments()
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(options.threads)
-    if options.quick and options.root is None:
-        data = RankingDataModule("synthetic", num_queries=100, num_features=46, mean_length=12.0)
-    else:
-        data = RankingDataModule("mq2008", root=options.root, fold=options.fold)
-    data.setup()
-    transductive(data, options)
-    query_knn(data)
-
-
-if __name__ == "__main__":
-    main()
