@@ -1,6 +1,7 @@
 """All benchmarks by one command, one timer, one table.
 
-    python -m benchmarks [--quick] [--device cuda] [--threads 2] [--against REVISION] [--json FILE] [name ...]
+    python -m benchmarks [--quick] [--device cuda] [--threads 2] [--against REVISION] [--json FILE] [--plot FILE]
+                         [name ...]
 
 Every ratio is torchrank / peer within one run: less is better. On one thread the CPU time of the process is measured,
 so that other programs disturb little; with more threads or on a device the time that passes, which needs an idle
@@ -19,15 +20,21 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from benchmarks.suite import Row
 
 HERE = Path(__file__).parent
-SHARED = {"__init__", "__main__", "suite", "mlr_plain"}  # no benchmarks of their own
+SHARED = {"__init__", "__main__", "suite", "plot", "mlr_plain"}  # no benchmarks of their own
 NAMES = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in SHARED)
 
 
 def main() -> int:
     options = parse()
-    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(options.threads))  # before torch is imported
+    os.environ |= dict.fromkeys(
+        ("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(options.threads)
+    )  # before torch is imported
     rows = list(measured(options))
     if options.against:
         rows = beside_revision(rows, options)
@@ -49,6 +56,7 @@ def parse() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--against", metavar="REVISION", help="compare with the sources of this revision of git")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to this file")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the ratios beside their bars")
     options = parser.parse_args()
     unknown = set(options.names) - set(NAMES)
     if unknown:
@@ -71,7 +79,7 @@ def measured(options: argparse.Namespace) -> Iterator["Row"]:
         print(f"{name} ...", file=sys.stderr, flush=True)
         try:
             for row in importlib.import_module(f"benchmarks.{name}").rows(setting):
-                yield replace(row, name=f"{name}: {row.name}")
+                yield replace(row, name=f"{name}: {row.name}", bar=None if options.quick else row.bar)
         except MissingPeerError as error:
             yield Row(f"{name}: not measured", note=str(error))
 
@@ -101,7 +109,9 @@ def elsewhere(sources: Path, options: argparse.Namespace) -> list[dict]:
         command += ["--quick"] if options.quick else []
         command += ["--data", str(options.data)] if options.data else []
         path = os.pathsep.join([str(sources), str(HERE.parent)])
-        subprocess.run(command, check=True, cwd=folder, env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            command, check=True, cwd=folder, env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.DEVNULL
+        )
         return json.loads(written.read_text())["rows"]
 
 
@@ -112,10 +122,14 @@ def report(rows: list["Row"], options: argparse.Namespace) -> None:
     missed = [row.name for row in rows if row.missed]
     print(f"\n{len(rows)} rows; {len(missed)} above their bar{': ' + '; '.join(missed) if missed else ''}")
     if options.quick:
-        print("Tiny sizes: the ratios mean nothing.")
+        print("Tiny sizes: the ratios mean nothing, and none is judged.")
     if options.json:
         content = {"machine": machine(), "rows": [asdict(row) | {"ratio": row.ratio} for row in rows]}
         options.json.write_text(json.dumps(content, indent=1) + "\n")
+    if options.plot:
+        from benchmarks.plot import draw
+
+        draw(rows, options.plot)
 
 
 if __name__ == "__main__":

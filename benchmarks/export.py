@@ -1,8 +1,8 @@
 """Scores of exported rankers beside the ranker's own: every ranker that has the form.
 
 The lists are the test lists of MQ2008's first fold where the folder of data sets has it, synthetic ones otherwise.
-Differences are relative to the largest score of the list, if that is above 1. ONNX runs in onnxruntime, JSON through the
-plain reader.
+Differences are relative to the largest score of the list, if that is above 1. ONNX runs in onnxruntime, JSON through
+the plain reader.
 """
 
 import json
@@ -46,7 +46,9 @@ def fitted(name: str, sets: dict[str, torchrank.RankingSet]) -> torchrank.Ranker
     return ranker.fit(sets["train"], sets["val"], epochs=None if ranker.by_rounds else 3)
 
 
-def differences(ranker: torchrank.Ranker, lists: torchrank.RankingSet, path: Path, onnxruntime: ModuleType) -> list[float | None]:
+def differences(
+    ranker: torchrank.Ranker, lists: torchrank.RankingSet, path: Path, onnxruntime: ModuleType
+) -> list[float | None]:
     session = onnxruntime.InferenceSession(ranker.export(path.with_suffix(".onnx")))
     program = torch.export.load(ranker.export(path.with_suffix(".pt2"))).module()
     plain = FORMS[type(ranker).__name__].json and ranker.hparams.get("scorer", "linear") == "linear"

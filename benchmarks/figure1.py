@@ -1,7 +1,7 @@
 """Figure 1 of the LocalRank paper on synthetic clouds: does the distance of two queries tell whose model is better?
 
-In every world SVM-map is trained on q1 and ranks q2 and q3 (data=clouds); its average precisions are counted beside four
-distances of the clouds of q2 and q3 from that of q1. The construction decides the result: it shows an invariance.
+In every world SVM-map is trained on q1 and ranks q2 and q3 (data=clouds); its average precisions are counted beside
+four distances of the clouds of q2 and q3 from that of q1. The construction decides the result: it shows an invariance.
 """
 
 from collections.abc import Iterator

@@ -1,43 +1,36 @@
-"""The systems of the LocalRank paper against plain forms of them, in one run.
+"""The systems of the LocalRank paper against plain forms of them.
 
-    python benchmarks/localrank.py [--parts pca similarity rankboost search] [--clouds 6000] [--queries 470] [--quick]
-
-rankboost: lists in the shape of MQ2008 (46 features, 3 grades). A round against numpy with an explicit list of pairs:
+RankBoost: lists in the shape of MQ2008 (46 features, 3 grades). A round against numpy with an explicit list of pairs:
 naive, trying every rule of every feature (256 bins) on all pairs; and, for scale, with the list of pairs summed into
 potentials and all values presorted, feature by feature. All find the same rules. Then a round on longer lists with 136
 features, where the list of pairs dominates the cost.
 
-pca: principal directions of clouds of about 120 x 136 float32 numbers against a loop of scikit-learn's PCA over the
-queries, which computes in float32; the exact route computes in float64. Both on one thread and on all cores; the
-verdict is that of all cores. Standard deviations fall linearly to 0, on different axes for every cloud. similarity: all
-pairs of these clouds with 5 directions against the bare products, and the nearest cloud. --clouds 300 takes seconds.
-
-search: LSH against exact search and memory with 30,000 queries, which is localrank_search.py with its own sizes.
-
-Times are the best of all rounds.
+Clouds: principal directions of clouds of about 120 x 136 float32 numbers against a loop of scikit-learn's PCA over the
+queries, which computes in float32; the exact route computes in float64. Standard deviations fall linearly to 0, on
+different axes for every cloud. Similarities of all pairs of these clouds with 5 directions against the bare products.
 """
 
-import argparse
 import itertools
-import os
-import subprocess
-import sys
 import time
-import warnings
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
-from quick import parse
-from sklearn.decomposition import PCA
-from threadpoolctl import threadpool_limits
 
+from benchmarks.suite import Row, Setting, peer
 from torchrank import RankBoost, RankingSet
 from torchrank.functional import cloud_pca, cloud_similarity, nearest_clouds
 
 BINS = 256
 COMPONENTS, FEATURES = 5, 136
+
+
+def rows(setting: Setting) -> Iterator[Row]:
+    yield from rankboost(setting)
+    yield from long_lists(setting)
+    yield from pca(setting)
+    yield from similarity(setting)
 
 
 def make_lists(queries, length, features, seed=0):
@@ -49,21 +42,6 @@ def make_lists(queries, length, features, seed=0):
     signal = x[:, :8] @ random.normal(size=8) + random.normal(size=len(x))
     labels = np.digitize(signal, np.quantile(signal, [0.8, 0.93])).astype(np.float32)
     return RankingSet(torch.from_numpy(x), torch.from_numpy(labels), torch.from_numpy(offsets))
-
-
-def verdict(text, ratio, limit):
-    print(f"  {text:58}{ratio:10.1f}x  (wanted: >= {limit}x) {'ok' if ratio >= limit else 'MISSED'}")
-
-
-def best_of(repeats, *functions):
-    """The shortest time of each function in seconds; they take turns, so that all see the same machine."""
-    times = [[] for _ in functions]
-    for _ in range(repeats):
-        for function, found in zip(functions, times, strict=True):
-            start = time.perf_counter()
-            function()
-            found.append(time.perf_counter() - start)
-    return [min(found) for found in times]
 
 
 # ---- Clouds ---------------------------------------------------------------------------------------------------------
@@ -83,9 +61,9 @@ def make_clouds(count, seed=0):
     return torch.from_numpy(x), torch.from_numpy(offsets)
 
 
-def sklearn_loop(x, offsets):
-    rows = x.numpy()
-    return [PCA(n_components=COMPONENTS).fit(rows[first:last]) for first, last in itertools.pairwise(offsets.tolist())]
+def sklearn_loop(PCA, x, offsets):
+    found, each = x.numpy(), itertools.pairwise(offsets.tolist())
+    return [PCA(n_components=COMPONENTS).fit(found[first:last]) for first, last in each]
 
 
 def cosines(u, others):
@@ -96,34 +74,23 @@ def cosines(u, others):
     )
 
 
-def pca(options):
-    x, offsets = make_clouds(options.clouds)
-    documents = f"{options.clouds} clouds of 60 to 180 documents, {len(x):,} x {FEATURES} float32"
-    print(f"PCA, {documents}, {COMPONENTS} components")
+def pca(setting: Setting) -> Iterator[Row]:
+    PCA = peer("sklearn.decomposition", "dev").PCA
+    x, offsets = make_clouds(setting.size(6000, 60))
     exact, subspace = (partial(cloud_pca, x, offsets, COMPONENTS, route=route) for route in ("exact", "subspace"))
-    for threads in sorted({1, os.cpu_count()}):
-        with threadpool_limits(threads):
-            torch.set_num_threads(threads)
-            times = best_of(options.repeats, lambda: sklearn_loop(x, offsets), exact, subspace)
-        names = ("scikit-learn, a loop", "torchrank, exact", "torchrank, subspace")
-        each = (f"{name} {t:.2f} s ({1e3 * t / options.clouds:.3f} ms)" for name, t in zip(names, times, strict=True))
-        print(f"  {threads} thread(s): {', '.join(each)}")
-        if threads < os.cpu_count():
-            ratios = f"exact {times[0] / times[1]:.1f}x, subspace {times[0] / times[2]:.1f}x"
-            print(f"  scikit-learn / torchrank on one thread, for scale: {ratios}")
-    torch.set_num_threads(options.threads)
-    some, u = min(options.clouds, 200), exact()[0]
-    peers = torch.tensor(np.stack([one.components_ for one in sklearn_loop(x, offsets[: some + 1])]))
-    print(f"  exact beside scikit-learn, |cos| of {some} clouds: {cosines(u[:some], peers)}")
-    print(f"  subspace beside exact, |cos|: {cosines(subspace()[0], u)}")
-    verdict("scikit-learn / torchrank, exact in float64, all cores", times[0] / times[1], 2.5)
-    verdict("scikit-learn / torchrank, subspace, all cores", times[0] / times[2], 5)
-    print()
+    theirs, ours, faster = setting.race(partial(sklearn_loop, PCA, x, offsets), exact, subspace, repeats=3)
+    some, u = min(len(offsets) - 1, 200), exact()[0]
+    peers = torch.tensor(np.stack([one.components_ for one in sklearn_loop(PCA, x, offsets[: some + 1])]))
+    name = f"principal directions of {len(offsets) - 1:,} clouds"
+    note = f"|cos| with theirs: {cosines(u[:some], peers)}"
+    yield Row(f"{name}, exact", ours, peer="scikit-learn, a loop", theirs=theirs, bar=1 / 2.5, note=note)
+    note = f"|cos| with the exact ones: {cosines(subspace()[0], u)}"
+    yield Row(f"{name}, subspace", faster, peer="scikit-learn, a loop", theirs=theirs, bar=1 / 5, note=note)
 
 
-def similarity(options):
+def similarity(setting: Setting) -> Iterator[Row]:
     """Different tensors on both sides, so that all products are made; then the same on both, where half are."""
-    u, _, _, ranks = cloud_pca(*make_clouds(options.clouds), COMPONENTS, route="subspace")
+    u, _, _, ranks = cloud_pca(*make_clouds(setting.size(6000, 60)), COMPONENTS, route="subspace")
     v, ranks_v = u.clone(), ranks.clone()
     left, right = u.transpose(0, 1).contiguous(), v.transpose(0, 1).contiguous()
     out = u.new_empty(len(u), len(v))
@@ -132,27 +99,17 @@ def similarity(options):
         for p in range(COMPONENTS):
             torch.mm(left[p], right[p].T, out=out)
 
-    bare, full, half, nearest = best_of(
-        options.repeats,
+    bare, full, half, nearest = setting.race(
         products,
         lambda: cloud_similarity(u, ranks, v, ranks_v),
         lambda: cloud_similarity(u, ranks, u, ranks),
         lambda: nearest_clouds(u, ranks, v, ranks_v),
+        repeats=3,
     )
-    print(f"similarity, {len(u)} x {len(u)} clouds, {COMPONENTS} directions of {FEATURES} features in float32")
-    print(
-        f"  bare products {bare:.2f} s, all pairs {full:.2f} s, a set with itself {half:.2f} s, nearest {nearest:.2f} s"
-    )
-    name, ratio = "all pairs / bare products", full / bare
-    print(f"  {name:58}{ratio:10.1f}x  (wanted: <= 2x) {'ok' if ratio <= 2 else 'MISSED'}\n")
-
-
-def search(options):
-    """Run it in its own process, whose largest resident size it prints."""
-    script = Path(__file__).with_name("localrank_search.py")
-    chosen = ["--threads", str(options.threads), "--repeats", str(options.repeats)]
-    chosen += ["--quick"] if options.quick else []
-    subprocess.run([sys.executable, str(script), *chosen], check=True)
+    name = f"similarities of {len(u):,} x {len(u):,} clouds"
+    yield Row(name, full, peer="the bare products", theirs=bare, bar=2)
+    yield Row(f"{name}, a set with itself", half, peer="the bare products", theirs=bare)
+    yield Row(f"{name}, the nearest alone", nearest, peer="the bare products", theirs=bare)
 
 
 # ---- RankBoost ------------------------------------------------------------------------------------------------------
@@ -166,20 +123,18 @@ class Timed(RankBoost):
         super().start(lists)
 
     def round(self, lists, number):
-        start = time.perf_counter()
+        start = time.process_time()
         found = super().round(lists, number)
-        self.seconds.append(time.perf_counter() - start)
+        self.seconds.append(time.process_time() - start)
         return found
 
 
 def boost(train, rounds, bins):
-    """Rules (feature, threshold, alpha) of a fit, the best round and the whole fit in seconds."""
+    """Rules (feature, threshold, alpha) of a fit, and the best round in seconds."""
     ranker = Timed(train.num_features, bins=bins, rounds=rounds)
-    start = time.perf_counter()
     ranker.fit(train)
-    whole = time.perf_counter() - start
     rules = np.stack([ranker.feature.numpy(), ranker.threshold.numpy(), ranker.alpha.numpy()], 1)
-    return rules, min(ranker.seconds), whole
+    return rules, min(ranker.seconds)
 
 
 def all_pairs(train):
@@ -223,13 +178,13 @@ def pair_boost(train, rounds, rule, known):
     x, (low, high) = train.x.numpy(), all_pairs(train)
     weights, rules, seconds = np.full(len(low), 1 / len(low)), [], []
     for _ in range(rounds):
-        start = time.perf_counter()
+        start = time.process_time()
         f, theta, r = rule(x, low, high, weights, known)
         alpha = np.arctanh(r)
         above = (x[:, f] > theta).astype(np.float64)
         weights = weights * np.exp(alpha * (above[low] - above[high]))
         weights /= weights.sum()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
         rules.append((f, theta, alpha))
     return np.array(rules), min(seconds), len(low)
 
@@ -246,62 +201,23 @@ def same_rules(ours, other):
     return f"rules differ by {apart:.0e}" + ("" if apart < 1e-12 else " MISSED")
 
 
-def shape(train, pairs):
-    return f"RankBoost, {len(train)} lists, {len(train.x):,} documents, {train.num_features} features, {pairs:,} pairs"
-
-
-def rankboost(options):
-    train = make_lists(options.queries, 20, 46)
-    binned, binned_round, binned_fit = boost(train, options.rounds, BINS)
-    exact, exact_round, exact_fit = boost(train, options.rounds, None)
-    naive, naive_round, pairs = pair_boost(train, options.naive_rounds, naive_rule, bin_edges(train))
+def rankboost(setting: Setting) -> Iterator[Row]:
+    train, rounds, few = make_lists(setting.size(470, 20), 20, 46), setting.size(50, 3), setting.size(3, 1)
+    binned, binned_round = boost(train, rounds, BINS)
+    exact, exact_round = boost(train, rounds, None)
+    naive, naive_round, pairs = pair_boost(train, few, naive_rule, bin_edges(train))
     orders = [np.argsort(-column, kind="stable") for column in train.x.numpy().T]
-    presorted, presorted_round, _ = pair_boost(train, options.rounds, presorted_rule, orders)
-    print(shape(train, pairs))
-    for name, found, fitted in (("256 bins", binned_round, binned_fit), ("exact", exact_round, exact_fit)):
-        print(f"  torchrank, {name}: {1e3 * found:.2f} ms a round, {fitted:.1f} s a fit of {options.rounds} rounds")
-    print(f"  numpy pairs, 256 bins tried: {1e3 * naive_round:.0f} ms a round, {same_rules(binned, naive)}")
-    print(f"  numpy pairs, presorted: {1e3 * presorted_round:.2f} ms a round, {same_rules(exact, presorted)}")
-    verdict("naive pairs / torchrank, 256 bins", naive_round / binned_round, 10)
-    print(f"  {'presorted pairs / torchrank, exact':58}{presorted_round / exact_round:10.1f}x")
-    long_lists(options)
+    presorted, presorted_round, _ = pair_boost(train, rounds, presorted_rule, orders)
+    name, note = f"a round of RankBoost, {pairs:,} pairs", same_rules(binned, naive)
+    yield Row(f"{name}, 256 bins", binned_round, peer="numpy, all pairs", theirs=naive_round, bar=0.1, note=note)
+    note = same_rules(exact, presorted)
+    yield Row(f"{name}, exact", exact_round, peer="numpy, presorted", theirs=presorted_round, note=note)
 
 
-def long_lists(options):
-    train = make_lists(options.queries, 120, 136)
-    _, binned_round, _ = boost(train, options.naive_rounds + 2, BINS)
-    _, exact_round, _ = boost(train, options.naive_rounds + 2, None)
+def long_lists(setting: Setting) -> Iterator[Row]:
+    train, few = make_lists(setting.size(470, 20), 120, 136), setting.size(3, 1)
+    rounds = [boost(train, few + 2, bins)[1] for bins in (BINS, None)]
     orders = [np.argsort(-column, kind="stable") for column in train.x.numpy().T]
-    _, presorted_round, pairs = pair_boost(train, options.naive_rounds, presorted_rule, orders)
-    print(
-        f"\nRankBoost, {len(train)} lists, {len(train.x):,} documents, {train.num_features} features, {pairs:,} pairs"
-    )
-    print(f"  torchrank: 256 bins {1e3 * binned_round:.0f} ms, exact {1e3 * exact_round:.0f} ms a round; "
-          f"numpy pairs, presorted: {1e3 * presorted_round:.0f} ms")  # fmt: skip
-    print(f"  {'presorted pairs / torchrank, 256 bins':58}{presorted_round / binned_round:10.1f}x")
-
-
-PARTS = {"pca": pca, "similarity": similarity, "rankboost": rankboost, "search": search}
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
-    parser.add_argument("--clouds", type=int, default=6000)
-    parser.add_argument("--repeats", type=int, default=3, help="of the timed calls on clouds")
-    parser.add_argument("--queries", type=int, default=470)
-    parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--naive-rounds", type=int, default=3, help="that the plain forms are timed on and compared")
-    parser.add_argument("--threads", type=int, default=1)
-    small = {"clouds": 60, "repeats": 1, "queries": 20, "rounds": 3, "naive_rounds": 1}
-    options = parse(parser, parts=["pca", "similarity", "rankboost"], **small)
-    torch.set_num_threads(options.threads)
-    warnings.simplefilter("ignore")
-    print(f"{options.threads} thread(s)\n")
-    for part in options.parts:
-        sys.stdout.flush()
-        PARTS[part](options)
-
-
-if __name__ == "__main__":
-    main()
+    _, theirs, pairs = pair_boost(train, few, presorted_rule, orders)
+    for form, ours in zip(("256 bins", "exact"), rounds, strict=True):
+        yield Row(f"a round of RankBoost, {pairs:,} pairs, {form}", ours, peer="numpy, presorted", theirs=theirs)

@@ -4,8 +4,6 @@ Writes an MSLR-shaped file (136 features, all present) and a Yahoo-shaped one (7
 with all tools in turn, by the time that passes: the reader uses all cores. XGBoost keeps its own sparse form.
 """
 
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from operator import getitem
@@ -13,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.suite import MissingPeerError, Row, Setting, peer
+from benchmarks.suite import MissingPeerError, Row, Setting, in_process, peer
 
 POOL = 2000  # different texts per feature
 MEMORY = """
@@ -111,6 +109,5 @@ def scikit_learn(load: Callable, path: Path) -> tuple[np.ndarray, np.ndarray, np
 
 def memory(path: Path) -> tuple[float, float]:
     """Peak MB of a fresh process minus what it had before reading, and MB of the array that it reads."""
-    answer = subprocess.run([sys.executable, "-c", MEMORY, path], capture_output=True, text=True, check=True).stdout
-    added, final = map(float, answer.split())
+    added, final = map(float, in_process(MEMORY, str(path)).split())
     return added, final

@@ -3,9 +3,11 @@
 import importlib
 import os
 import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
@@ -41,7 +43,7 @@ class Setting:
     """What a run was asked for: tiny sizes or real ones, the device, the number of threads, the folder of data sets."""
 
     quick: bool = False
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     threads: int = 1
     data: Path | None = None
 
@@ -80,6 +82,14 @@ def peer(name: str, extra: str = "bench") -> ModuleType:
         raise MissingPeerError(f"{name} is not installed: pip install 'torchrank-ltr[{extra}]'") from error
 
 
+def in_process(code: str, *arguments: str) -> str:
+    """What Python code prints in a process of its own, which finds the benchmarks wherever it starts."""
+    paths = [path for path in (os.environ.get("PYTHONPATH"), str(Path(__file__).parents[1])) if path]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+
+
 def table(rows: Sequence[Row]) -> str:
     """All rows as a Markdown table."""
     lines = ["| what | torchrank | peer or limit | ratio | wanted | |", "|---|---|---|---|---|---|"]
@@ -87,19 +97,27 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def _line(row: Row) -> str:
-    ours = "" if row.ours is None else f"{number(row.ours)} {row.unit}"
-    theirs = "" if row.theirs is None else f" {number(row.theirs)} {row.unit}"
+    ours = "" if row.ours is None else amount(row.ours, row.unit)
+    theirs = "" if row.theirs is None else f" {amount(row.theirs, row.unit)}"
     ratio = "" if row.ratio is None else f"{row.ratio:.3g}"
     wanted = "" if row.bar is None else f"<= {row.bar:.3g}"
     note = "; ".join(part for part in ("**missed**" if row.missed else "", row.note) if part)
-    return f"| {row.name} | {ours} | {row.peer}{theirs} | {ratio} | {wanted} | {note} |"
+    cells = (row.name, ours, f"{row.peer}{theirs}", ratio, wanted, note)
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
-def number(value: float) -> str:
-    """Three significant digits, without an exponent where that is readable."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+def amount(value: float, unit: str) -> str:
+    """Three significant digits with the unit; seconds in the unit that suits them."""
+    for scale, name in ((1e6, "us"), (1e3, "ms")) if unit == "s" else ():
+        if value * scale < 1000:
+            return f"{value * scale:.3g} {name}"
+    return f"{value:,.0f} {unit}".strip() if abs(value) >= 1000 else f"{value:.3g} {unit}".strip()
 
 
 def machine() -> dict[str, str | int]:
     """What the figures were measured on."""
-    return {"torch": torch.__version__, "cores": os.cpu_count() or 0, "processor": platform.processor() or platform.machine()}
+    return {
+        "torch": torch.__version__,
+        "cores": os.cpu_count() or 0,
+        "processor": platform.processor() or platform.machine(),
+    }

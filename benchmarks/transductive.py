@@ -1,7 +1,7 @@
 """Models of single queries: D&K for all test queries, query-KNN for all training queries.
 
-On the first fold of MQ2008 where the folder of data sets has it, on synthetic lists otherwise. Scoring all test lists is
-D&K's training. Beside it the same models one after the other, by torch's L-BFGS with autograd on the projected
+On the first fold of MQ2008 where the folder of data sets has it, on synthetic lists otherwise. Scoring all test lists
+is D&K's training. Beside it the same models one after the other, by torch's L-BFGS with autograd on the projected
 documents, on the first test lists, in proportion; both end at a gradient below 1e-6.
 """
 
@@ -50,7 +50,9 @@ def alone(setting: Setting, ranker: TransductivePCA, test: RankingSet, used: flo
     seconds = setting.seconds(lambda: found.extend(one_by_one(known, part) for part in basis))
     note = f"weights differ by {float((together - torch.stack(found)).abs().max()):.1e}"
     theirs = seconds * len(test) / len(basis)
-    return Row(f"D&K of listnet, {len(test)} test lists", used, peer="torch's L-BFGS", theirs=theirs, bar=0.2, note=note)
+    return Row(
+        f"D&K of listnet, {len(test)} test lists", used, peer="torch's L-BFGS", theirs=theirs, bar=0.2, note=note
+    )
 
 
 def one_by_one(lists, basis, l2=1e-4):

@@ -1,26 +1,63 @@
-"""Every benchmark still runs."""
+"""Every benchmark still runs, and the suite shows what it found."""
 
-import os
+import importlib
+import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-NOT_BENCHMARKS = {"quick", "mlr_plain"}  # code that benchmarks share
-NEEDED = {"lgmml": "lightgbm", "localrank": "sklearn", "localrank_search": "sklearn", "measures": "pytrec_eval"}
-NEEDED |= {"reader": "sklearn", "export": "onnxruntime"}
-SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in NOT_BENCHMARKS)
+from benchmarks.__main__ import NAMES
+from benchmarks.suite import MissingPeerError, Row, Setting, table
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_benchmark_runs(name, tmp_path):
-    if name in NEEDED:
-        pytest.importorskip(NEEDED[name])
-    command = [sys.executable, str(FOLDER / f"{name}.py"), "--quick"]
-    environment = {key: value for key, value in os.environ.items() if key != "TORCHRANK_DATA"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_benchmark_runs(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rows = list(importlib.import_module(f"benchmarks.{name}").rows(Setting(quick=True)))
+    except MissingPeerError as error:
+        pytest.skip(str(error))
+    assert rows and all(row.name for row in rows)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_writes_what_it_prints(tmp_path):
+    command = [sys.executable, "-m", "benchmarks", "--quick", "domination"]
+    command += ["--json", str(tmp_path / "rows.json"), "--plot", str(tmp_path / "ratios.png")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() and not list(tmp_path.iterdir())
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert all(row["name"] in done.stdout for row in rows) and len(rows) == 8
+    assert (tmp_path / "ratios.png").stat().st_size > 1000
+
+
+def test_a_name_that_is_none_is_told():
+    command = [sys.executable, "-m", "benchmarks", "measure"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and "no benchmark is called measure" in done.stderr
+
+
+def test_the_table():
+    rows = [
+        Row("a|b", 0.002, peer="peer", theirs=0.004, bar=0.4),
+        Row("memory", 1234.0, "MB", "limit", 2000.0, bar=1, note="fine"),
+        Row("absent", note="x is not installed"),
+    ]
+    lines = table(rows).splitlines()[2:]
+    assert lines[0] == r"| a\|b | 2 ms | peer 4 ms | 0.5 | <= 0.4 | **missed** |"
+    assert lines[1] == "| memory | 1,234 MB | limit 2,000 MB | 0.617 | <= 1 | fine |"
+    assert lines[2] == "| absent |  |  |  |  | x is not installed |"
+
+
+def test_functions_take_turns():
+    calls = []
+    times = Setting().race(lambda: calls.append("a"), lambda: calls.append("b"), repeats=3)
+    assert calls == list("ababab") and all(time >= 0 for time in times)
