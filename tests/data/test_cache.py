@@ -1,5 +1,6 @@
 """The cache gives back what the reader gave, notices every change, and survives damage and company."""
 
+import errno
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 import warnings
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ import pytest
 import torch
 from tqdm import tqdm
 
+from tests.attack.mutations import mutations
 from torchrank.data import cache
 from torchrank.data.cache import cached
 from torchrank.data.cache import files as cache_files
@@ -270,7 +273,7 @@ def replace_manifest(text):
 DAMAGES = [
     *(
         how
-        for name in ("x.npy", "labels.npy", "offsets.npy", "query_ids.npy", "pairs.npy")
+        for name in ("x.npy", "labels.npy", "offsets.npy", "query_ids.npy")
         for how in (truncate(name), remove(name))
     ),
     *(
@@ -338,9 +341,136 @@ def test_a_folder_that_may_not_be_written(path, read, tmp_path, monkeypatch):
     assert len(list((tmp_path / "home" / "torchrank").iterdir())) == 1
 
 
-def test_nowhere_to_write(path, read, tmp_path):
-    (tmp_path / "file").write_text("not a folder")
-    assert len(cached(path, read, {}, cache_dir=tmp_path / "file" / "store")) == 2
+NOWHERE = {"below a file": "train.txt/store", "a name that is too long": "x" * 300, "no name": "a\0b"}
+
+
+@pytest.mark.parametrize("place", NOWHERE)
+def test_nowhere_to_write(path, read, tmp_path, caplog, place):
+    assert len(cached(path, read, {}, cache_dir=tmp_path / NOWHERE[place])) == 2
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"{path} is not cached, and will be read again by the next run (") and "\n" not in line
+    assert os.listdir(tmp_path) == ["train.txt"]
+
+
+def test_a_user_without_a_home(path, read, tmp_path, monkeypatch):
+    def nobody():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nobody)
+    assert len(cached(path, read, {})) == 2 and folder_of(path).is_dir()
+
+
+@pytest.mark.parametrize("limit", [1, 100, 200, 300, 2_400_000, 2_400_127, 2_500_000])
+def test_a_limit_of_the_size_of_files(large, tmp_path, limit):
+    """The run goes on whichever file is the first that does not fit, also if only its last bytes do not."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        lists = cached(large, read_letor, {}, cache_dir=tmp_path / "a" / "store")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert len(lists) == 300 and float(lists.x.sum()) == 3000 * 20100
+    assert sorted(os.listdir(tmp_path)) == (["a", "train.txt"] if limit > 2_400_128 else ["train.txt"])
+
+
+def test_a_full_disk(path, read, tmp_path, caplog, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    assert len(cached(path, read, {}, cache_dir=tmp_path / "store")) == 2
+    assert "store/train.txt-" in caplog.text and "No space left on device" in caplog.text
+    assert os.listdir(tmp_path) == ["train.txt"]
+
+
+def forge(folder: Path, description=None, **arrays) -> None:
+    """Change arrays of a cache and its manifest as its owner could: every checksum is right."""
+    manifest = cache._read_manifest(folder / "manifest.json")
+    manifest["set"].update(description or {})
+    for name, array in arrays.items():
+        array = np.asarray(array)
+        np.save(folder / f"{name}.npy", array)
+        known = {"shape": list(array.shape), "dtype": str(array.dtype)}
+        manifest["set"]["files"][name] = {**known, **cache_files._check(folder / f"{name}.npy")}
+    cache._write_manifest(folder / "manifest.json", manifest)
+
+
+F4 = np.float32
+FORGED = {
+    "a NaN label": {"labels": F4([2, np.nan, 1])},
+    "an infinite label": {"labels": F4([2, np.inf, 1])},
+    "too few labels": {"labels": F4([2, 0])},
+    "labels of text": {"labels": np.array(["2", "0", "1"])},
+    "a table of labels": {"labels": F4([[2, 0, 1]])},
+    "offsets that descend": {"offsets": [0, 3, 2, 3]},
+    "offsets that end early": {"offsets": [0, 1, 2]},
+    "offsets that start late": {"offsets": [1, 2, 3]},
+    "offsets of reals": {"offsets": [0.0, 2.0, 3.0]},
+    "no offsets": {"offsets": np.zeros(0, np.int64)},
+    "a NaN feature": {"x": F4([[1, 2], [np.nan, 0], [0, 0]])},
+    "an infinite feature": {"x": F4([[1, 2], [3, 4], [0, -np.inf]])},
+    "complex features": {"x": np.ones((3, 2), complex)},
+    "swapped bytes": {"x": np.ones((3, 2), ">f4")},
+    "too few rows": {"x": np.ones((2, 2), F4)},
+    "ids that overlap": {"query_ids_offsets": [0, 3, 2]},
+    "ids beyond the end": {"query_ids_offsets": [0, 2, 99]},
+    "ids before the beginning": {"query_ids_offsets": [-2, 2, 3]},
+    "too many ids": {"query_ids_offsets": [0, 1, 2, 3]},
+    "another width": {"description": {"num_features": 3}},
+    "no width": {"description": {"num_features": None}},
+    "files of none": {"description": {"files": []}},
+    "too many names": {"description": {"feature_names": ["a", "b", "c"]}},
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_forged_cache_is_set_aside(path, read, caplog, what):
+    expected = content(cached(path, read, {}))
+    forge(folder_of(path), **FORGED[what])
+    with pytest.raises(DataError, match=r"the cache .*train.txt.torchrank/.* is damaged: ") as caught:
+        cache.open_folder(folder_of(path))
+    assert "\n" not in str(caught.value)
+    assert content(cached(path, read, {})) == expected and read.calls == 2
+    assert content(cached(path, read, {})) == expected and read.calls == 2
+
+
+@pytest.mark.parametrize("columns", [[0, 1, 2, 0], [0, 1, -1, 0]])
+def test_columns_that_do_not_exist(path, read, columns):
+    expected = content(cached(path, read, {"sparse": True}))
+    values = cached(path, read, {"sparse": True}).x.values
+    forge(folder_of(path), columns=np.resize(columns, len(values)).astype(np.int32))
+    assert content(cached(path, read, {"sparse": True})) == expected and read.calls == 2
+
+
+def test_mutated_caches_are_repaired(path, read):
+    """Any damage of any file: the right values, or the source is read again."""
+    expected = content(cached(path, read, {}))
+    files = {file: file.read_bytes() for file in sorted(folder_of(path).iterdir())}
+    for file, data in files.items():
+        for damaged in islice(mutations(data, seed=1), 5):
+            file.write_bytes(damaged)
+            assert content(cached(path, read, {})) == expected
+            for other, whole in files.items():
+                other.write_bytes(whole)
+
+
+def test_mutated_manifests_with_a_right_checksum(path, read):
+    expected = content(cached(path, read, {}))
+    file = folder_of(path) / "manifest.json"
+    manifest = json.dumps(cache._read_manifest(file)).encode()
+    read_or_refused = 0
+    for damaged in islice(mutations(manifest, seed=2), 80):
+        try:
+            forged = json.loads(damaged)
+            cache._write_manifest(file, forged)
+        except (ValueError, TypeError, RecursionError):
+            continue
+        found = content(cached(path, read, {}))
+        assert found[:5] == expected[:5] and found[6:] == expected[6:]  # its name is text of the manifest alone
+        read_or_refused += 1
+    assert read_or_refused > 5
 
 
 def test_a_file_that_changes_while_it_is_read(path):

@@ -1,11 +1,12 @@
 """A cache of parsed sets: plain, memory-mapped `.npy` files, which open in milliseconds and without a copy.
 
 A cache is the folder `<file>.torchrank/<key>` beside the data; or in `cache_dir`; or in the user's cache folder if the
-folder of the data is not writable. The key is a hash of the reader, its options and the format version. `manifest.json`
-holds the BLAKE2 hash of the content of the source files. They count as unchanged while their size, modification and
-change time and inode are the same, unless the last change is too recent to tell (the rule of git). Otherwise they are
-hashed again, so that a file that was only copied or touched keeps its cache, and a file that changed loses it. The
-files of the cache follow the same rule; otherwise their checksums are verified, so that damage is noticed.
+folder of the data is not writable. If none can be written, the run goes on without it and says why in a warning. The
+key is a hash of the reader, its options and the format version. `manifest.json` holds the BLAKE2 hash of the content
+of the source files. They count as unchanged while their size, modification and change time and inode are the same,
+unless the last change is too recent to tell (the rule of git). Otherwise they are hashed again, so that a file that was
+only copied or touched keeps its cache, and a file that changed loses it. The files of the cache follow the same rule;
+otherwise their checksums are verified, so that damage is noticed.
 """
 
 from __future__ import annotations
@@ -34,8 +35,7 @@ FRESH = 2 * 10**9  # ns: a file that changed so shortly before it was hashed may
 DAY = 24 * 3600
 MANIFEST = "manifest.json"
 ATTEMPTS = 5  # at renaming, while other processes rename too
-# what opening a damaged cache can raise
-BROKEN = (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError)
+BROKEN = Exception  # opening a damaged or forged cache can raise almost anything
 
 
 def cached(
@@ -89,12 +89,13 @@ def cached(
     if [state(source) for source in sources] != before:
         raise DataError(f"{path}: the file changed while it was read. Read it again when it is complete.")
     source = {"digest": digest, "states": before, "checked": now}
+    reasons = []
     for folder in folders:
         try:
             return _write(folder, sources, lists, source, notes)
-        except OSError as error:
-            log.info("could not cache in %s: %s", folder, error)
-    log.warning("%s could not be cached in any of %s", path, ", ".join(str(folder.parent) for folder in folders))
+        except (OSError, ValueError) as error:  # a path that cannot be is a ValueError
+            reasons.append(f"{folder.parent}: {getattr(error, 'strerror', None) or error}")
+    log.warning("%s is not cached, and will be read again by the next run (%s)", path, "; ".join(reasons))
     return lists
 
 
@@ -153,7 +154,8 @@ def _folders(path: Path, cache_dir: str | Path | None) -> Iterator[Path]:
         yield Path(cache_dir) / apart
         return
     yield path.with_name(path.name + ".torchrank")
-    yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchrank" / apart
+    with suppress(RuntimeError):  # a user without a home
+        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchrank" / apart
 
 
 def _check_writable(folder: Path) -> None:
@@ -167,12 +169,12 @@ def _check_writable(folder: Path) -> None:
 
 
 def _open(folder: Path, sources: list[Path]) -> RankingSet | None:
-    if not folder.is_dir():
-        return None
     try:
+        if not os.path.isdir(folder):  # False also for a name that cannot be
+            return None
         lists, notes = _load(folder, sources)
     except BROKEN as error:
-        log.warning("rebuilding the cache %s: %s", folder, error or type(error).__name__)
+        log.warning("rebuilding the cache %s: %s", folder, str(error) or type(error).__name__)
         return None
     for note in notes:
         warnings.warn(note, DataWarning, stacklevel=3)
@@ -187,7 +189,7 @@ def _load(folder: Path, sources: list[Path]) -> tuple[RankingSet, list[str]]:
     if (source, description) != (manifest["source"], manifest["set"]):
         with suppress(OSError):  # a read-only cache is checked each time
             _write_manifest(folder / MANIFEST, {**manifest, "source": source, "set": description})
-    return lists, manifest["notes"]
+    return lists, [str(note) for note in manifest["notes"]]
 
 
 def _read_manifest(path: Path) -> Plain:
@@ -221,6 +223,17 @@ def _check_source(known: Plain, sources: list[Path]) -> Plain:
 def _write(folder: Path, sources: list[Path], lists: RankingSet, source: Plain, notes: list[str]) -> RankingSet:
     """Write to a temporary name and rename; if another process was first, its cache is opened instead."""
     _check_writable(folder)
+    made = [parent for parent in folder.parents if not parent.exists()]
+    try:
+        return _write_beside(folder, sources, lists, source, notes)
+    except BaseException:
+        for parent in made:  # as far as nobody else uses them
+            with suppress(OSError):
+                parent.rmdir()
+        raise
+
+
+def _write_beside(folder: Path, sources: list[Path], lists: RankingSet, source: Plain, notes: list[str]) -> RankingSet:
     folder.parent.mkdir(parents=True, exist_ok=True)
     _sweep(folder.parent)
     temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
@@ -232,7 +245,7 @@ def _write(folder: Path, sources: list[Path], lists: RankingSet, source: Plain, 
             with suppress(OSError):
                 temporary.rename(folder)
                 return load_set(folder, description)
-            with suppress(*BROKEN):  # another process was first
+            with suppress(BROKEN):  # another process was first
                 return _load(folder, sources)[0]
             with suppress(OSError):  # an outdated or damaged one, unless another process has just moved it away
                 folder.rename(tempfile.mkdtemp(prefix=".old-", dir=folder.parent))

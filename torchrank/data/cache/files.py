@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import zlib
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchrank.data.batch import grades_of
 from torchrank.data.relevance import Explicit
 from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
@@ -19,6 +21,21 @@ from torchrank.progress import bar
 
 Plain = dict[str, Any]  # of plain values, which JSON can hold
 SMALL = 1 << 20  # bytes of a file whose checksum is verified whenever it is opened
+FLOATS, INTEGERS = (np.float32, np.float64, np.float16), (np.int64, np.int32)
+NUMBERS = (*FLOATS, *INTEGERS, np.int16, np.int8, np.uint8, np.bool_)
+KINDS: dict[str, tuple[Any, ...]] = {  # the files of a cache, and what they may hold
+    "x": FLOATS,
+    "values": FLOATS,
+    "columns": INTEGERS,
+    "row_offsets": (np.int64,),
+    "labels": NUMBERS,
+    "offsets": (np.int64,),
+    "query_ids": (np.uint8,),
+    "query_ids_offsets": (np.int64,),
+    "document_ids": (np.uint8,),
+    "document_ids_offsets": (np.int64,),
+}
+ROWS = ("x", "values", "columns")
 TICK = 50 * 10**6  # ns: two changes of a file that are closer may have the same time
 
 
@@ -63,18 +80,28 @@ def save_set(folder: Path, lists: RankingSet) -> Plain:
     """Write the arrays of a set; returns their description, which `load_set` takes."""
     files = {}
     for name, array in _arrays(lists).items():
-        np.save(folder / f"{name}.npy", array, allow_pickle=False)
+        _save(folder / f"{name}.npy", array)
         description = {"shape": list(array.shape), "dtype": str(array.dtype)}
         files[name] = {**description, **_check(folder / f"{name}.npy")}
-    known = ("name", "num_features", "num_grades", "feature_names")
+    known = ("name", "num_features", "feature_names")
     return {"files": files, **{part: getattr(lists, part) for part in known}}
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    """Write an .npy file to the disk. `numpy.save` does not notice if the last bytes had no room there."""
+    array = np.ascontiguousarray(array)
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        file.write(array.reshape(-1).view(np.uint8).data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def check_set(folder: Path, description: Plain) -> Plain:
     """The description, with new states of files that were only copied or touched; raises `DamagedError` otherwise."""
-    files = {
-        name: {**known, **_check_again(folder / f"{name}.npy", known)} for name, known in description["files"].items()
-    }
+    files = {name: known for name, known in description["files"].items() if name in KINDS}
+    width = description["num_features"]
+    files = {name: {**known, **_check_again(folder / f"{name}.npy", known, width)} for name, known in files.items()}
     return {**description, "files": files}
 
 
@@ -83,7 +110,7 @@ def _check(path: Path) -> Plain:
     return {"state": before, "checksum": checksum(path), "checked": time.time_ns()}
 
 
-def _check_again(path: Path, known: Plain) -> Plain:
+def _check_again(path: Path, known: Plain, width: int) -> Plain:
     """What is new about a file. A large file whose state is the known one is trusted without reading it."""
     found = state(path)
     trusted = found == known["state"] and not is_fresh(found, known["checked"], TICK)
@@ -94,11 +121,13 @@ def _check_again(path: Path, known: Plain) -> Plain:
     checked = _check(path)
     if checked["checksum"] != known["checksum"]:
         raise DamagedError(f"{path.name} is damaged: its checksum is wrong")
+    if path.stem in ROWS:
+        _check_rows(path.stem, _load(path, known), width)
     return {} if trusted else checked
 
 
 def _arrays(lists: RankingSet) -> dict[str, np.ndarray]:
-    arrays = {"labels": lists.labels.numpy(), "offsets": lists.offsets.numpy(), "pairs": lists.pairs}
+    arrays = {"labels": lists.labels.numpy(), "offsets": lists.offsets.numpy()}
     if isinstance(lists.x, SparseRows):
         for part in ("values", "columns", "row_offsets"):
             arrays[part] = vars(lists.x)[part].numpy()
@@ -112,34 +141,61 @@ def _arrays(lists: RankingSet) -> dict[str, np.ndarray]:
 
 
 def load_set(folder: Path, description: Plain) -> RankingSet:
-    """The set, its arrays mapped copy-on-write: pages are read when they are used, and the files never change."""
+    """The set, its arrays mapped copy-on-write: pages are read when they are used, and the files never change.
+
+    Labels, offsets and ids are checked. Rows are checked only when `check_set` reads them: it would take seconds.
+    """
     arrays = {name: _load(folder / f"{name}.npy", known) for name, known in description["files"].items()}
 
     def tensor(name: str) -> torch.Tensor:
         return torch.from_numpy(arrays[name])
 
     def ids(name: str) -> Strings | None:
-        return Strings(arrays[name], arrays[f"{name}_offsets"]) if name in arrays else None
+        if name not in arrays:
+            return None
+        _check_offsets(f"{name}_offsets", arrays[f"{name}_offsets"], len(arrays[name]))
+        return Strings(arrays[name], arrays[f"{name}_offsets"])
 
     x: torch.Tensor | SparseRows
     if "x" in arrays:
         x = tensor("x")
     else:
+        _check_offsets("row_offsets", arrays["row_offsets"], len(arrays["values"]))
         x = SparseRows(tensor("values"), tensor("columns"), tensor("row_offsets"), description["num_features"])
-    return RankingSet(
+    labels = tensor("labels")
+    lists = RankingSet(
         x,
-        Explicit(tensor("labels"), tensor("offsets"), pairs=arrays["pairs"], num_grades=description["num_grades"]),
+        Explicit(labels, tensor("offsets"), num_grades=grades_of(labels)),  # which refuses labels that are not finite
         query_ids=ids("query_ids"),
         document_ids=ids("document_ids"),
         name=description["name"],
         feature_names=description.get("feature_names"),
     )
+    if lists.num_features != description["num_features"]:
+        raise DamagedError(f"it has {lists.num_features} features, expected {description['num_features']}")
+    return lists
 
 
 def _load(path: Path, known: Plain) -> np.ndarray:
-    array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
+    array = np.lib.format.open_memmap(path, mode="c")
     if list(array.shape) != known["shape"] or str(array.dtype) != known["dtype"]:
         raise DamagedError(
             f"{path.name} is damaged: it holds {array.dtype} {array.shape}, expected {known['dtype']} {known['shape']}"
         )
+    if array.dtype not in KINDS[path.stem] or array.ndim != (2 if path.stem == "x" else 1):
+        raise DamagedError(f"{path.name} is damaged: {array.dtype} {array.shape} is not what such a file holds")
     return array
+
+
+def _check_rows(name: str, array: np.ndarray, width: int) -> None:
+    """Refuse rows that are not finite, and columns that do not exist."""
+    if not array.size:
+        return
+    low, high = torch.from_numpy(array).aminmax()  # both are NaN if any number is
+    if not (low.isfinite() and high.isfinite()) or (name == "columns" and not 0 <= low <= high < width):
+        raise DamagedError(f"{name}.npy is damaged: its values run over {low.item()}..{high.item()}")
+
+
+def _check_offsets(name: str, offsets: np.ndarray, length: int) -> None:
+    if offsets[:1].tolist() != [0] or offsets[-1] != length or (np.diff(offsets) < 0).any():
+        raise DamagedError(f"{name}.npy is damaged: its numbers must ascend from 0 to {length}")
