@@ -42,7 +42,9 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
 from hydra.plugins.sweeper import Sweeper
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
+
+from torchrank.screen import override, quoted
 
 
 @dataclass
@@ -95,6 +97,7 @@ class GridsSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> Any:
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         jobs = self.expand(parser.parse_overrides(arguments))
+        self._name_folders(jobs)
         self.validate_batch_is_legal(jobs)
         Path(self.folder).mkdir(parents=True, exist_ok=True)
         OmegaConf.save(self.config, Path(self.folder) / "multirun.yaml")
@@ -106,6 +109,18 @@ class GridsSweeper(Sweeper):
         self._conclude()
         return returns
 
+    def _name_folders(self, jobs: list[list[str]]) -> None:
+        """Options that are left out of the names of folders, such as data.root, are named where the sweep varies them:
+        otherwise one run would take the place of the other."""
+        left_out = list(self.config.hydra.job.config.override_dirname.exclude_keys)
+        values = {key: {line for job in jobs for line in job if line.startswith(f"{key}=")} for key in left_out}
+        kept = [key for key in left_out if len(values[key]) < 2]
+        if kept != left_out:
+            with open_dict(self.config):
+                self.config.hydra.overrides.hydra.append(
+                    f"hydra.job.config.override_dirname.exclude_keys=[{','.join(kept)}]"
+                )
+
     def _launch(self, jobs: list[list[str]]) -> list[Sequence[JobReturn]]:
         """All jobs, in batches; what failed is told when all have ended."""
         size = self.max_batch_size if self.max_batch_size and self.max_batch_size > 0 else len(jobs)
@@ -115,7 +130,7 @@ class GridsSweeper(Sweeper):
         if failed:
             raise HydraException(
                 f"{len(failed)} of {len(done)} runs failed, see above (first: {' '.join(failed[0].overrides or [])}). "
-                f"The same command with hydra.sweep.dir={self.folder} skips finished runs."
+                f"The same command with {override('hydra.sweep.dir', self.folder)} skips finished runs."
             ) from failed[0]._return_value
         return returns
 
@@ -181,7 +196,11 @@ class Workers:
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list:
         count = min(self.count, len(job_overrides))
         threads = os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
-        command = [sys.executable, *sys.orig_argv[1:], f"hydra.sweep.dir='{self.folder}'"]  # it may contain the time
+        command = [
+            sys.executable,
+            *sys.orig_argv[1:],
+            f"hydra.sweep.dir={quoted(self.folder)}",
+        ]  # it may contain the time
         with tempfile.TemporaryDirectory() as taken:
             environment = os.environ | {TAKEN: taken, "OMP_NUM_THREADS": threads, "TQDM_DISABLE": "1"}
             before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers end with this process

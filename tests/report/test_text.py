@@ -110,3 +110,22 @@ def test_text_files_have_an_encoding(path):
             modes = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
             text = name == "read_text" or (name == "open" and modes and re.fullmatch("[rwax+]+t?", modes[-1]))
             assert not text or any(each.arg == "encoding" for each in node.keywords), f"{path.name}:{node.lineno}"
+
+
+@pytest.mark.parametrize("kind", ["measures", "scatter", "differences", "costs"])
+def test_figures_show_names_as_they_are(kind, tmp_path):
+    names = ["$x_$", "_a$b$"]
+    for name in names:
+        values = {"default/ndcg@10": [0.5, 0.1 * len(name), 0.7]}
+        write_run(tmp_path / str(names.index(name)), name, value=0.5, queries=values, data="$\\frac$")
+    out = tmp_path / "figure.svg"
+    assert main(["plot", str(tmp_path), "--kind", kind, "--out", str(out)]) == 0 and out.stat().st_size > 1000
+
+
+def test_legends_hide_no_name(tmp_path):
+    from torchrank.report.plots.metrics import plot_spectrum
+
+    figure = plot_spectrum({"_hidden": [[1.0]], "$x_$": [[2.0]]})
+    figure.savefig(tmp_path / "a.svg")
+    shown = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert shown == ["_hidden: 1 of 1", r"\$x_\$: 1 of 1"]

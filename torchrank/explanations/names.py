@@ -70,10 +70,11 @@ def bars(
     figure = Figure(figsize=(7, 1.2 + 0.28 * len(names)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    axes.barh(names, values, xerr=errors, color=["#4477aa" if value >= 0 else "#cc6677" for value in values])
+    shown = [visible(name).replace("$", r"\$") for name in names]  # a dollar is no formula
+    axes.barh(shown, values, xerr=errors, color=["#4477aa" if value >= 0 else "#cc6677" for value in values])
     axes.axvline(0, color="black", linewidth=0.8)
     axes.invert_yaxis()
-    axes.set(title=title, xlabel=label)
+    axes.set(title=visible(title).replace("$", r"\$"), xlabel=label)
     axes.spines[["top", "right"]].set_visible(False)
     if path is not None:
         save(figure, Path(path))

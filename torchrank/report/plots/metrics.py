@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torchrank.report.plots.runs import SECONDS, blank, named
+from torchrank.report.plots.runs import SECONDS, blank, legend, literal, named
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,11 +25,15 @@ def plot_spectrum(metrics: Mapping[str, ArrayLike]) -> "Figure":
         shares = spectrum(metric)
         kept = shares[shares > FLOOR]
         axes.plot(
-            np.arange(1, len(kept) + 1), kept, marker="o", markersize=4, label=f"{label}: {len(kept)} of {len(shares)}"
+            np.arange(1, len(kept) + 1),
+            kept,
+            marker="o",
+            markersize=4,
+            label=literal(f"{label}: {len(kept)} of {len(shares)}"),
         )
     axes.locator_params(axis="x", integer=True)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small", title="components above 1e-6 of the trace", title_fontsize="small")
+    legend(axes, fontsize="small", title="components above 1e-6 of the trace", title_fontsize="small")
     return figure
 
 
@@ -55,11 +59,13 @@ def plot_measures(table: dict[str, Any], measures: Sequence[str], *, convention:
     rows = table["methods"]
     figure = blank(3.4 * len(measures) + 0.6, 3.8)
     for place, measure in enumerate(measures):
-        axes = figure.add_subplot(1, len(measures), place + 1, title=measure, ylabel=named(measure, convention))
+        axes = figure.add_subplot(
+            1, len(measures), place + 1, title=literal(measure), ylabel=literal(named(measure, convention))
+        )
         means, deviations = np.array([_bar(method, measure, convention) for method in rows], dtype=float).T
         colours = [f"C{number}" for number in range(len(rows))]
         whiskers = None if np.isnan(deviations).all() else np.nan_to_num(deviations)
-        bars = axes.bar([method["name"] for method in rows], means, yerr=whiskers, color=colours,
+        bars = axes.bar([literal(method["name"]) for method in rows], means, yerr=whiskers, color=colours,
                         capsize=3, alpha=0.85)  # fmt: skip
         axes.bar_label(bars, fmt="%.2g" if measure == SECONDS else "%.3f", fontsize="small", padding=2)
         axes.margins(y=0.12)

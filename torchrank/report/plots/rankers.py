@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchrank.report.plots.runs import blank
+from torchrank.report.plots.runs import blank, legend, literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +34,7 @@ def plot_rankers(section: dict[str, Any], measure: str, convention: str, rankers
             )
         axes.plot(value["mean"], place, "o", color=colour, markersize=7)
         axes.annotate(f"{value['mean']:.4f}", (1.01, place), xycoords=("axes fraction", "data"), va="center")
-    axes.set(yticks=range(len(methods)), yticklabels=[method["name"] for method in methods])
+    axes.set(yticks=range(len(methods)), yticklabels=[literal(method["name"]) for method in methods])
     axes.set_ylim(len(methods) - 0.5, -0.5)
     return figure
 
@@ -53,14 +53,14 @@ def plot_curves(section: dict[str, Any], value: str, rankers: Sequence[str] = ()
                 "markersize": 4,
             }
             axes.plot(x, y, color=_colour(section, method), linewidth=1.6 if len(lines) == 1 else 1,
-                      label=None if place else method["name"], **own)  # fmt: skip
+                      label=None if place else literal(method["name"]), **own)  # fmt: skip
         found += len(lines)
     if not found:
         names = sorted({name for method in methods for run in method["curves"] for name in run["values"]})
         raise ValueError(
             f"no run has logged {value}: choose one of {', '.join(names) or 'none (train with logger=csv)'}"
         )
-    axes.legend(frameon=False)
+    legend(axes, frameon=False)
     return figure
 
 
@@ -76,7 +76,7 @@ def plot_scatter(section: dict[str, Any], measure: str, convention: str, rankers
     low, high = min(one.min(), other.min()), max(one.max(), other.max())
     axes.plot([low, high], [low, high], color=GREY, linestyle="--", linewidth=1)
     axes.set_aspect("equal", adjustable="datalim")
-    axes.set_title(_verdict(section, a, b, measure, convention), fontsize="medium")
+    axes.set_title(literal(_verdict(section, a, b, measure, convention)), fontsize="medium")
     return figure
 
 
@@ -96,7 +96,7 @@ def plot_gaps(section: dict[str, Any], measure: str, convention: str, rankers: S
     axes.axvline(0, color=GREY, linestyle="--", linewidth=1)
     axes.axvspan(pair["low"], pair["high"], color="black", alpha=0.15, linewidth=0)
     axes.axvline(pair["difference"], color="black", linewidth=1.6)
-    axes.set_title(_verdict(section, a, b, measure, convention), fontsize="medium")
+    axes.set_title(literal(_verdict(section, a, b, measure, convention)), fontsize="medium")
     return figure
 
 
@@ -110,7 +110,7 @@ def plot_costs(section: dict[str, Any], measure: str, convention: str, rankers: 
         if value is not None:
             point = method["seconds"]["fit"], value["mean"]
             axes.plot(*point, _marker(section, method), color=_colour(section, method), markersize=8)
-            axes.annotate(method["name"], point, xytext=(8, 4), textcoords="offset points")
+            axes.annotate(literal(method["name"]), point, xytext=(8, 4), textcoords="offset points")
     axes.margins(0.2)
     return figure
 
@@ -196,7 +196,7 @@ def _marker(section: dict[str, Any], method: dict[str, Any]) -> str:
 
 def _axes(figure: "Figure", **labels: str) -> "Axes":
     axes = figure.add_subplot()
-    axes.set(**labels)
+    axes.set(**{name: literal(text) for name, text in labels.items()})
     axes.grid(alpha=0.25)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

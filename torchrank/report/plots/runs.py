@@ -4,6 +4,7 @@ values that single fits have logged.
 All other swept options are chosen by validation within each fold and seed, as in the tables.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +17,10 @@ from numpy.typing import NDArray
 from torchrank.record import Run, tell_apart
 from torchrank.report.select import Method, measured, natural, select
 from torchrank.report.training import read_training
+from torchrank.screen import visible
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SECONDS = "fit_seconds"
@@ -50,22 +53,22 @@ def plot_sweep(
     """
     lines = sweep_lines(runs, option, measure, group=group, convention=convention)
     figure = blank(7, 4.5)
-    axes = figure.add_subplot(xlabel=option, ylabel=named(measure, convention))
+    axes = figure.add_subplot(xlabel=literal(option), ylabel=literal(named(measure, convention)))
     groups = sorted({line.group for line in lines}, key=natural)
     drawn: dict[Any, int] = defaultdict(int)  # number of references of each group
     for line in lines:
         colour = f"C{groups.index(line.group)}"
         if line.x:
-            axes.plot(line.x, line.mean, color=colour, marker="o", markersize=4, label=line.label)
+            axes.plot(line.x, line.mean, color=colour, marker="o", markersize=4, label=literal(line.label))
             low, high = line.mean - line.deviation, line.mean + line.deviation
             axes.fill_between(line.x, low, high, color=colour, alpha=0.15, linewidth=0)
         else:  # its deviation is in the legend, since bands of several references would hide the lines
             dashes = DASHES[drawn[line.group] % len(DASHES)]
             deviation = f" ±{line.deviation[0]:.3f}" if np.isfinite(line.deviation[0]) else ""
-            axes.axhline(line.mean[0], color=colour, linestyle=dashes, label=line.label + deviation)
+            axes.axhline(line.mean[0], color=colour, linestyle=dashes, label=literal(line.label + deviation))
             drawn[line.group] += 1
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    legend(axes, fontsize="small")
     return figure
 
 
@@ -76,6 +79,24 @@ def blank(width: float, height: float) -> "Figure":
     except ImportError as error:
         raise ImportError("figures need matplotlib: pip install 'torchrank-ltr[plots]'") from error
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def literal(text: object) -> str:
+    r"""A name for a figure: dollars are no formula, control characters no layout.
+
+    >>> print(literal("$x_$"))
+    \$x_\$
+    """
+    return visible(text).replace("$", r"\$")
+
+
+def legend(axes: "Axes", **options: Any) -> None:
+    """The legend of all lines with a label, also of labels that begin with an underscore, which matplotlib hides."""
+    lines = [line for line in axes.get_lines() if not re.fullmatch(r"_child\d+", str(line.get_label()))]
+    names = [str(line.get_label()) for line in lines]
+    drawn = axes.legend(lines, [f"\u2060{name}" if name.startswith("_") else name for name in names], **options)
+    for text, name in zip(drawn.get_texts(), names, strict=True):
+        text.set_text(name)
 
 
 def sweep_lines(
@@ -209,9 +230,9 @@ def plot_training(folders: Mapping[str, str | Path], values: Sequence[str]) -> "
     """
     figure = blank(4.2 * len(values), 3.6)
     for place, value in enumerate(values):
-        axes = figure.add_subplot(1, len(values), place + 1, xlabel="round", title=value)
+        axes = figure.add_subplot(1, len(values), place + 1, xlabel="round", title=literal(value))
         for label, folder in folders.items():
-            axes.plot(*read_training(folder, value), marker=".", label=label)
+            axes.plot(*read_training(folder, value), marker=".", label=literal(label))
         axes.grid(alpha=0.3)
-    figure.axes[0].legend(fontsize="small")
+    legend(figure.axes[0], fontsize="small")
     return figure
