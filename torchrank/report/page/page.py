@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parent
 def write_page(path: str | Path, document: dict[str, Any], title: str = "") -> None:
     """Write the page of a document of `collect`; a reader sees the old file or the new one."""
     text = render(document, title)
-    write_atomically(Path(path), lambda file: file.write(text.encode()))
+    write_atomically(Path(path), lambda file: file.write(text.encode(errors="backslashreplace")))
 
 
 def render(document: dict[str, Any], title: str = "") -> str:
