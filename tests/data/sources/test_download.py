@@ -1,5 +1,6 @@
 """Downloads against a server on the loopback: plain, resumed, cut, without Range, changed content."""
 
+import contextlib
 import hashlib
 import multiprocessing
 import os
@@ -180,3 +181,80 @@ def test_missing_files_and_servers_say_what_to_do(server, tmp_path):
         download(server.url + "s", tmp_path / "file", sha256=SHA256)
     with pytest.raises(ConnectionError, match="run again to resume"):
         download("http://127.0.0.1:9/file", tmp_path / "file", sha256=SHA256, timeout=2)
+
+
+class Raw(BaseHTTPRequestHandler):
+    """Sends the headers and the pieces of the body that the server object holds, with a pause after each piece."""
+
+    def do_GET(self):
+        self.send_response(self.server.code)
+        for name, value in self.server.headers:
+            self.send_header(name, value)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            for piece in self.server.pieces:
+                self.wfile.write(piece)
+                time.sleep(self.server.pause)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def raw():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Raw) as server:
+        server.code, server.headers, server.pieces, server.pause = 200, [], [b"12345"], 0
+        server.url = f"http://127.0.0.1:{server.server_address[1]}/file"
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+FIVE = {"sha256": hashlib.sha256(b"12345").hexdigest(), "size": 5}
+
+
+@pytest.mark.parametrize("value", ["abc", "-5", "5.0", "", " ", "1" * 5000, "4", "6", "999999999999999"])
+def test_a_wrong_content_length_is_a_located_error(raw, tmp_path, value):
+    raw.headers = [("Content-Length", value)]
+    with pytest.raises(DataError, match=rf"^{raw.url}: .*Content-Length") as caught:
+        download(raw.url, tmp_path / "file", **FIVE)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 250 and not list(tmp_path.iterdir())
+
+
+def test_two_content_lengths(raw, tmp_path):
+    raw.headers = [("Content-Length", "5"), ("Content-Length", "7")]
+    with pytest.raises(DataError, match="Content-Length: 5, 7, expected one"):
+        download(raw.url, tmp_path / "file", **FIVE)
+    raw.headers = [("Content-Length", "5"), ("Content-Length", "5")]
+    assert download(raw.url, tmp_path / "file", **FIVE).read_bytes() == b"12345"
+
+
+def test_a_body_that_is_longer_than_the_file_ends_the_download(raw, tmp_path):
+    raw.pieces = [b"x" * 100_000] * 1000
+    with pytest.raises(DataError, match="sent more than the 5 bytes"):
+        download(raw.url, tmp_path / "file", **FIVE)
+    assert not list(tmp_path.iterdir())
+    raw.pieces = [b"12345"]
+    assert download(raw.url, tmp_path / "file", **FIVE).read_bytes() == b"12345"
+
+
+def test_a_part_that_is_too_long_is_dropped(raw, tmp_path):
+    (tmp_path / "file.part").write_bytes(b"x" * 10)
+    assert download(raw.url, tmp_path / "file", **FIVE).read_bytes() == b"12345"
+
+
+@pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://127.0.0.1/file", "data:,12345"])
+def test_redirections_to_other_schemes_are_refused(raw, tmp_path, url):
+    raw.code, raw.headers = 302, [("Location", url)]
+    with pytest.raises(ConnectionError, match=r"answered.*[Rr]edirection to"):
+        download(raw.url, tmp_path / "file", **FIVE)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_that_drips_is_left(raw, tmp_path):
+    raw.pieces, raw.pause = [b"x"] * 100, 0.1
+    with pytest.raises(ConnectionError, match=r"only \d+ bytes in .* seconds.*run again to resume"):
+        download(raw.url, tmp_path / "file", sha256="0" * 64, size=100, timeout=0.4)
+    assert not (tmp_path / "file").exists()

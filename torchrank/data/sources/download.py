@@ -2,18 +2,20 @@
 
 import hashlib
 import os
+import time
 from collections.abc import Sequence
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from torchrank.errors import DataError
 from torchrank.files import alone
 from torchrank.progress import bar
 
 BLOCK = 1 << 20
+SLOWEST = 100  # bytes in a second; a connection that is slower for as long as the timeout counts as broken
 
 
 class Link(NamedTuple):
@@ -59,7 +61,7 @@ def download(url: str, target: str | Path, *, sha256: str, size: int | None = No
         target: the path of the file. One with other content is an error; it is not replaced.
         sha256: the checksum of the content, in hexadecimal digits.
         size: the number of bytes, if it is known.
-        timeout: seconds to wait for the server.
+        timeout: seconds to wait for the server, and in which it has to send a minimum of bytes.
 
     Returns:
         The path of the file.
@@ -92,7 +94,7 @@ def _get(url: str, target: Path, sha256: str, size: int | None, timeout: float) 
     """Download what is missing in the partial file, verify it, and give it its name."""
     part = target.with_name(target.name + ".part")
     if size is None or not part.exists() or part.stat().st_size != size:
-        _fetch(url, part, timeout)
+        _fetch(url, part, size, timeout)
     found = checksum_of(part)
     if found != sha256:
         part.unlink()
@@ -115,15 +117,28 @@ def checksum_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _fetch(url: str, part: Path, timeout: float) -> None:
+class _WebOnly(HTTPRedirectHandler):
+    """Follows redirections to other web addresses, never to local files or other schemes."""
+
+    def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Request | None:
+        if not newurl.startswith(("http://", "https://")):
+            raise HTTPError(newurl, code, f"a redirection to {newurl}, which is not a web address", headers, fp)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _fetch(url: str, part: Path, size: int | None, timeout: float) -> None:
     """Append what is missing of `url` to `part`; start over if the server cannot resume."""
     have = part.stat().st_size if part.exists() else 0
+    if size is not None and have > size:  # of another file
+        part.unlink()
+        have = 0
     request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
-        with urlopen(request, timeout=timeout) as response:
+        with build_opener(_WebOnly).open(request, timeout=timeout) as response:
             if have and not (response.status == 206 and _first_byte(response) == have):
                 have = 0  # the server sent the whole file
-            _copy(response, part, have)
+            total = _total(response, url, have, size)
+            _copy(response, part, have, total, timeout)
     except HTTPError as error:
         if have and error.code == 416:  # no byte after `have`: the part is complete, or belongs to another file
             return
@@ -139,17 +154,50 @@ def _first_byte(response: HTTPResponse) -> int:
     return int(first) if first.isdecimal() else -1
 
 
-def _copy(response: HTTPResponse, part: Path, have: int) -> None:
-    """Write the answer into `part` from position `have` on; an answer that is too short is an error."""
-    length = response.headers.get("Content-Length")
-    total = have + int(length) if length else None
-    what = f"downloading {part.stem}"
-    shown = bar(desc=what, total=total, initial=have, unit="B", unit_scale=True, leave=True)
+def _total(response: HTTPResponse, url: str, have: int, size: int | None) -> int | None:
+    """The bytes of the whole file as the server announces them; None if it does not. They must be `size`."""
+    told = set(response.headers.get_all("Content-Length") or ())
+    if not told:
+        return size
+    length = told.pop().strip()
+    if told or not (length.isascii() and length.isdigit()):
+        shown = ", ".join(sorted({length, *told}))
+        raise DataError(f"{url}: the server sent the header Content-Length: {shown[:80]}, expected one number of bytes")
+    total = have + int(length[:20])
+    if size is not None and total != size:
+        raise DataError(f"{url}: the server announces {total} bytes (Content-Length), expected {size}")
+    return total
+
+
+def _copy(response: HTTPResponse, part: Path, have: int, total: int | None, timeout: float) -> None:
+    """Write the answer into `part` from position `have` on; an answer of another length is an error."""
+    shown = bar(desc=f"downloading {part.stem}", total=total, initial=have, unit="B", unit_scale=True, leave=True)
+    pace = _Pace(timeout)
     with open(part, "r+b" if have else "wb") as file, shown as progress:
         file.seek(have)
-        while block := response.read(BLOCK):
+        while (total is None or file.tell() <= total) and (block := response.read1(BLOCK)):
             file.write(block)
             progress.update(len(block))
+            pace.add(len(block))
         received = file.tell()
+    if total is not None and received > total:
+        part.unlink()
+        raise DataError(f"{response.url} sent more than the {total} bytes of the file. Nothing was kept: try again.")
     if total is not None and received < total:
         raise ConnectionError(f"{received} of {total} bytes arrived")
+
+
+class _Pace:
+    """Refuses a server that keeps a connection open with a byte now and then."""
+
+    def __init__(self, timeout: float):
+        self.timeout, self.start, self.count = timeout, time.monotonic(), 0
+
+    def add(self, count: int) -> None:
+        self.count += count
+        passed = time.monotonic() - self.start
+        if passed < self.timeout:
+            return
+        if self.count < SLOWEST * passed:
+            raise TimeoutError(f"only {self.count} bytes in {passed:.0f} seconds")
+        self.start, self.count = time.monotonic(), 0
