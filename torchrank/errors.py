@@ -9,9 +9,11 @@ Example:
     ...     # a fit here stops at the first numerical problem
 """
 
+import inspect
 import math
 import operator
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any, cast
 
@@ -135,6 +137,23 @@ def check_integer(wanted: str, **options: object) -> None:
     _check("an integer", Integral, wanted, options)
 
 
+def check_numbers(call: Callable[..., object], options: Mapping[str, object], prefix: str = "") -> None:
+    """Refuse text for options that the signature of `call` declares as numbers; `prefix` stands before their names.
+
+    Example:
+        >>> def make(lr: float = 0.1, rounds: int | None = None, tau: str | float = "median"): ...
+        >>> check_numbers(make, {"lr": 0.5, "tau": "max"})
+        >>> check_numbers(make, {"rounds": "abc"}, "model.")
+        Traceback (most recent call last):
+        ValueError: model.rounds must be an integer, got 'abc'
+    """
+    for name, parameter in inspect.signature(call).parameters.items():
+        kinds = set(re.findall(r"\w+", str(parameter.annotation)))
+        if isinstance(options.get(name), str) and kinds & {"int", "float"} and not kinds & OTHERS:
+            what = "a number" if "float" in kinds else "an integer"
+            raise ValueError(f"{prefix}{name} must be {what}, got {options[name]!r}")
+
+
 def _check(what: str, kind: type, wanted: str, options: dict[str, object]) -> None:
     bounds = [each.split() for each in wanted.split(" and ")]
     for name, value in options.items():
@@ -145,6 +164,7 @@ def _check(what: str, kind: type, wanted: str, options: dict[str, object]) -> No
             raise ValueError(f"{name} must be {wanted}, got {value!r}")
 
 
+OTHERS = {"str", "Any", "dict", "list", "Sequence", "Tensor"}  # what else an option may be; its own check says so
 COMPARED: dict[str, Callable[[Any, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,

@@ -18,7 +18,7 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from hydra.types import RunMode
-from hydra.utils import instantiate
+from hydra.utils import get_class, instantiate
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning import Trainer, seed_everything
@@ -26,7 +26,7 @@ from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from torchrank.data.datamodule import RankingDataModule
-from torchrank.errors import DataError, check_integer
+from torchrank.errors import DataError, check_integer, check_numbers
 from torchrank.mistakes import MISTAKES, mistake
 from torchrank.rankers.core.checkpoints import load, read_checkpoint
 from torchrank.rankers.core.evaluation import RankingEvaluation
@@ -205,6 +205,7 @@ def fit_and_test(config: DictConfig, trainer: Trainer, evaluation: RankingEvalua
     if own := own_names(config.model):
         import_from_here()
     if config.train:
+        check_numbers(get_class(config.model._target_), config.model, "model.")
         ranker = instantiate(config.model, num_features=data.num_features, _convert_="all")
         state = fit(config, trainer, ranker, data)
     else:

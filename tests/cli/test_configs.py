@@ -1,17 +1,21 @@
 """Every config composes and instantiates; its defaults are those of the code."""
 
 import inspect
+import re
 from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
-from hydra.utils import instantiate
+from hydra.errors import InstantiationException
+from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf
 
 import torchrank
 from torchrank.data.catalogue import CATALOGUE
 from torchrank.data.datamodule import LOADERS
+from torchrank.errors import check_numbers
+from torchrank.mistakes import mistake
 from torchrank.rankers.core import evaluation, fitting
 from torchrank.train import CONF
 
@@ -63,6 +67,24 @@ def test_defaults_of_a_model_are_those_of_its_class(name):
     for option, parameter in parameters.items():
         default = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
         assert option in changed or given[option] == default, f"{name}: {option}"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_text_for_a_number_is_one_line_that_names_the_option(name):
+    """Of every option whose default is a number, or whose class takes one."""
+    config = composed(f"model={name}", "seed=0").model
+    kind = get_class(config._target_)
+    declared = {each for each, part in inspect.signature(kind).parameters.items()
+                if re.search(r"\b(int|float)\b", str(part.annotation))}  # fmt: skip
+    numbers = {each for each, value in config.items() if type(value) in (int, float)}
+    for option in sorted((declared | numbers) & config.keys()):
+        wrong = OmegaConf.merge(config, {option: "abc"})
+        with pytest.raises((ValueError, InstantiationException)) as told:
+            check_numbers(kind, wrong, "model.")
+            instantiate(wrong, num_features=7, _convert_="all")
+        line = mistake(told.value, Path("conf"))
+        assert option in line and ("abc" in line or "needs" in line) and "\n" not in line, line
+        assert "not supported" not in line, line
 
 
 def test_a_fit_without_a_trainer_has_the_limits_of_the_configs():

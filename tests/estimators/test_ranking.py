@@ -37,7 +37,6 @@ QUICK = {
     "localrank": {"clusters": [1, 2], "min_lists": 1, "rounds": 20},
     "lgmml_net": {"epochs": 2},
     "lgmml": {"rounds": 2},
-    "lgmml_query": {"metrics": 3},
     "queryknn": {"neighbours": 3},
     "neural": {"epochs": 2},
     "lambdarank": {"epochs": 2},
@@ -76,13 +75,13 @@ def test_the_names_are_those_of_the_configs():
     """All models of conf/model but those that learn distances from query vectors."""
     configs = {path.stem: yaml.safe_load(path.read_text()) for path in Path("conf/model").glob("*.yaml")}
     targets = {name: config.get("_target_", "torchrank.LGMML").split(".")[-1] for name, config in configs.items()}
-    distances = {"mlr", "rmlr", "lowrank_mlr", "metric_baseline"}
+    distances = {"mlr", "rmlr", "lowrank_mlr", "metric_baseline", "lgmml_query"}
     assert {name: kind for name, (kind, _) in RankingEstimator.MODELS.items()} == {
         name: kind for name, kind in targets.items() if name not in distances
     }
     preset = {key: value for key, value in configs["lgmml_query"].items() if key != "defaults"}
-    assert RankingEstimator.MODELS["lgmml_query"][1] == preset
-    assert torchrank.MetricEstimator.MODELS.keys() == distances | {"gmml", "lgmml_query"}
+    assert torchrank.MetricEstimator.MODELS["lgmml_query"][1] == preset
+    assert torchrank.MetricEstimator.MODELS.keys() == distances | {"gmml"}
 
 
 def test_scores_are_those_of_the_ranker(fitted):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,8 +22,8 @@ from torchrank.data.letor.files import read_blocks, read_lines
 from torchrank.data.letor.form import NUMBER, show
 from torchrank.data.letor.stream import stream_labels
 from torchrank.data.trec import Qrels, TrecRun, read_qrels, read_run
-from torchrank.errors import DataError
-from torchrank.functional.conventions import convention_of, defines, describe, evaluate, parse_measure
+from torchrank.errors import DataError, DataWarning
+from torchrank.functional.conventions import convention_of, defines, describe, evaluate, parse_measure, tell_nan
 from torchrank.functional.ragged import segment_max
 from torchrank.report.tables import NOTHING, Sheet
 from torchrank.report.tables import show as show_sheet
@@ -173,12 +174,16 @@ def measure(
         )
         values[name] = dict(found)
         lowest = convention_of(name, threshold).threshold
+        means = {each: float(value.nanmean()) for each, value in values[name].items()}
         summary[name] = {
             "text": describe(name, threshold=threshold),
             "lists": len(scored.query_ids),
             "empty": int((segment_max(labels, offsets) < lowest).sum()),
-            "measures": {each: float(value.nanmean()) for each, value in values[name].items()},
+            "measures": means,
         }
+        longest = int(offsets.diff().max()) if len(offsets) > 1 else 0
+        for told in tell_nan(means, lowest, lists=len(scored.query_ids), longest=longest):
+            warnings.warn(told if len(chosen) == 1 else f"convention {name}: {told}", DataWarning, stacklevel=2)
     return Measured(scored, values, summary)
 
 

@@ -138,10 +138,13 @@ def wide_blocks(rows: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tenso
         yield slice(start, stop), buffer[: stop - start].copy_(rows[start:stop])
 
 
-def check_finite(rows: Rows, start: int, what: str = "row") -> None:
-    """Raise a `DataError` with the place of the first NaN or infinite feature; `start` numbers the first row."""
+def check_finite(rows: Rows, start: int, what: str = "row", owner: Callable[[int], str] | None = None) -> None:
+    """Raise a `DataError` with the place of the first NaN or infinite feature; `start` numbers the first row.
+
+    `owner(row)` says where that row belongs. The second pass is needed only if the sum is not finite: it may overflow.
+    """
     values = rows.values if isinstance(rows, SparseRows) else rows
-    if values.isfinite().all():
+    if values.sum().isfinite() or values.isfinite().all():
         return
     place = (~values.isfinite()).nonzero()[0]
     if isinstance(rows, SparseRows):
@@ -149,7 +152,11 @@ def check_finite(rows: Rows, start: int, what: str = "row") -> None:
     row, feature = place.tolist()
     value = (rows.dense() if isinstance(rows, SparseRows) else rows)[row, feature]
     where = f"feature {feature} (counted from 0) of {what} {start + row}"
-    raise DataError(f"{where} is {value.item()}: clean the data first")
+    there = "" if owner is None else owner(start + row)
+    raise DataError(
+        f"{where} is {value.item()}{there}: clean the data first, or read it with data.missing=0 (missing values) and "
+        "data.sentinel=0 (infinite ones)"
+    )
 
 
 def refuse_sentinels(rows: Rows) -> None:

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from torchrank.data.batch import Batch, check_lists
 from torchrank.data.relevance import Explicit, Relevance, SameClass, WholeCorpus
-from torchrank.data.rows import parts_of
+from torchrank.data.rows import check_finite, parts_of
 from torchrank.data.sparse import SparseRows, as_rows
 from torchrank.data.transforms import Transform, transform_batch, transform_rows
 from torchrank.errors import DataError, check_number
@@ -98,6 +98,7 @@ class RankingSet(Dataset[Batch]):
         self.feature_names = None if names is None else tuple(map(str, names))
         self._on_read: Callable[[Batch], Batch] | None = None
         self._read: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self._finite = False  # whether `check_rows` has read the rows
         self._check()
 
     def _explicit(self, labels: Array, offsets: Array, group: Array, qid: Array, index: Array) -> Explicit:
@@ -132,6 +133,27 @@ class RankingSet(Dataset[Batch]):
         ):
             if ids is not None and len(ids) != count:
                 raise DataError(f"{len(ids)} ids for {count} {what} in the set '{self.name}'")
+
+    def check_rows(self) -> None:
+        """Refuse NaN and infinite features and query vectors, with their place. Rows on the CPU are read, once."""
+        if self._finite or self.x.device.type != "cpu":
+            return
+        for start, part in parts_of(self.queries):
+            check_finite(part, start, f"{self.name} query")
+        if isinstance(self.x, SparseRows):
+            check_finite(self.x, 0, owner=self._owner)
+        else:
+            for start, part in parts_of(self.x):
+                check_finite(part, start, owner=self._owner)
+        self._finite = True
+
+    def _owner(self, row: int) -> str:
+        """Where a row belongs, for messages."""
+        of_set = f" of the set '{self.name}'" if self.name else ""
+        if self.is_shared:
+            return f", in the corpus{of_set}"
+        place = int(np.searchsorted(self.relevance.bounds, row, side="right")) - 1
+        return f", in query {place if self.query_ids is None else self.query_ids[place]!r}{of_set}"
 
     # ---- what is known about the lists --------------------------------------------------------------------------
 

@@ -14,8 +14,9 @@ import torchrank
 from torchrank.data.sets import RankingSet, text_ids
 from torchrank.data.sparse import SparseRows, as_rows
 from torchrank.errors import DataError, DataWarning
-from torchrank.estimators.base import HAS_SKLEARN, LOCALIZED, Model, RankerParameters, validated
+from torchrank.estimators.base import HAS_SKLEARN, Model, RankerParameters, validated
 from torchrank.functional.arrays import article, columns_of, is_missing, only_column, to_integers, to_numpy, to_tensor
+from torchrank.functional.conventions import why_nan
 from torchrank.functional.measures import ndcg
 from torchrank.functional.ragged import segment_sum, sort_within, wide
 
@@ -28,7 +29,6 @@ MODELS: dict[str, Model] = {
     "lambdarank": ("LambdaRank", {}),
     "lgmml": ("LGMML", {}),
     "lgmml_net": ("LGMMLNet", {}),
-    "lgmml_query": ("LGMML", LOCALIZED),
     "listnet": ("ListNet", {}),
     "localrank": ("LocalRank", {}),
     "neural": ("NeuralRanker", {}),
@@ -238,6 +238,10 @@ class RankingEstimator(RankerParameters):
         rows = torch.ones(len(labels)) if sample_weight is None else to_tensor(sample_weight, "sample_weight")
         means = segment_sum(wide(lists.sorted(rows)), lists.offsets) / lists.offsets.diff().clamp(min=1)
         there = ~found.isnan()
+        if not there.any():
+            longest = int(lists.offsets.diff().max()) if len(found) else 0
+            reason = why_nan("ndcg", 1, lists=len(found), longest=longest)
+            warnings.warn(f"the score is nan: {reason}", DataWarning, stacklevel=2)
         return float((found * means)[there].sum() / means[there].sum())
 
     @torch.no_grad()

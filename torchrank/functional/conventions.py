@@ -205,6 +205,52 @@ def defines(convention: str, measure: str) -> bool:
     return _has(convention, found) and (convention_of(convention).minus or not found.minus)
 
 
+def why_nan(measure: str, threshold: float, *, lists: int, longest: int | None = None) -> str:
+    """Why the mean of a measure over `lists` lists is nan: none of them has a value.
+
+    Args:
+        measure: its name.
+        threshold: the lowest label that counts as relevant.
+        lists: the number of lists.
+        longest: entries of the longest list, if it is known.
+
+    Returns:
+        The reason, as the end of a sentence.
+
+    Example:
+        >>> why_nan("ndcg@10", 1, lists=3), why_nan("auc", 1, lists=3, longest=1)
+        ('none of the 3 lists has a relevant document (a label above 0)', 'none of the 3 lists has two documents')
+    """
+    family = _parse(measure).family
+    if lists == 0 or longest == 0:
+        return "there are no lists" if lists == 0 else f"all {lists} lists are empty"
+    if family in ("auc", "domination_error", "all_pairs_error"):
+        both = f"both relevant documents (a label of {threshold:g} or more) and others"
+        needs = "two documents" if longest == 1 else both if family == "auc" else "documents with different labels"
+    elif family == "knn_error":
+        needs = "a document"
+    else:
+        graded = family in ("ndcg", "dcg", "mean_ndcg", "err")
+        needs = f"a relevant document (a label {'above 0' if graded else f'of {threshold:g} or more'})"
+    return f"none of the {lists} lists has {needs}"
+
+
+def tell_nan(means: dict[str, float], threshold: float, *, lists: int, longest: int | None = None) -> list[str]:
+    """A sentence for each reason why some of these means are nan; names may begin with a split, as in val/map.
+
+    >>> tell_nan({"map": math.nan, "mrr": math.nan, "p@5": 0.2}, 2, lists=7)
+    ['map and mrr are nan: none of the 7 lists has a relevant document (a label of 2 or more)']
+    """
+    reasons: dict[str, list[str]] = {}
+    for name in (name for name, value in means.items() if math.isnan(value)):
+        reasons.setdefault(why_nan(name.rpartition("/")[2], threshold, lists=lists, longest=longest), []).append(name)
+    return [f"{_joined(names)} nan: {reason}" for reason, names in reasons.items()]
+
+
+def _joined(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]} are" if names[1:] else f"{names[0]} is"
+
+
 @takes_arrays
 def evaluate(
     scores: Tensor,

@@ -350,6 +350,9 @@ class OneOf(Transform):
         self.chosen = names[0]
         self.sparse_refusal = next((each.sparse_refusal for each in self.options.values()), "")
 
+    def check_lists(self, *, shared: bool, vectors: bool) -> None:
+        self.options[self.chosen].check_lists(shared=shared, vectors=vectors)
+
     def learn(self, chunks: Chunks) -> None:
         for option in self.options.values():
             option.learn(chunks)

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
 
 from torchrank.data.batch import Batch
 from torchrank.data.datamodule import RankingDataModule
 from torchrank.data.sets import RankingSet
-from torchrank.errors import DataError
-from torchrank.functional.conventions import canonical, defines, parse_measure
+from torchrank.errors import DataError, DataWarning
+from torchrank.functional.conventions import canonical, convention_of, defines, parse_measure, tell_nan
 from torchrank.functional.ragged import entries_of
 from torchrank.metrics import RankingMetrics
 from torchrank.record import monitor_name
@@ -140,6 +141,7 @@ class RankingEvaluation(Callback):
         self.measures = list(dict.fromkeys(map(str, parsed)))
         self.measured: dict[str, dict[str, dict[str, Any]]] = {}
         self._splits: dict[str, SplitMeasures] = {}
+        self._told: set[str] = set()  # warnings
 
     def names(self, split: str = "val") -> list[str]:
         """The names under which the means of a split are logged."""
@@ -187,9 +189,22 @@ class RankingEvaluation(Callback):
         found, first = self._splits[split].conclude(), self.conventions[0]
         chosen = module.choose([each[first] for each in found]) if len(found) > 1 else 0  # type: ignore[operator]
         self.measured[split] = found[chosen]
+        if not trainer.sanity_checking:
+            self._warn_of_nan(split)
         for name, part in found[chosen].items():
             for measure, value in part["measures"].items():
                 module.log(monitor_name(split, measure, name, self.conventions), value)
+
+    def _warn_of_nan(self, split: str) -> None:
+        """Say why measures of a split are nan, once."""
+        lists = self._splits[split].lists
+        longest = None if lists is None else int(lists.lengths.max(initial=0))
+        for name, part in self.measured[split].items():
+            means = {monitor_name(split, each, name, self.conventions): mean for each, mean in part["measures"].items()}
+            told = tell_nan(means, convention_of(name).threshold, lists=part["lists"], longest=longest)
+            for sentence in (each for each in told if each not in self._told):
+                self._told.add(sentence)
+                rank_zero_warn(sentence, category=DataWarning)
 
     def on_test_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         self.on_validation_epoch_end(trainer, module, split="test")

@@ -25,7 +25,7 @@ from torchrank.data.sparse import SparseRows, as_rows
 from torchrank.data.state import clear_derived, take_sizes
 from torchrank.data.training import TrainingLists
 from torchrank.data.transforms import Identity, OneOf, Transform, make_transform, transform_batch
-from torchrank.errors import ConvergenceWarning, DataError, check_integer
+from torchrank.errors import ConvergenceWarning, DataError, check_integer, check_numbers
 from torchrank.functional.arrays import Array, columns_of, offsets_of, to_tensor
 from torchrank.functional.ragged import sort_within
 from torchrank.rankers.core.checkpoint_files import write_whole_checkpoints
@@ -97,6 +97,7 @@ class Ranker(LightningModule):
         check_integer(">= 1", num_features=num_features)
         self.save_hyperparameters()
         check_plain(dict(self.hparams), "hyper-parameters")
+        check_numbers(type(self), self.hparams)
         self.num_features = num_features
         self.transform = make_transform(transform, num_features)
         self.register_buffer("converged", torch.tensor(False))
@@ -216,6 +217,10 @@ class Ranker(LightningModule):
         self._check_rows(x, given.get("index") is not None, has_queries)
         self._check_vectors(has_queries)
         batch = unlabelled(x, offsets, **given)
+        if x.device.type == "cpu" and not torch.compiler.is_compiling():
+            check_finite(x, 0)
+            for start, part in parts_of(batch.queries):
+                check_finite(part, start, "query")
         if self.num_topics is not None and ((batch.query < 0) | (batch.query >= self.num_topics)).any():
             found, name = f"{int(batch.query.min())}..{int(batch.query.max())}", type(self).__name__
             raise ValueError(f"query is {found}, but {name} has models of {self.num_topics} topics, counted from 0")
@@ -331,8 +336,7 @@ class Ranker(LightningModule):
         """Refuse lists that the ranker cannot take."""
         self.check_names(lists.feature_names)
         self._check_rows(lists.x, lists.is_shared, lists.has_queries)
-        for start, part in parts_of(lists.queries):
-            check_finite(part, start, f"{lists.name} query")
+        lists.check_rows()
 
     def learn_transform(self, train: RankingSet) -> None:
         """The first act of a fresh fit."""
@@ -409,8 +413,7 @@ class Ranker(LightningModule):
             self.feature_names = None  # of an earlier fit; a state that is resumed brings its own
         self.check_set(data.sets[STAGE_SETS[stage]])
         for lists in data.sets.values():
-            for start, part in parts_of(lists.queries):
-                check_finite(part, start, f"{lists.name} query")
+            lists.check_rows()
         if stage == "fit":
             self._check_trainer()
             self.check_validation("val" in data.sets)

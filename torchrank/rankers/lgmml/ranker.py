@@ -13,7 +13,7 @@ from torchrank.data.batch import Batch
 from torchrank.data.sets import RankingSet
 from torchrank.data.state import Derived, store
 from torchrank.data.training import TrainingLists
-from torchrank.errors import NotFittedError, check_choice, check_number
+from torchrank.errors import DataError, NotFittedError, check_choice, check_number
 from torchrank.functional.columns import by_column
 from torchrank.functional.kernels import KERNELS
 from torchrank.functional.losses import warp_loss
@@ -215,6 +215,14 @@ class LGMML(Ranker):
             if self.groups == "similar" and value != default:
                 raise ValueError(f"{name}={value} belongs to groups=random: set groups=random too")
         check_given(self.given)
+
+    def check_set(self, lists: RankingSet) -> None:
+        super().check_set(lists)
+        if self.scorer.kernel == "localized" and self.options.queries_per_metric == 1 and not lists.has_queries:
+            raise DataError(
+                "lgmml_query (kernel=localized, queries_per_metric=1) ranks by the distance from the query, but these "
+                "lists have no query vectors: use model=lgmml, or give queries="
+            )
 
     # ---- scoring ------------------------------------------------------------------------------------------------
 

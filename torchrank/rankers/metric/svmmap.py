@@ -4,10 +4,12 @@ import torch
 from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
+from torchrank.data.sets import RankingSet
 from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
+from torchrank.data.transforms import OneOf
 from torchrank.errors import ConvergenceWarning, DataError
-from torchrank.rankers.core.ranker import Ranker, TransformOption, warn
+from torchrank.rankers.core.ranker import Prepared, Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Round
 from torchrank.rankers.metric.cutting_plane import CutRounds, Oracle
 from torchrank.solvers.cutting_plane.psi import add_linear_psi
@@ -20,8 +22,7 @@ class SVMMap(Ranker):
     misorders, divided by the number of all pairs of the list.
 
     With query vectors (data=points, retrieval) x is replaced by |q - x|, feature by feature: a diagonal metric without
-    constraints. Sparse rows must come without query vectors. Yue et al. scale the features of each list to [0, 1]
-    first: transform=query_minmax.
+    constraints. Sparse rows must come without query vectors.
 
     Args:
         num_features: number of columns of the rows.
@@ -34,7 +35,8 @@ class SVMMap(Ranker):
         stabilise: how far the next probe goes from the best point towards the minimum under the cuts; 1 is the
             published algorithm.
         rounds: maximum number of cuts; on a path, for each C.
-        transform: feature transform, see `make_transform`.
+        transform: feature transform, see `make_transform`; auto: query_minmax, which scales the features of each list
+            to [0, 1] as Yue et al. do, or standard where lists share rows or have query vectors.
 
     Example:
         >>> from torchrank.data.sets import RankingSet
@@ -58,9 +60,11 @@ class SVMMap(Ranker):
         eps: float = 1e-3,
         stabilise: float = 0.3,
         rounds: int = 500,
-        transform: TransformOption = "query_minmax",
+        transform: TransformOption = "auto",
     ):
         super().__init__(num_features, transform, max(1, len(C)) if isinstance(C, list) else rounds)
+        if transform == "auto":
+            self.transform = OneOf(num_features, ("query_minmax", "standard"))
         self.is_path = isinstance(C, list)
         self.certified = not self.is_path
         oracle, width = Oracle.make(measure, k, threshold), self.transform.num_outputs
@@ -70,6 +74,10 @@ class SVMMap(Ranker):
 
     def score(self, batch: Batch) -> Tensor:
         return linear_scores(batch, self.weight.to(batch.x.dtype))
+
+    def settle(self, train: RankingSet, val: RankingSet | None, prepared: Prepared) -> None:
+        if isinstance(self.transform, OneOf):
+            self.transform.chosen = "standard" if train.is_shared or train.has_queries else "query_minmax"
 
     def start(self, lists: TrainingLists) -> None:
         if lists.lists.is_sparse and lists.lists.has_queries:
@@ -104,7 +112,7 @@ class RankSVM(SVMMap):
         eps: the fit ends when the minimum is known to within C eps.
         stabilise: how far the next probe goes towards the minimum under the cuts, as in `SVMMap`.
         rounds: maximum number of cuts; on a path, for each C.
-        transform: feature transform, see `make_transform`.
+        transform: feature transform, as in `SVMMap`.
 
     Example:
         >>> from torchrank.data.sets import RankingSet
@@ -122,6 +130,6 @@ class RankSVM(SVMMap):
         eps: float = 1e-3,
         stabilise: float = 0.3,
         rounds: int = 500,
-        transform: TransformOption = "query_minmax",
+        transform: TransformOption = "auto",
     ):
         super().__init__(num_features, "auc", None, C, threshold, eps, stabilise, rounds, transform)
