@@ -1,6 +1,6 @@
 # make train [ARGS="model=listnet data=mq2008 data.root=..."], without ARGS a first comparison   make quick|test [ARGS="-k measures"]   make lint|format
 # make docs: the documentation, strict, into site/   make browser: the report in headless Chromium   make wheel: build it and try it in an empty environment
-# make notebooks: execute the notebooks with quick settings
+# make attack [ARGS="--write docs/reliability.md"]: the standing attack   make notebooks: execute the notebooks with quick settings
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
@@ -15,6 +15,9 @@ quick: .venv/installed  # under a minute: all doctests, the functions and the ma
 
 test: .venv/installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+attack: .venv/installed  # about 20 minutes: kills, damaged and hostile files, full disks; ends with a table
+	$(BIN)/python -m tests.attack --json attack.json $(ARGS)
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -61,4 +64,4 @@ notebooks: .venv/notebooks  # the four stories with quick settings, then the not
 clean:
 	rm -rf .venv site dist
 
-.PHONY: train quick test lint format docs browser notebooks wheel clean
+.PHONY: train quick test attack lint format docs browser notebooks wheel clean

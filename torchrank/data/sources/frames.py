@@ -142,12 +142,17 @@ def _header(path: Path) -> tuple[list[str], str]:
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not a csv file of UTF-8 text, nor parquet or Arrow ({error})") from error
     separator = next((each for each in ",\t;" if each in first), ",")
-    names = [name.strip() for name in next(csv.reader([first], delimiter=separator), [])]
+    names = [name.strip() for name in _split(first, separator)]
     if not names:
         raise DataError(f"{path}: the file is empty, expected a header and one document per line")
     if twice := next((name for place, name in enumerate(names) if name in names[:place]), None):
         raise DataError(f"{path}: two columns are called {twice!r}, expected different names in the header")
     return names, separator
+
+
+def _split(line: str, separator: str) -> list[str]:
+    """The cells of a line. A carriage return in a cell, which `csv` refuses, is part of its text."""
+    return next(csv.reader([line.replace("\r", " ")], delimiter=separator), [])
 
 
 def _schema(path: Path) -> dict[str, pl.DataType]:
@@ -177,7 +182,7 @@ def _uneven(path: Path) -> str:
     """What is wrong with the first line that has more cells than the header; empty if there is none."""
     names, separator = _header(path)
     for number, line in read_lines(path):
-        cells = next(csv.reader([line.decode(errors="replace")], delimiter=separator), [])
+        cells = _split(line.decode(errors="replace"), separator)
         if len(cells) > len(names):
             return f"line {number} has {len(cells)} cells, but the header has {len(names)}"
     return ""
