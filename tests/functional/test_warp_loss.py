@@ -248,3 +248,12 @@ def test_infinite_and_undefined_scores():
 def test_unknown_negatives_are_refused():
     with pytest.raises(ValueError, match="unknown negatives='some': choose one of lower, zero"):
         F.warp_loss(*tensors([1.0, 0.0], [1, 0], [0, 2]), negatives="some")
+
+
+def test_the_loss_without_a_gradient_is_the_same():
+    generator = torch.Generator().manual_seed(0)
+    scores, labels = torch.randn(40, generator=generator), torch.randint(0, 4, (40,), generator=generator)
+    offsets = torch.tensor([0, 11, 11, 30, 40])
+    with torch.no_grad():
+        alone = F.warp_loss(scores, labels, offsets)
+    assert torch.equal(alone, F.warp_loss(scores.requires_grad_(), labels, offsets))

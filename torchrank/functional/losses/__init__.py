@@ -242,8 +242,10 @@ def warp_loss(
     eligible = wide(dominating(levels, offsets))
     shares = ratio(eligible, segment_sum(eligible, offsets)[ids], 0.0)
     weights = shares * rank_weights(longest, s.device)[violators] / violators.clamp(min=1)
-    slopes = _pulls(weights, splits, longest) - weights * violators
     loss = segment_sum(weights * hinges, offsets)
+    if not torch.is_grad_enabled():
+        return loss.to(result_dtype(scores))
+    slopes = _pulls(weights, splits, longest) - weights * violators
     slopes = torch.where(loss.isnan()[ids], torch.nan, slopes)
     return with_slopes(s, loss, slopes, ids).to(result_dtype(scores))
 

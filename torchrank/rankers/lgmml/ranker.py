@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import count
 from typing import Any, cast
 
@@ -35,10 +36,9 @@ from torchrank.rankers.lgmml.scorer import (
 from torchrank.rankers.lgmml.weights import WEIGHTS, MetricWeights
 from torchrank.solvers.local_metrics.choice import Setting, check_given, settle
 from torchrank.solvers.local_metrics.closed_form import MetricOptions, local_metrics
+from torchrank.solvers.local_metrics.line_search import search_step
 from torchrank.solvers.local_metrics.sources import found_in
 from torchrank.solvers.local_metrics.warp import sampled_warp
-
-HALVINGS = 30  # at most so many times a full step is halved until the loss falls
 
 
 class LGMML(Ranker):
@@ -118,7 +118,7 @@ class LGMML(Ranker):
     row_mean: Tensor  # (D,) of the training rows
     row_covariance: Tensor  # (D, D)
     scale: Tensor  # 1 / mean standard deviation of the kernel values over the training entries; 0 = not yet known
-    step: Tensor  # length of the last full step
+    step: Tensor  # length with which the next full step is tried first
 
     def __init__(
         self,
@@ -451,29 +451,32 @@ class LGMML(Ranker):
         return Round(done=False)
 
     def _full_round(self, lists: TrainingLists) -> Round:
-        """One projected gradient step on the mean of the exact WARP loss over the lists that have different labels. The
-        step is halved until the loss falls; if no step lowers the loss, the fit has converged."""
+        """One projected gradient step on the mean of the exact WARP loss over the lists that have different labels. If
+        no step lowers the loss by a ten-thousandth, the fit has converged."""
         scale, point = self._phi_scale(lists), self.weights.detach().clone()
-        loss, gradient = getattr(self.kept, "slopes", None) or self._objective(lists, point, scale)
+        known: Any = getattr(self.kept, "slopes", None) or self._objective(lists, point, scale=scale)
+        loss, gradient = known
         if not gradient.any():
             return self._ended("the WARP loss has no slope")
         limit = self.lr * point.abs().max() / gradient.abs().max()
-        step = torch.where(self.step > 0, torch.minimum(2 * self.step, limit), limit)
-        for _ in range(HALVINGS):
-            new = self._projected(point - step * gradient).to(point.dtype)  # as it is stored
-            new_loss, new_gradient = self._objective(lists, new, scale)
-            if new_loss <= loss - 1e-4 * ((point - new) * gradient).sum() and new_loss < loss:
-                break
-            step = step / 2
-        else:
+        found = search_step(
+            point,
+            loss,
+            gradient,
+            torch.where(self.step > 0, torch.minimum(self.step, limit), limit),
+            evaluate=partial(self._objective, lists, scale=scale),
+            project=lambda new: self._projected(new).to(point.dtype),  # as it is stored
+        )
+        if found is None:
             return self._ended("no step lowers the WARP loss")
-        if self.groups == "similar" and not self._gains(lists, point, new):
+        if self.groups == "similar" and not self._gains(lists, point, found.point):
             return self._ended("a WARP round did not raise NDCG@10 of the training lists")
-        self.weights.copy_(new)
+        self.weights.copy_(found.point)
         self.scale.copy_(scale)
-        self.step.copy_(step)
-        self.kept.slopes = (new_loss, new_gradient)
-        return Round(False, {"train/loss": new_loss}, findings=self.findings)
+        self.step.copy_(found.length)
+        self.kept.slopes = None if found.slopes is None else (found.value, found.slopes)
+        ended = {"ended": "a WARP round hardly lowered the loss"} if found.small else {}
+        return Round(found.small, {"train/loss": found.value}, findings=self.findings | ended)
 
     def _gains(self, lists: TrainingLists, old: Tensor, new: Tensor) -> bool:
         """Whether NDCG@10 of the training lists is larger with the new weights than with the old ones."""
@@ -486,14 +489,16 @@ class LGMML(Ranker):
 
         return bool(lists.total(gain) > 1e-9)
 
-    def _objective(self, lists: TrainingLists, values: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean exact WARP loss of the training lists and its gradient in `values`."""
+    def _objective(
+        self, lists: TrainingLists, values: Tensor, with_slopes: bool = True, *, scale: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Mean exact WARP loss of the training lists, and its gradient in `values`."""
         features = self._training_features(lists)
 
-        def slope(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        def sums(batch: Batch) -> tuple[Tensor, ...]:
             found = features(batch)
-            with torch.enable_grad():
-                point = values.clone().requires_grad_()
+            with torch.set_grad_enabled(with_slopes):
+                point = values.clone().requires_grad_(with_slopes)
                 scores = scale * self.scorer.combine(found, self.weighting.learned(point, batch, found), batch)
                 losses = warp_loss(
                     scores,
@@ -505,12 +510,12 @@ class LGMML(Ranker):
                     num_grades=batch.num_grades,
                     num_pairs=batch.num_pairs,
                 )
-                (gradient,) = torch.autograd.grad(losses.sum(), point)
+                slopes = torch.autograd.grad(losses.sum(), point) if with_slopes else ()
             count = has_pairs(batch.labels, batch.offsets).sum()
-            return losses.detach().double().sum(), gradient.double(), count.double()
+            return (losses.detach().double().sum(), count.double(), *(each.double() for each in slopes))
 
-        loss, gradient, count = lists.total(slope)
-        return loss / count, gradient / count
+        loss, count, *slopes = lists.total(sums)
+        return loss / count, slopes[0] / count if slopes else None
 
     def _sampled_round(self, lists: TrainingLists, number: int) -> Round:
         """As many steps of the paper's Algorithm 2 as there are lists with different labels, drawn with replacement."""
