@@ -9,7 +9,18 @@ from pytorch_lightning import Trainer
 
 from tests.laws.fitted import fitted, kinds
 from tests.laws.rankers import CASES, KINDS
-from torchrank import DataError, DataWarning, ListNet, RankingDataModule, RankingSet
+from torchrank import (
+    LGMML,
+    DataError,
+    DataWarning,
+    ListNet,
+    RankingDataModule,
+    RankingEstimator,
+    RankingSet,
+    RankSVM,
+    SVMMap,
+)
+from torchrank.cli import main
 from torchrank.rankers.core.evaluation import RankingEvaluation
 
 each_ranker = pytest.mark.parametrize("name", KINDS.values())
@@ -106,3 +117,36 @@ def test_measures_with_a_value_say_nothing():
         warnings.simplefilter("error", DataWarning)
         trainer().test(fitted("listnet"), datamodule=RankingDataModule.from_sets(**own), verbose=False)
         ListNet(5, rounds=2).fit(own["train"], own["val"])
+
+
+@pytest.mark.parametrize("kind", ["queries", "points"])
+@pytest.mark.parametrize("make", [SVMMap, RankSVM])
+def test_structural_svms_take_the_transform_that_fits_the_lists(make, kind):
+    for lists, named in ((kinds(kind)["train"], "standard"), (kinds("lists")["train"], "query_minmax")):
+        batch, by_name = lists[:], make(5, eps=0.1, transform=named).fit(lists)
+        found = make(5, eps=0.1).fit(lists)
+        given = {"index": batch.index, "queries": batch.queries}
+        scores = [ranker(batch.x, batch.offsets, **given) for ranker in (found, by_name)]
+        assert torch.equal(*scores)
+
+
+def test_lgmml_query_needs_query_vectors():
+    options = {"groups": "random", "metrics": 3, "queries_per_metric": 1, "anchor": "best", "kernel": "localized"}
+    with pytest.raises(DataError, match=r"lgmml_query .* these lists have no query vectors: use model=lgmml"):
+        LGMML(5, **options, tau=1.0, rounds=1).fit(kinds("lists")["train"])
+
+
+def test_the_score_of_an_estimator_says_why_it_is_nan():
+    x, y = kinds("lists")["train"].x.numpy(), kinds("lists")["train"].labels.numpy()
+    estimator = RankingEstimator("listnet", rounds=2).fit(x, y, group=[len(x)])
+    with pytest.warns(DataWarning, match="the score is nan: none of the 1 lists has a relevant document"):
+        assert torch.isnan(torch.tensor(estimator.score(x, 0 * y, group=[len(x)])))
+
+
+def test_torchrank_evaluate_says_why_measures_are_nan(tmp_path, capsys):
+    (tmp_path / "labels").write_text("0 qid:1 1:1\n0 qid:1 1:2\n0 qid:2 1:1\n")
+    (tmp_path / "scores").write_text("1\n2\n3\n")
+    assert main(["evaluate", str(tmp_path / "scores"), str(tmp_path / "labels"), "--measures", "ndcg@5", "auc"]) == 0
+    told = capsys.readouterr().err
+    assert "ndcg@5 is nan: none of the 2 lists has a relevant document (a label above 0)" in told
+    assert "auc is nan: none of the 2 lists has both relevant documents (a label of 1 or more) and others" in told
