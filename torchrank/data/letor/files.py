@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from torchrank.data.letor.form import show
+from torchrank.data.sources.limits import bounded, check_line
 from torchrank.errors import DataError
 from torchrank.progress import bar
 
 BLOCK = 4 << 20
+ZSTD_PIECE = 1 << 12
 STDIN = "stdin"  # the name of a stream, in messages
 GZIP, ZSTD, BOM = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xef\xbb\xbf"
 
@@ -43,6 +45,7 @@ def read_blocks(source: Path | BinaryIO, size: int = BLOCK) -> Iterator[Block]:
             read = raw.tell() if total else progress.n + len(chunk)
             cut = chunk.rfind(b"\n") + 1
             pieces.append(chunk[:cut] if cut else chunk)
+            check_line(str(source) if isinstance(source, Path) else STDIN, line, sum(map(len, pieces)))
             if cut:
                 block = b"".join(pieces)
                 yield Block(block.removeprefix(BOM) if line == 1 else block, line, read / total if total else 1.0)
@@ -67,7 +70,10 @@ def _open(source: Path | BinaryIO) -> Iterator[Any]:
 
 def _chunks(raw: Any, size: int, where: str) -> Iterator[bytes]:
     start = raw.peek(4)[:4]
-    opened = _gzip(raw, size) if start.startswith(GZIP) else _zstd(raw, size) if start == ZSTD else _plain(raw, size)
+    counted = _Counted(raw)
+    opened = _plain(raw, size)
+    if start.startswith(GZIP) or start == ZSTD:
+        opened = bounded(where, _zstd(counted, size) if start == ZSTD else _gzip(counted, size), counted)
     try:
         yield from opened
     except (OSError, EOFError, zlib.error) as error:
@@ -76,25 +82,40 @@ def _chunks(raw: Any, size: int, where: str) -> Iterator[bytes]:
         raise DataError(f"{where}: the compressed data is damaged or truncated: {error}. Get the file again") from error
 
 
-def _plain(raw: BinaryIO | gzip.GzipFile, size: int) -> Iterator[bytes]:
+class _Counted:
+    """A stream, and how many of its bytes were read."""
+
+    def __init__(self, raw: Any):
+        self.raw, self.count = raw, 0
+
+    def read(self, size: int = -1) -> bytes:
+        found: bytes = self.raw.read(size)
+        self.count += len(found)
+        return found
+
+
+def _plain(raw: Any, size: int) -> Iterator[bytes]:
     while chunk := raw.read(size):
         yield chunk
 
 
-def _gzip(raw: BinaryIO, size: int) -> Iterator[bytes]:
-    with gzip.GzipFile(fileobj=raw) as stream:
+def _gzip(raw: _Counted, size: int) -> Iterator[bytes]:
+    with gzip.GzipFile(fileobj=raw) as stream:  # type: ignore[call-overload]  # all it needs is `read`
         yield from _plain(stream, size)
 
 
-def _zstd(raw: BinaryIO, size: int) -> Iterator[bytes]:
-    """The text frame by frame: the stream reader of zstandard accepts a truncated file."""
+def _zstd(raw: _Counted, size: int) -> Iterator[bytes]:
+    """The text frame by frame: the stream reader of zstandard accepts a truncated file.
+
+    Four bytes can expand to 128 KB, so little is decompressed at a time.
+    """
     try:
         import zstandard
     except ImportError as error:
         raise ImportError("reading .zst files needs zstandard: pip install 'torchrank-ltr[zstd]'") from error
     frame = None
-    rest = b""
-    while chunk := rest or raw.read(size >> 2):
+    rest, texts, length = b"", [], 0
+    while chunk := rest or raw.read(min(size, ZSTD_PIECE)):
         frame = frame or zstandard.ZstdDecompressor().decompressobj()
         try:
             text = frame.decompress(chunk)
@@ -102,8 +123,13 @@ def _zstd(raw: BinaryIO, size: int) -> Iterator[bytes]:
             raise EOFError(str(error)) from error
         rest = frame.unused_data
         frame = None if frame.eof else frame
-        if text:
-            yield text
+        texts.append(text)
+        length += len(text)
+        if length >= size:
+            yield b"".join(texts)
+            texts, length = [], 0
+    if length:
+        yield b"".join(texts)
     if frame is not None:
         raise EOFError("the last zstd frame is incomplete")
 

@@ -3,16 +3,21 @@
 import csv
 import math
 import re
+import struct
+import zlib
 from pathlib import Path
-from zipfile import is_zipfile
+from typing import IO
+from zipfile import ZipFile, is_zipfile
 
 import numpy as np
 import polars
 
+from torchrank.data.sources.limits import check_expansion
 from torchrank.errors import DataError
 
 Points = tuple[np.ndarray, np.ndarray]  # features (n, D) and classes (n,)
 
+COMPRESSED = 15  # the type of an element of a mat file
 SCIKIT_LEARN = ("wine", "breast_cancer", "wdbc", "iris", "digits")
 
 
@@ -97,14 +102,47 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
     with open(path, "rb") as file:
         if not is_zipfile(file):
             raise DataError("not a zip archive")
+        with ZipFile(file) as archive:
+            members = archive.infolist()
+            check_expansion(path, sum(member.file_size for member in members), path.stat().st_size)
+            for member in members:
+                with archive.open(member) as stream:
+                    _check_header(stream, member.file_size, member.filename)
         file.seek(0)
         return dict(np.load(file, allow_pickle=False))
 
 
-def _read_mat(path: Path) -> dict[str, np.ndarray]:
-    from scipy.io import loadmat
+def _check_header(stream: IO[bytes], size: int, name: str) -> None:
+    """Refuse an array whose header tells another size than its data has, before memory is taken for it."""
+    version = np.lib.format.read_magic(stream)
+    if version not in ((1, 0), (2, 0)):
+        raise DataError(f"{name} is of version {version} of npy")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    if dtype.hasobject or not dtype.itemsize or math.prod(shape) * dtype.itemsize != size - stream.tell():
+        raise DataError(f"{name} has {size} bytes, but its header tells {dtype} of shape {shape}")
 
-    return {name: value for name, value in loadmat(path).items() if not name.startswith("__")}
+
+def _read_mat(path: Path) -> dict[str, np.ndarray]:
+    from scipy.io import loadmat, whosmat
+
+    _check_compressed(path)
+    flat = [name for name, _, kind in whosmat(path) if kind not in ("cell", "struct", "object", "opaque", "function")]
+    return {name: value for name, value in loadmat(path, variable_names=flat).items() if not name.startswith("__")}
+
+
+def _check_compressed(path: Path) -> None:
+    """Refuse a mat file whose compressed elements expand out of proportion."""
+    data = path.read_bytes()
+    order, place, expanded = ">" if data[126:128] == b"MI" else "<", 128, 0
+    while place + 8 <= len(data):
+        kind, size = struct.unpack(f"{order}II", data[place : place + 8])
+        rest, stream = data[place + 8 : place + 8 + size], zlib.decompressobj()
+        while kind == COMPRESSED and rest:
+            expanded += len(stream.decompress(rest, 1 << 20))
+            check_expansion(path, expanded, len(data))
+            rest = stream.unconsumed_tail
+        place += 8 + size
 
 
 def _two(arrays: dict[str, np.ndarray], path: Path) -> Points:
