@@ -15,6 +15,7 @@ from pytorch_lightning.utilities import rank_zero_warn
 
 from torchrank.data.catalogue import CATALOGUE, load_splits
 from torchrank.data.cleaning import clean, repeated_queries
+from torchrank.data.rows import ALONE, Share
 from torchrank.data.sampler import BatchLoader, BudgetSampler
 from torchrank.data.sets import RankingSet
 from torchrank.data.sources.names import read_names
@@ -231,6 +232,11 @@ class RankingDataModule(LightningDataModule):
     def prepared(self, lists: RankingSet, transform: Transform) -> TrainingLists:
         """Any lists of this process, through a fitted transform."""
         return self._divided(self._through(lists, transform))
+
+    @property
+    def share(self) -> Share:
+        """Which process this is, of how many, and how they add up."""
+        return ALONE if self._running is None else Share(*self._place(), self._sum_over_processes)
 
     def _divided(self, lists: RankingSet) -> TrainingLists:
         rank, world = self._place()

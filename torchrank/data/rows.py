@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import reduce
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,15 +19,26 @@ from torchrank.functional.ragged import subsample
 from torchrank.progress import bar
 
 SENTINEL = 3e38  # from this magnitude on a value counts as a clipped sentinel; float32 ends at 3.4e38
-ELEMENTS = 2**20  # numbers held in float64 at a time: 8 MB, which allocators reuse and caches hold
-CACHED = (
-    2**18
-)  # numbers that a thread converts at a time: 2 MB in float64, which its cache still holds when they are used
+ELEMENTS = 2**18  # numbers held in float64 at a time: 2 MB, which allocators reuse and caches hold
+CACHED = 2**18  # numbers that a thread converts at a time, for the same reason
 ON_DEVICE = 2**26  # the same on a device, where a block must keep all cores busy: 512 MB
+PARTS = 24  # of all chunks, to be divided among processes: sums are added part by part on any number of processes
 GRAIN = 64  # rows: products add up in the same order if blocks begin at its multiples
 
 Rows = Tensor | SparseRows
 Step = Callable[[Rows, Tensor], Rows]
+Join = Callable[[Tensor, Tensor], Tensor]
+
+
+class Share(NamedTuple):
+    """Which process this is, of how many, and the sum of a tensor over all of them."""
+
+    rank: int = 0
+    world: int = 1
+    reduce: Callable[[Tensor], Tensor] = torch.clone
+
+
+ALONE = Share()
 
 
 class Chunks:
@@ -39,6 +50,7 @@ class Chunks:
         device: where the chunks are.
         width: numbers per row that are held at a time.
         steps: functions of (rows, offsets) that each chunk goes through.
+        share: of this process in `total` and `sample`; all processes have all rows.
 
     Example:
         >>> chunks = Chunks(torch.ones(4, 2), torch.tensor([0, 3, 4]), "cpu", width=2)
@@ -47,9 +59,15 @@ class Chunks:
     """
 
     def __init__(
-        self, x: Rows, offsets: Tensor | None, device: torch.device | str, width: int, steps: tuple[Step, ...] = ()
+        self,
+        x: Rows,
+        offsets: Tensor | None,
+        device: torch.device | str,
+        width: int,
+        steps: tuple[Step, ...] = (),
+        share: Share = ALONE,
     ):
-        self.x, self.offsets, self.device, self.width, self.steps = x, offsets, device, width, steps
+        self.x, self.offsets, self.device, self.width, self.steps, self.share = x, offsets, device, width, steps, share
         self.num_rows = len(x)
         self.bounds = np.arange(len(x) + 1) if offsets is None else offsets.cpu().numpy()
         if self.bounds[-1] != len(x):
@@ -58,47 +76,104 @@ class Chunks:
 
     def through(self, step: Step, num_outputs: int) -> Chunks:
         """The same rows after one more step."""
-        return Chunks(self.x, self.offsets, self.device, max(self.width, num_outputs), (*self.steps, step))
+        width, steps = max(self.width, num_outputs), (*self.steps, step)
+        return Chunks(self.x, self.offsets, self.device, width, steps, self.share)
+
+    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:  # rows are dense or sparse, as they are given
+        for first, last in bar(self._ranges(), desc="rows in chunks"):
+            yield self._chunk(first, last)
+
+    def _ranges(self) -> list[tuple[int, int]]:
+        """First and last list of every chunk; no chunk is without rows."""
+        width = max(1, len(self.x.values) // max(1, len(self.x))) if isinstance(self.x, SparseRows) else self.width
+        most = ELEMENTS if torch.device(self.device).type == "cpu" else ON_DEVICE // 8  # a chunk has many copies
+        parts = ranges(np.diff(self.bounds), max(1, most // width), 0, len(self.bounds) - 1)
+        return [(first, last) for first, last in parts if self.bounds[first] < self.bounds[last]]
 
     @torch.no_grad()
-    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:  # rows are dense or sparse, as they are given
-        width = max(1, len(self.x.values) // max(1, len(self.x))) if isinstance(self.x, SparseRows) else self.width
-        parts = ranges(np.diff(self.bounds), max(1, ELEMENTS // width), 0, len(self.bounds) - 1)
-        for first, last in bar(parts, desc="rows in chunks"):
-            start, stop = int(self.bounds[first]), int(self.bounds[last])
-            if start == stop:  # lists without entries
-                continue
-            rows = self.x[start:stop].to(device=self.device, dtype=torch.float64)
-            check_finite(rows, start)
-            offsets = torch.from_numpy(self.bounds[first : last + 1] - start).to(self.device)
-            for step in self.steps:
-                rows = step(rows, offsets)
-            yield rows, offsets
+    def _chunk(self, first: int, last: int) -> tuple[Any, Tensor]:
+        start, stop = int(self.bounds[first]), int(self.bounds[last])
+        rows = self.x[start:stop].to(device=self.device, dtype=torch.float64)
+        check_finite(rows, start)
+        offsets = torch.from_numpy(self.bounds[first : last + 1] - start).to(self.device)
+        for step in self.steps:
+            rows = step(rows, offsets)
+        return rows, offsets
 
-    def total(self, of_rows: Callable[[Any], Tensor]) -> Tensor:
-        """The sum of a function over all chunks."""
-        return reduce(torch.add, (of_rows(rows) for rows, _ in self))
+    @torch.no_grad()
+    def total(self, of_rows: Callable[[Any], Tensor], join: Join = torch.add) -> Tensor:
+        """The sum of a function over all chunks, or what else `join` makes of two results: equal to the bit on any number
+        of processes. If one of them finds an error in its share, all raise it."""
+        every = self._ranges()
+        cuts = [len(every) * part // PARTS for part in range(PARTS + 1)]
+        parts = [every[a:b] for a, b in pairwise(cuts) if a < b]
+        if self.share.world == 1:
+            return reduce(join, (self._sum(part, of_rows, join) for part in bar(parts, desc="rows in chunks")))
+        like, failed = self._sum(every[:1], of_rows, join), torch.zeros(1, dtype=torch.float64, device=self.device)
+        table = like.new_zeros(len(parts), *like.shape)
+        for number in range(self.share.rank, len(parts), self.share.world):
+            try:
+                table[number] = self._sum(parts[number], of_rows, join)
+            except DataError:
+                failed += 1
+        if self.share.reduce(failed).any():
+            return self._alone().total(of_rows, join)  # raises the first error
+        return reduce(join, self.share.reduce(table))
 
-    def mean(self) -> Tensor:
-        """Mean of each column (D,), exact for a constant column, so that its variance is exactly 0.
+    def _sum(self, part: list[tuple[int, int]], of_rows: Callable[[Any], Tensor], join: Join) -> Tensor:
+        return reduce(join, (of_rows(self._chunk(first, last)[0]) for first, last in part))
 
-        Sentinels are refused.
+    def _alone(self) -> Chunks:
+        return Chunks(self.x, self.offsets, self.device, self.width, self.steps)
+
+    def check(self) -> None:
+        """Read all rows once, because chunks refuse NaN."""
+        self.total(lambda rows: torch.zeros(1, dtype=torch.float64, device=self.device))
+
+    def moments(self, power: int = 1) -> tuple[Tensor, Tensor]:
+        """Mean of each column (D,) and the sum of squares around it: (D,), or with power=2 the products (D, D).
+
+        Every chunk is summed around its own mean, and the sums are merged (Chan, Golub & LeVeque 1983), so that one
+        pass loses no digits. A column of equal values has its value as mean and exactly 0 as sum. Sentinels are
+        refused.
         """
-        parts = []
-        for rows, _ in self:
+
+        def of_rows(rows: Tensor) -> Tensor:
             refuse_sentinels(rows)
-            parts.append((rows.sum(0), rows.amin(0), rows.amax(0)))
-        sums, lows, highs = (torch.stack(part) for part in zip(*parts, strict=True))
-        return torch.where(lows.amin(0) == highs.amax(0), lows[0], sums.sum(0) / self.num_rows)
+            first, total = rows[0], rows.sum(0)
+            gaps = rows - first
+            centre = gaps.sum(0) / len(rows)
+            gaps -= centre
+            sums = gaps.square_().sum(0)[None] if power == 1 else gaps.T @ gaps
+            return torch.cat((torch.stack((torch.full_like(total, len(rows)), total, first + centre)), sums))
+
+        count, total, mean, *sums = self.total(of_rows, merged)
+        squares = sums[0] if power == 1 else torch.stack(sums)
+        spread = squares if power == 1 else squares.diagonal()
+        return torch.where(spread > 0, total / count, mean), squares
 
     def sample(self, count: int, seed: int) -> Tensor:
         """At most `count` rows, drawn by a seed from all rows; they do not depend on the chunks."""
         chosen, start, parts = subsample(self.num_rows, count, seed), 0, []
+        if not self.steps:
+            self.check()
+            drawn: Any = self.x[chosen.to(self.x.device)].to(device=self.device, dtype=torch.float64)
+            return drawn
         for rows, _ in self:
             here = chosen[(chosen >= start) & (chosen < start + len(rows))] - start
             parts.append(rows[here.to(rows.device)])
             start += len(rows)
         return torch.cat(parts)
+
+
+def merged(one: Tensor, other: Tensor) -> Tensor:
+    """Of two sets of rows together: count, sum, mean, and squares or products around the mean, (3 + 1 or 3 + D, D)."""
+    count, gap = one[0] + other[0], other[2] - one[2]
+    share = other[0] / count.clamp(min=1)
+    spread = (gap * gap)[None] if len(one) == 4 else torch.outer(gap, gap)
+    mean = one[2] + gap * share
+    sums = one[3:] + other[3:] + spread * (one[0] * share)
+    return torch.cat((torch.stack((count, one[1] + other[1], mean)), sums))
 
 
 def parts_of(rows: Tensor | None) -> Iterator[tuple[int, Tensor]]:
@@ -162,7 +237,7 @@ def check_finite(rows: Rows, start: int, what: str = "row", owner: Callable[[int
 def refuse_sentinels(rows: Rows) -> None:
     """Refuse |x| >= 3e38: one such value alone would decide the mean, deviation and norm of its column."""
     values = rows.values if isinstance(rows, SparseRows) else rows
-    if not (values.abs() >= SENTINEL).any():
+    if values.numel() == 0 or torch.stack(values.aminmax()).abs().max() < SENTINEL:
         return
     place = (values.abs() >= SENTINEL).nonzero()[0].tolist()
     feature = int(rows.columns[place[0]]) if isinstance(rows, SparseRows) else place[1]

@@ -20,6 +20,7 @@ from torchrank.errors import DataError
 from torchrank.functional.ragged import list_ids, per_entry
 
 SAMPLE = 10_000  # training rows from which quantiles are taken
+FEW = 2**14  # values that `searchsorted` finds faster than bisection of all values together
 MOST_PRODUCTS = 100_000  # outputs of a quadratic transform, reached by 445 features: a row of them takes 400 kB
 
 
@@ -52,12 +53,12 @@ class Standard(Transform):
         self.register_buffer("deviation", torch.ones(num_features, dtype=torch.float64))
 
     def learn(self, chunks: Chunks) -> None:
-        mean = chunks.mean()
-        variance = chunks.total(lambda rows: ((rows - mean) ** 2).sum(0)) / chunks.num_rows
+        mean, squares = chunks.moments()
+        variance = squares / chunks.num_rows
         store(self, mean=mean, deviation=torch.where(variance > 0, variance.sqrt(), 1.0))
 
     def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
-        return ((x - self.mean) / self.deviation).clamp(-self.clip, self.clip)
+        return (x - self.mean).div_(self.deviation).clamp_(-self.clip, self.clip)
 
 
 class QueryMinMax(Transform):
@@ -114,6 +115,9 @@ class SignedLog(Transform):
     """
 
     def change(self, values: Tensor, columns: Tensor | slice) -> Tensor:
+        if not torch.is_grad_enabled():
+            logs = values.double().abs().log1p()
+            return torch.where(values < 0, -logs, logs)
         below, above = values.double().clamp(max=0), values.double().clamp(min=0)
         return torch.where(values < 0, -(-below).log1p(), above.log1p())  # its gradient at 0 is 1, by |x| it would be 0
 
@@ -151,11 +155,24 @@ class Quantile(Transform):
 
     def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
         values = x.double().T.contiguous()  # (D, N)
-        above = torch.searchsorted(self.nodes, values, right=True)
+        above = self._above(values.detach())
         low, high = (above - 1).clamp(min=0), above.clamp(max=self.points - 1)
-        start, gap = self.nodes.gather(1, low), self.nodes.gather(1, high) - self.nodes.gather(1, low)
-        share = torch.where(gap > 0, (values - start) / torch.where(gap > 0, gap, 1.0), 0.0)  # no gradient is 0/0
+        start = self.nodes.gather(1, low)
+        gap = self.nodes.gather(1, high) - start
+        share = ((values - start) / gap.masked_fill(gap <= 0, 1)).masked_fill(gap <= 0, 0)  # no gradient is 0/0
         return torch.lerp(self.scores.gather(1, low), self.scores.gather(1, high), share).T
+
+    def _above(self, values: Tensor) -> Tensor:
+        """Number of nodes that are not above each value (D, N)."""
+        if values.numel() < FEW or values.device.type != "cpu":
+            return torch.searchsorted(self.nodes, values, right=True)
+        places = self.points.bit_length()  # bisection in step: searchsorted waits for every comparison
+        nodes = torch.nn.functional.pad(self.nodes, (0, 2**places - 1 - self.points), value=torch.inf)
+        above = torch.zeros_like(values, dtype=torch.int64)
+        for step in (1 << place for place in reversed(range(places))):
+            above += step
+            above.add_(nodes.gather(1, above - 1) > values, alpha=-step)
+        return above.clamp_(max=self.points)
 
 
 class PCA(Transform):
@@ -194,8 +211,7 @@ class PCA(Transform):
         return self.components.shape[1]
 
     def learn(self, chunks: Chunks) -> None:
-        mean = chunks.mean()
-        scatter = chunks.total(lambda rows: (rows - mean).T @ (rows - mean))
+        mean, scatter = chunks.moments(power=2)
         eigenvalues, vectors = torch.linalg.eigh(scatter)
         eigenvalues, vectors = eigenvalues.flip(0).clamp(min=0), vectors.flip(1)
         missing = eigenvalues.sum() - eigenvalues.cumsum(0)  # variance left out by the first 1, 2, ... components
@@ -234,7 +250,7 @@ class Quadratic(Transform):
         return self.num_features * (self.num_features - 1) // 2 + 2 * self.num_features
 
     def learn(self, chunks: Chunks) -> None:
-        largest = max(float(rows.abs().max()) for rows, _ in chunks)
+        largest = float(chunks.total(lambda rows: rows.abs().max(), torch.maximum))
         if largest**2 > torch.finfo(torch.float32).max:
             raise DataError(f"the square of {largest:.3g} overflows float32: put 'standard' or 'l2' before 'quadratic'")
 
@@ -319,8 +335,9 @@ class Chain(Transform):
         return int(self.steps[-1].num_outputs)
 
     def learn(self, chunks: Chunks) -> None:
-        for step in self.steps:
-            step.learn(chunks)
+        for number, step in enumerate(self.steps, 1):
+            if number == len(self.steps) or type(step).learn is not Transform.learn:  # others read for a later step
+                step.learn(chunks)
             step.fitted = True
             chunks = chunks.through(step, step.num_outputs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from torchrank.data.rows import Chunks, Rows
+from torchrank.data.rows import ALONE, Chunks, Rows, Share
 from torchrank.data.sparse import SparseRows
 from torchrank.data.state import take_sizes
 from torchrank.errors import DataError, NotFittedError
@@ -49,13 +49,21 @@ class Transform(nn.Module):
         """Columns of the transformed rows."""
         return self.num_features
 
-    def fit(self, x: Rows, offsets: Tensor | None = None, *, device: torch.device | str = "cpu") -> Transform:
+    def fit(
+        self,
+        x: Rows,
+        offsets: Tensor | None = None,
+        *,
+        device: torch.device | str = "cpu",
+        share: Share = ALONE,
+    ) -> Transform:
         """Learn from all rows, a chunk at a time; the result is the same on every process.
 
         Args:
             x: (n, D) training rows.
             offsets: (Q + 1,) where each list begins and ends; None: the rows are a shared corpus.
             device: where to compute.
+            share: which chunks this process reads, if all processes fit the transform together.
 
         Returns:
             The transform itself.
@@ -64,7 +72,7 @@ class Transform(nn.Module):
         if len(x) == 0:
             raise DataError("a transform needs training rows, got 0 rows")
         home = next((buffer.device for buffer in self.buffers()), device)
-        self.to(device, torch.float64).learn(Chunks(x, offsets, device, self.num_features))
+        self.to(device, torch.float64).learn(Chunks(x, offsets, device, self.num_features, share=share))
         self.fitted = True
         return self.to(home)
 
@@ -86,8 +94,7 @@ class Transform(nn.Module):
 
     def learn(self, chunks: Chunks) -> None:
         """Set the buffers. A transform without buffers still reads all rows once, because the chunks refuse NaN."""
-        for _ in chunks:
-            pass
+        chunks.check()
 
     def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
         """The transform of dense rows (N, D)."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
+from torchrank.data.rows import ALONE, Share
 from torchrank.data.sets import RankingSet
 from torchrank.errors import DataError
 from torchrank.rankers.core.ranker import Ranker, TransformOption
@@ -36,8 +37,8 @@ class LinearRanker(Ranker):
     def density(self) -> float:
         return density_of(self.weight)
 
-    def learn_transform(self, train: RankingSet) -> None:
-        super().learn_transform(train)
+    def learn_transform(self, train: RankingSet, share: Share = ALONE) -> None:
+        super().learn_transform(train, share)
         self.topics = topic_names(train) if self.per_topic else None
 
     def check_set(self, lists: RankingSet) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import torchrank
 from torchrank.data.batch import Batch, unlabelled
 from torchrank.data.datamodule import RankingDataModule
-from torchrank.data.rows import check_finite, parts_of, warn_of_lost_digits
+from torchrank.data.rows import ALONE, Share, check_finite, parts_of, warn_of_lost_digits
 from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows, as_rows
 from torchrank.data.state import clear_derived, take_sizes
@@ -338,11 +338,12 @@ class Ranker(LightningModule):
         self._check_rows(lists.x, lists.is_shared, lists.has_queries)
         lists.check_rows()
 
-    def learn_transform(self, train: RankingSet) -> None:
-        """The first act of a fresh fit."""
+    def learn_transform(self, train: RankingSet, share: Share = ALONE) -> None:
+        """The first act of a fresh fit, of which every process reads its share."""
         if isinstance(self.transform, Identity):
             warn_of_lost_digits(train.x)
-        self.transform.fit(train.x, None if train.is_shared else train.offsets, device=self.device)
+        offsets = None if train.is_shared else train.offsets
+        self.transform.fit(train.x, offsets, device=self.device, share=share)
         self.by_query, self.certificate, self.findings = train.has_queries, None, {}
         self.feature_names = train.feature_names
         self.converged.fill_(False)
@@ -419,7 +420,7 @@ class Ranker(LightningModule):
             self.check_validation("val" in data.sets)
         if stage == "fit" and not self._resumed:  # all sizes are final before DDP looks at the parameters
             self.trainer.precision_plugin.convert_module(self.to(self.trainer.strategy.root_device))
-            self.learn_transform(data.sets["train"])
+            self.learn_transform(data.sets["train"], data.share)
             self.settle(data.sets["train"], data.sets.get("val"), data.prepared)
             self.begin(data.training_lists())
 
