@@ -133,24 +133,24 @@ class Chunks:
     def moments(self, power: int = 1) -> tuple[Tensor, Tensor]:
         """Mean of each column (D,) and the sum of squares around it: (D,), or with power=2 the products (D, D).
 
-        Every chunk is summed around its own mean, and the sums are merged (Chan, Golub & LeVeque 1983), so that one
-        pass loses no digits. A column of equal values has its value as mean and exactly 0 as sum. Sentinels are
-        refused.
+        Every chunk is summed around its own mean, and the sums are merged (Chan, Golub & LeVeque 1983), all relative to
+        the first row, so that one pass loses no digits. A column of equal values has its value as mean and exactly 0 as
+        sum. Sentinels are refused.
         """
+        origin = self._chunk(*self._ranges()[0])[0][0]
 
         def of_rows(rows: Tensor) -> Tensor:
             refuse_sentinels(rows)
-            first, total = rows[0], rows.sum(0)
-            gaps = rows - first
+            total, gaps = rows.sum(0), rows - origin
             centre = gaps.sum(0) / len(rows)
             gaps -= centre
             sums = gaps.square_().sum(0)[None] if power == 1 else gaps.T @ gaps
-            return torch.cat((torch.stack((torch.full_like(total, len(rows)), total, first + centre)), sums))
+            return torch.cat((torch.stack((torch.full_like(total, len(rows)), total, centre)), sums))
 
-        count, total, mean, *sums = self.total(of_rows, merged)
+        count, total, _, *sums = self.total(of_rows, merged)
         squares = sums[0] if power == 1 else torch.stack(sums)
         spread = squares if power == 1 else squares.diagonal()
-        return torch.where(spread > 0, total / count, mean), squares
+        return torch.where(spread > 0, total / count, origin), squares
 
     def sample(self, count: int, seed: int) -> Tensor:
         """At most `count` rows, drawn by a seed from all rows; they do not depend on the chunks."""
