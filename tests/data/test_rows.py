@@ -89,7 +89,8 @@ def test_every_process_raises_the_first_error(option):
     x[300, 2], x[200, 1] = torch.nan, torch.inf
     errors = Processes(3).run(lambda share: make_transform(option, 6).fit(x, OFFSETS, share=share))
     assert all(isinstance(error, DataError) for error in errors)
-    assert {str(error) for error in errors} == {"feature 1 (counted from 0) of row 200 is inf: clean the data first"}
+    (told,) = {str(error) for error in errors}
+    assert told.startswith("feature 1 (counted from 0) of row 200 is inf")
 
 
 def test_each_process_reads_its_share(monkeypatch):

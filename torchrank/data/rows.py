@@ -102,8 +102,8 @@ class Chunks:
 
     @torch.no_grad()
     def total(self, of_rows: Callable[[Any], Tensor], join: Join = torch.add) -> Tensor:
-        """The sum of a function over all chunks, or what else `join` makes of two results: equal to the bit on any number
-        of processes. If one of them finds an error in its share, all raise it."""
+        """The sum of a function over all chunks, or what else `join` makes of two results: equal to the bit on any
+        number of processes. If one of them finds an error in its share, all raise it."""
         every = self._ranges()
         cuts = [len(every) * part // PARTS for part in range(PARTS + 1)]
         parts = [every[a:b] for a, b in pairwise(cuts) if a < b]
