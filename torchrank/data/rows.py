@@ -118,7 +118,7 @@ class Chunks:
                 failed += 1
         if self.share.reduce(failed).any():
             return self._alone().total(of_rows, join)  # raises the first error
-        return reduce(join, self.share.reduce(table))
+        return reduce(join, self.share.reduce(table).unbind())
 
     def _sum(self, part: list[tuple[int, int]], of_rows: Callable[[Any], Tensor], join: Join) -> Tensor:
         return reduce(join, (of_rows(self._chunk(first, last)[0]) for first, last in part))
@@ -155,10 +155,9 @@ class Chunks:
     def sample(self, count: int, seed: int) -> Tensor:
         """At most `count` rows, drawn by a seed from all rows; they do not depend on the chunks."""
         chosen, start, parts = subsample(self.num_rows, count, seed), 0, []
-        if not self.steps:
+        if isinstance(self.x, Tensor) and not self.steps:
             self.check()
-            drawn: Any = self.x[chosen.to(self.x.device)].to(device=self.device, dtype=torch.float64)
-            return drawn
+            return self.x[chosen.to(self.x.device)].to(device=self.device, dtype=torch.float64)
         for rows, _ in self:
             here = chosen[(chosen >= start) & (chosen < start + len(rows))] - start
             parts.append(rows[here.to(rows.device)])
