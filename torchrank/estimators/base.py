@@ -14,6 +14,7 @@ from pytorch_lightning.__version__ import version as lightning_version
 
 import torchrank
 from torchrank.errors import CheckpointError, NotFittedError
+from torchrank.rankers.core.checkpoint_content import named
 from torchrank.rankers.core.checkpoint_files import write_whole
 from torchrank.rankers.core.checkpoints import FORMAT, check_plain, load, read_checkpoint
 from torchrank.rankers.core.own import only_given, plain_names
@@ -144,9 +145,10 @@ class RankerParameters(BaseEstimator):  # type: ignore[misc]
         content = read_checkpoint(path).get("estimator")
         if not isinstance(content, dict) or content.get("name") != cls.__name__:
             raise CheckpointError(f"{path} holds no {cls.__name__}: load its ranker with torchrank.load(path)")
-        found = cls(**only_given(content["params"], {"scorer": scorer, "loss": loss}))
-        found.ranker_ = load(path, scorer=scorer, loss=loss)
-        found._restore(content["learned"])
+        with named(path):
+            found = cls(**only_given(content["params"], {"scorer": scorer, "loss": loss}))
+            found.ranker_ = load(path, scorer=scorer, loss=loss)
+            found._restore(content["learned"])
         return found
 
     def _learned(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
 from torchrank.data.training import TrainingLists
 from torchrank.errors import CheckpointError, DataError, NumericalWarning, check_choice, check_integer
+from torchrank.rankers.booster_text import check_booster_text
 from torchrank.rankers.core.kept import KEPT_BYTES, BatchMemory
 from torchrank.rankers.core.ranker import Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Round
@@ -184,8 +185,12 @@ class GBDTRanker(Ranker):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         super().set_extra_state(state)
         text = state["booster"]
+        if not isinstance(text, str | None):
+            raise CheckpointError(f"the trees in this state must be a text, got {type(text).__name__}")
         if text is not None and state.get("checksum") != crc32(text.encode()):  # LightGBM would end the interpreter
             raise CheckpointError("the trees in this state are damaged: their checksum differs. Fit the ranker again.")
+        if text is not None:
+            check_booster_text(text, self.transform.num_outputs)
         self.booster = None if text is None else as_booster(text)
 
 

@@ -11,6 +11,7 @@ import torch
 
 import torchrank
 from torchrank.errors import CheckpointError
+from torchrank.rankers.core.checkpoint_content import check_content, check_options, check_scores, named, reason
 from torchrank.rankers.core.checkpoint_files import check_whole
 
 if TYPE_CHECKING:
@@ -36,28 +37,40 @@ def load(path: str | PathLike[str], map_location: Any = "cpu", *, scorer: Any = 
         >>> ranker = load("runs/best.ckpt")  # doctest: +SKIP
         >>> scores = ranker(x, offsets)  # doctest: +SKIP
     """
-    name = read_checkpoint(path, map_location)["ranker"]
+    name = read_checkpoint(path)["ranker"]
     if name not in torchrank.RANKERS:
         known = ", ".join(torchrank.RANKERS)
         raise CheckpointError(f"{path} holds a {name}, not one of {known}: use {name}.load_from_checkpoint(path)")
     kind: type[Ranker] = torchrank.find_export(name)
     own = {name: given for name, given in (("scorer", scorer), ("loss", loss)) if given is not None}
-    return kind.load_from_checkpoint(Path(path), map_location=map_location, **own).eval()
+    ranker = kind.load_from_checkpoint(Path(path), map_location=map_location, **own).eval()
+    with named(path):
+        if not ranker.own and ranker.num_topics is None:
+            check_scores(ranker)
+    return ranker
 
 
-def read_checkpoint(path: str | PathLike[str], map_location: Any = "cpu") -> dict[str, Any]:
+def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     """The content of a checkpoint, checked to be one of torchrank."""
     check_whole(Path(path))
     try:
-        checkpoint = torch.load(path, map_location=map_location, weights_only=True)
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except OSError:
         raise
     except Exception as error:  # of zip, of pickle, or of what torch makes of either
-        reason = f"{type(error).__name__} {error}".splitlines()[0]
-        raise CheckpointError(f"{path} is not a checkpoint of torchrank: {reason}") from error
+        raise CheckpointError(f"{path} is not a checkpoint of torchrank: {reason(error)}") from error
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("ranker"), str):
         raise CheckpointError(f"{path} is not a checkpoint of torchrank: it names no ranker")
     return checkpoint
+
+
+def check_for(kind: type[Ranker], path: str | PathLike[str]) -> None:
+    """Refuse a file whose options are not those of a ranker of this class, or make it absurdly large."""
+    content, size = read_checkpoint(path), Path(path).stat().st_size
+    check_content(content, size)
+    options = content.get("hyper_parameters", {})
+    check_plain(options, "hyper-parameters")
+    check_options(kind, options, size)
 
 
 def check_format(checkpoint: dict[str, Any]) -> None:

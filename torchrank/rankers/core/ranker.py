@@ -28,8 +28,16 @@ from torchrank.data.transforms import Identity, OneOf, Transform, make_transform
 from torchrank.errors import ConvergenceWarning, DataError, check_integer, check_numbers
 from torchrank.functional.arrays import Array, columns_of, offsets_of, to_tensor
 from torchrank.functional.ragged import sort_within
+from torchrank.rankers.core.checkpoint_content import check_extra_state, check_state, named
 from torchrank.rankers.core.checkpoint_files import write_whole_checkpoints
-from torchrank.rankers.core.checkpoints import FORMAT, check_format, check_plain, check_same_data, check_same_ranker
+from torchrank.rankers.core.checkpoints import (
+    FORMAT,
+    check_for,
+    check_format,
+    check_plain,
+    check_same_data,
+    check_same_ranker,
+)
 from torchrank.rankers.core.evaluation import RankingEvaluation
 from torchrank.rankers.core.fitting import fit, mean_over_lists
 from torchrank.rankers.core.optimizers import Optimization
@@ -526,6 +534,7 @@ class Ranker(LightningModule):
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
+        check_extra_state(state, self.num_features)
         self.certificate = None if state["certificate"] is None else Certificate(**state["certificate"])
         self.findings, self.by_query, self.outline = state["findings"], state["by_query"], state["outline"]
         names = state.get("feature_names")  # checkpoints of earlier versions have none
@@ -533,6 +542,7 @@ class Ranker(LightningModule):
 
     def make_room(self, state: dict[str, Any], prefix: str) -> None:
         """Before a state is loaded: parameters and buffers take its sizes."""
+        check_state(self, state, prefix)
         take_sizes(self, state, prefix)
         self.kept = SimpleNamespace()
 
@@ -544,7 +554,9 @@ class Ranker(LightningModule):
         own = {name: kwargs.pop(name) for name in OPTIONS if not isinstance(kwargs.get(name, ""), str)}
         own |= {name: kwargs.pop(name) for name in OPTIONS if "." in kwargs.get(name, "")}
         kwargs["_instantiator"] = None  # which Lightning would take from the file
-        with loading(**own):
+        with named(checkpoint_path), loading(**own):
+            if cls.__name__ in torchrank.RANKERS and not own:
+                check_for(cls, checkpoint_path)
             return super().load_from_checkpoint(checkpoint_path, map_location, weights_only=weights_only, **kwargs)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -102,7 +102,7 @@ class MLR(DistanceRanker):
         if self.anchor is not None and self.regulariser != "fro":
             raise ValueError(f"anchor needs regulariser=fro, |W - anchor|^2 / 2, got regulariser={self.regulariser}")
         try:
-            finite = bool(torch.tensor(self.anchor or 0.0, dtype=torch.float64).isfinite().all())
+            finite = bool(torch.tensor(self.anchor or 0.0, dtype=torch.float64, device="cpu").isfinite().all())
         except (TypeError, ValueError):
             finite = False
         if not finite:

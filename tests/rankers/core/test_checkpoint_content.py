@@ -1,0 +1,148 @@
+"""Checkpoints with right checksums and foreign, forged or mutated content: one line with the file's name, or a ranker
+that scores. Never another error, never memory for what the file cannot hold."""
+
+import copy
+import math
+import random
+import re
+import subprocess
+import sys
+import warnings
+from zlib import crc32
+
+import pytest
+import torch
+
+import torchrank
+from tests.laws.rankers import CASES, sets
+from torchrank import RankingEstimator
+from torchrank.rankers.core.checkpoint_files import write_whole
+from torchrank.rankers.core.checkpoints import FORMAT
+
+RANKERS = ["listnet", "mlp_ranknet", "gbdt", "lgmml_similar", "lgmml", "rankboost", "local_listnet", "mlr", "queryknn"]
+VALUES = [None, "x", "", -1, 0, 2**31, 2**62, 1.5, math.nan, math.inf, True, [], {}, [1, "a"], torch.zeros(3),
+          torch.zeros(2, 2), torch.ones(1).expand(2**33), torch.zeros(4, dtype=torch.int64),
+          torch.zeros(5, dtype=torch.complex64), torch.zeros(0)]  # fmt: skip
+BOOSTERS = """
+import random, re, sys
+from torchrank import CheckpointError
+from torchrank.rankers.booster_text import check_booster_text
+from torchrank.rankers.gbdt import as_booster
+text, draw, refused = open(sys.argv[1]).read(), random.Random(0), 0
+for _ in range(150):
+    places = list(re.finditer(r"-?[0-9.]+", text[:text.index("parameters:")]))
+    place = draw.choice(places)
+    new = draw.choice(["", "-1", "99", "2147483648", "1e400", "1_0", "x", "0 0"])
+    forged = text[:place.start()] + new + text[place.end():]
+    head, gap, rest = forged.partition("\\n\\n")
+    sizes = [len(part) for part in re.split("(?=Tree=)|(?=end of trees)", rest) if part.startswith("Tree=")]
+    forged = re.sub("tree_sizes=.*", "tree_sizes=" + " ".join(map(str, sizes)), head) + gap + rest
+    try:
+        check_booster_text(forged, 5)
+        as_booster(forged).predict([[0.0] * 5])
+    except Exception as error:
+        refused += isinstance(error, CheckpointError)
+print("refused", refused)
+"""
+
+
+def content(ranker):
+    return {
+        "ranker": type(ranker).__name__,
+        "format": FORMAT,
+        "hyper_parameters": dict(ranker.hparams),
+        "state_dict": ranker.state_dict(),
+        "pytorch-lightning_version": "2.6.0",
+    }
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {name: CASES[name].make().fit(**some(name), epochs=2) for name in RANKERS}
+
+
+def some(name):
+    return {split: lists for split, lists in sets(CASES[name].kind).items() if split != "test"}
+
+
+def places(value, path=()):
+    """The path of every entry of nested dicts and lists."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield (*path, key)
+        yield from places(item, (*path, key))
+
+
+def mutated(whole, draw):
+    changed = copy.deepcopy(whole)
+    *above, key = draw.choice(list(places(whole)))
+    holder = changed
+    for each in above:
+        holder = holder[each]
+    if draw.random() < 0.25 and isinstance(holder, dict):
+        del holder[key]
+    else:
+        holder[key] = draw.choice(VALUES)
+    return changed
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", RANKERS)
+def test_mutated_content_is_refused_or_scores(name, fitted, tmp_path):
+    draw, path, whole = random.Random(name), tmp_path / "x.ckpt", content(fitted[name])
+    refused, test = 0, sets(CASES[name].kind)["test"]
+    for _ in range(25):
+        write_whole(mutated(whole, draw), path)
+        try:
+            ranker = torchrank.load(path)
+        except torchrank.CheckpointError as error:
+            assert "x.ckpt" in str(error) and "\n" not in str(error)
+            refused += 1
+            continue
+        if ranker.num_features == test.x.shape[1] and not test.is_shared:
+            assert ranker(test.x, test.offsets).shape == test.labels.shape
+    assert refused > 3
+
+
+@pytest.mark.parametrize("features", [2**31, 2**62, -1, math.nan, "5", None])
+def test_absurd_sizes_are_refused_before_memory_is_taken(features, fitted, tmp_path):
+    for name in ("listnet", "mlp_ranknet", "gbdt"):
+        whole = content(fitted[name])
+        whole["hyper_parameters"]["num_features"] = features
+        write_whole(whole, tmp_path / "x.ckpt")
+        with pytest.raises(torchrank.CheckpointError, match=r"x\.ckpt"):
+            torchrank.load(tmp_path / "x.ckpt")
+
+
+@pytest.mark.parametrize("forged", ["text", [1], {"ranker": 3}, {"ranker": "ListNet"}, {"ranker": "ListNet", "format": 2,
+                                    "hyper_parameters": [], "state_dict": {}}])  # fmt: skip
+def test_foreign_content_is_refused(forged, tmp_path):
+    torch.save(forged, tmp_path / "x.ckpt")
+    for load in (torchrank.load, RankingEstimator.load, torchrank.ListNet.load_from_checkpoint):
+        with pytest.raises(torchrank.CheckpointError, match=r"x\.ckpt"):
+            load(tmp_path / "x.ckpt")
+
+
+def test_options_of_another_class_are_refused(fitted, tmp_path):
+    whole = content(fitted["listnet"]) | {"hyper_parameters": dict(fitted["gbdt"].hparams)}
+    write_whole(whole, tmp_path / "x.ckpt")
+    with pytest.raises(torchrank.CheckpointError, match=r"x\.ckpt: its hyper-parameters are not those of a ListNet"):
+        torchrank.load(tmp_path / "x.ckpt")
+
+
+def test_forged_trees_with_a_right_checksum_are_refused(fitted, tmp_path):
+    whole = content(fitted["gbdt"])
+    state = whole["state_dict"]["_extra_state"]
+    state["booster"] = re.sub("left_child=.*", "left_child=99 99 99", state["booster"], count=1)
+    state["checksum"] = crc32(state["booster"].encode())
+    write_whole(whole, tmp_path / "x.ckpt")
+    with pytest.raises(torchrank.CheckpointError, match=r"x\.ckpt: the text of its trees is damaged"):
+        torchrank.load(tmp_path / "x.ckpt")
+
+
+def test_forged_trees_never_end_the_interpreter(fitted, tmp_path):
+    (tmp_path / "trees.txt").write_text(fitted["gbdt"].state_dict()["_extra_state"]["booster"])
+    done = subprocess.run([sys.executable, "-c", BOOSTERS, str(tmp_path / "trees.txt")], capture_output=True, text=True)
+    assert done.returncode == 0 and int(done.stdout.split()[-1]) > 40, done.stderr[-500:]
