@@ -116,8 +116,10 @@ def test_absurd_sizes_are_refused_before_memory_is_taken(features, fitted, tmp_p
             torchrank.load(tmp_path / "x.ckpt")
 
 
-@pytest.mark.parametrize("forged", ["text", [1], {"ranker": 3}, {"ranker": "ListNet"}, {"ranker": "ListNet", "format": 2,
-                                    "hyper_parameters": [], "state_dict": {}}])  # fmt: skip
+FOREIGN = {"ranker": "ListNet", "format": 2, "hyper_parameters": [], "state_dict": {}}
+
+
+@pytest.mark.parametrize("forged", ["text", [1], {"ranker": 3}, {"ranker": "ListNet"}, FOREIGN])
 def test_foreign_content_is_refused(forged, tmp_path):
     torch.save(forged, tmp_path / "x.ckpt")
     for load in (torchrank.load, RankingEstimator.load, torchrank.ListNet.load_from_checkpoint):
