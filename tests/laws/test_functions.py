@@ -287,18 +287,6 @@ def test_one_distinct_label_is_a_connected_zero(row, large):
     assert scores.grad.tolist() == [0, 0, 0, 0]
 
 
-@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
-@pytest.mark.parametrize(
-    "row", {row.function: row for row in LOSS_ROWS.values()}.values(), ids=lambda row: row.function.__name__
-)
-def test_compiled_losses_are_the_same(row):
-    scores, labels, offsets = batch(16)
-    compiled = torch.compile(row.function, backend="aot_eager")
-    pair = [f(scores.requires_grad_(), labels, offsets, **row.options) for f in (row.function, compiled)]
-    same(*pair)
-    same(*(torch.autograd.grad(values.sum(), scores)[0] for values in pair))
-
-
 @every_loss
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_large_scores_give_finite_losses_and_gradients(row, dtype):

@@ -321,7 +321,8 @@ def _from_sequence(values: Sequence[Any], name: str) -> Tensor:
     while numbers and isinstance(numbers[0], list | tuple):
         shape.append(_one_length([len(row) if isinstance(row, list | tuple) else None for row in numbers], name))
         numbers = list(chain.from_iterable(numbers))
-    if numbers and (isinstance(numbers[0], Tensor) or hasattr(numbers[0], "__array__")) and numbers[0].ndim:
+    plain = not numbers or isinstance(numbers[0], int | float)
+    if not plain and (isinstance(numbers[0], Tensor) or hasattr(numbers[0], "__array__")) and numbers[0].ndim:
         rows = [to_tensor(row, name) for row in numbers]
         _one_length([len(row) for row in rows], name)
         return _stack(rows)

@@ -22,6 +22,7 @@ from torchrank.errors import check_choice
 from torchrank.functional import measures
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.neighbours import vote_errors
+from torchrank.functional.operations import readable
 from torchrank.functional.ragged import read
 from torchrank.functional.ranking import Hits, Ranking, check, hits, rank_checked, to_judged, with_judged
 
@@ -351,7 +352,7 @@ def _votes(ranking: Ranking, classes: Tensor, query_classes: Tensor, votes: dict
     """kNN errors at all cut-offs together; nan if scores are NaN on a device where `check` does not read them."""
     ordered = classes.index_select(0, ranking.order)
     found = vote_errors(ordered, ranking.offsets, query_classes, list(votes.values()), longest=ranking.longest)
-    if ordered.device.type != "cpu":
+    if not readable(ordered):
         found = torch.where(torch.isnan(ranking.unordered).any(), math.nan, found)
     return dict(zip(votes, found.unbind(1), strict=True))
 
@@ -363,7 +364,7 @@ def pieces(offsets: Tensor) -> list[tuple[int, int]]:
     reading the offsets is not free, there is one piece.
     """
     lists = len(offsets) - 1
-    if offsets.device.type != "cpu":
+    if not readable(offsets):
         return [(0, lists)]
     total = read(offsets[-1])
     number = max(1, math.ceil(total / ENTRIES_AT_ONCE))
@@ -383,7 +384,7 @@ def _values(
     found = hits(ranking, rules.threshold, num_relevant)
     for name in (name for name in wanted if name not in values and wanted[name].family != "knn_error"):
         values[name] = _value(ranking, found, rules, wanted[name], max_label)
-    if ranking.labels.device.type != "cpu":
+    if not readable(ranking.labels):
         invalid = torch.isnan(ranking.unordered).any()
         values = {name: torch.where(invalid, math.nan, value) for name, value in values.items()}
     return values

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from torchrank.functional.arrays import takes_arrays
-from torchrank.functional.known_gradient import with_slopes
+from torchrank.functional.operations import one_operation, readable, with_slopes
 from torchrank.functional.ragged import list_ids, measure_sum, read, wide
 from torchrank.functional.ranking import check_lists, levels_of, result_dtype
 
@@ -52,8 +52,9 @@ def domination_loss(
     """
     dtype = result_dtype(scores)
     scores, margin = _without_entry_margin(scores, margin)
-    loss, slopes, ids = _solve(scores.detach(), labels, offsets, margin, max_length, num_grades)
-    return with_slopes(scores, loss.to(dtype), slopes.to(dtype), ids)
+    check_lists(scores, labels, offsets)
+    loss, slopes = _operation(scores.detach(), labels, offsets, margin, max_length, num_grades)
+    return with_slopes(scores, loss.to(dtype), slopes.to(dtype), list_ids(offsets, len(scores)))
 
 
 def domination_slopes(
@@ -71,7 +72,8 @@ def domination_slopes(
     tensor([ 0.5000, -0.5000], dtype=torch.float64)
     """
     scores, margin = _without_entry_margin(wide(scores.detach()), margin)
-    return _solve(scores, labels, offsets, margin, max_length, num_grades)[:2]
+    check_lists(scores, labels, offsets)
+    return _solve(scores, labels, offsets, margin, max_length, num_grades)
 
 
 def _without_entry_margin(scores: Tensor, margin: Margin) -> tuple[Tensor, Tensor | None]:
@@ -117,9 +119,8 @@ def _solve(
     margin: Tensor | None,
     max_length: int | None,
     num_grades: int | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The loss per list, the slope at every score and the list of every entry."""
-    check_lists(scores, labels, offsets)
+) -> tuple[Tensor, Tensor]:
+    """The loss `(Q,)` in float64, and the slope at every score `(N,)` in the dtype of the result."""
     if margin is not None:
         num_grades = _check_margin(margin, labels)
     levels, num_levels = levels_of(labels, offsets, max_length=max_length, num_grades=num_grades)
@@ -130,11 +131,18 @@ def _solve(
         losses, slopes = _logarithms(wide(scores), layers)
     else:
         losses, slopes = _products(scores.to(dtype), layers, centre)
-    return measure_sum(wide(losses), offsets), slopes, ids
+    return measure_sum(wide(losses), offsets), slopes.to(scores.dtype)
+
+
+def _empty(scores: Tensor, labels: Tensor, offsets: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    return wide(scores).new_empty(offsets.shape[0] - 1), scores.new_empty(scores.shape[0], dtype=result_dtype(scores))
+
+
+_operation = one_operation("domination", _solve, _empty)
 
 
 def _check_margin(margin: Tensor, labels: Tensor) -> int:
-    if labels.device.type == "cpu" and labels.is_floating_point() and read((labels.frac() != 0).any()):
+    if readable(labels) and labels.is_floating_point() and read((labels.frac() != 0).any()):
         raise ValueError("a margin (K, K) needs integer labels, but these are real-valued: give a margin per entry")
     return len(margin)
 
@@ -142,7 +150,7 @@ def _check_margin(margin: Tensor, labels: Tensor) -> int:
 def _centre(scores: Tensor, margin: Tensor | None) -> tuple[float, torch.dtype | None]:
     """The middle of the scores of the batch, and the dtype in which no exp of a difference over- or underflows: that of
     the scores, else float64, else None. Scores are read only on CPU; elsewhere the dtype is None."""
-    if scores.device.type != "cpu" or len(scores) == 0:
+    if not readable(scores) or len(scores) == 0:
         return 0.0, None
     low, high = (read(bound) for bound in scores.aminmax())
     spread = high - low + (0.0 if margin is None else read(margin.tril(-1).abs().amax()))

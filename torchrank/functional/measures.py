@@ -34,6 +34,7 @@ from torchrank.errors import check_choice
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.gains import Discount, Gain, check_gains, discount_of, gain_of, ideal_dcg, ideal_labels
 from torchrank.functional.gains import dcg as ranked_dcg
+from torchrank.functional.operations import readable
 from torchrank.functional.ragged import (
     ascents,
     dominating,
@@ -302,7 +303,7 @@ def err(
 def err_of(ranking: Ranking, k: int | None, *, max_label: float, empty: float) -> Tensor:
     check_cutoff(k)
     labels, offsets = ranking.labels, ranking.offsets
-    if labels.device.type == "cpu" and read((labels > max_label).any()):
+    if readable(labels) and read((labels > max_label).any()):
         raise ValueError(f"max_label must be the top label of the data, at least {read(labels.max())}, got {max_label}")
     check_gains(labels, "exp2", ranking.num_grades)
     satisfied = gain_of(labels, "exp2") / 2.0**max_label

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchrank.functional.arrays import takes_arrays, to_offsets
+from torchrank.functional.operations import one_operation, readable
 from torchrank.functional.sorting import sort_keys
 
 BLOCK_NUMBERS = 2**24  # numbers in the matrices that `segment_gram` makes at once: 128 MB in float64
@@ -221,7 +222,7 @@ def longest_list(offsets: Tensor, num_entries: int, max_length: int | None) -> i
     >>> longest_list(torch.tensor([0, 2, 3]), 3, None)
     2
     """
-    if offsets.device.type != "cpu" or len(offsets) < 2:
+    if not readable(offsets) or len(offsets) < 2:
         return num_entries if max_length is None else max_length
     longest = read(offsets.diff().max())
     if max_length is not None and longest > max_length:
@@ -244,11 +245,23 @@ def segment_cumsum(values: Tensor, offsets: Tensor, *, max_length: int | None = 
         total = torch.nn.functional.pad(values.cumsum(0), (1, 0))
         return total[1:] - total[offsets[:-1]].repeat_interleave(offsets.diff(), output_size=num_entries)
     position = positions_within(offsets, num_entries)
+    if torch.compiler.is_compiling():
+        return _doubled(values, position, num_entries if max_length is None else max_length)
     step, longest = 1, min(num_entries, longest_list(offsets, num_entries, max_length))
     while step < longest:
         earlier = torch.nn.functional.pad(values[:-step], (step, 0))
         values = values + torch.where(position >= step, earlier, 0)
         step *= 2
+    return values
+
+
+def _doubled(values: Tensor, position: Tensor, longest: int) -> Tensor:
+    """The sums of `segment_cumsum` in a graph for lists of up to 64, 4,096, 262,144, ... entries: lists of other
+    lengths need another graph only if they are much longer."""
+    bits = next(bits for bits in range(6, 66, 6) if longest <= 2**bits)
+    index = torch.arange(len(values), device=values.device)
+    for step in (2**bit for bit in range(bits)):
+        values = values + torch.where(position >= step, values[(index - step).clamp(min=0)], 0)
     return values
 
 
@@ -326,7 +339,7 @@ def total_pairs(partners: Tensor, num_pairs: int | None) -> int:
     >>> total_pairs(torch.tensor([2, 1, 0]), None)
     3
     """
-    if num_pairs is not None and partners.device.type != "cpu":
+    if num_pairs is not None and not readable(partners):
         return num_pairs
     found: int = read(partners.sum())
     if num_pairs not in (None, found):
@@ -347,8 +360,7 @@ def runs(ordered: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     new = new.index_fill(0, offsets.long(), True)
     run = new.cumsum(0) - 1
     index = torch.arange(num_entries + 1, device=ordered.device)
-    first = torch.full_like(index, num_entries).scatter_reduce(0, run, index, "amin")
-    first = torch.nn.functional.pad(first, (0, 1), value=num_entries)
+    first = index.new_full((num_entries + 2,), num_entries).scatter_reduce(0, run, index, "amin")
     return first[run[:num_entries]], first[run[:num_entries] + 1]
 
 
@@ -362,6 +374,10 @@ def ascents(levels: Tensor, offsets: Tensor, *, num_levels: int) -> tuple[Tensor
     >>> ascents(torch.tensor([1, 0, 2, 2]), torch.tensor([0, 4]), num_levels=3)
     (tensor([4]), tensor([5]))
     """
+    return _count_ascents(levels, offsets, num_levels)
+
+
+def _ascents(levels: Tensor, offsets: Tensor, num_levels: int) -> tuple[Tensor, Tensor]:
     ids, lengths = list_ids(offsets, len(levels)), offsets.diff()
     index = torch.arange(len(levels), device=levels.device)
     start, end = (side.repeat_interleave(lengths, output_size=len(levels)) for side in (offsets[:-1], offsets[1:]))
@@ -377,6 +393,13 @@ def ascents(levels: Tensor, offsets: Tensor, *, num_levels: int) -> tuple[Tensor
         levels, start, end = (torch.empty_like(part).scatter(0, target, part) for part in (levels, start, end))
     # entries move only within their list, so the sums per list need no bookkeeping
     return segment_sum(rising, offsets), segment_sum(different, offsets)
+
+
+def _no_ascents(levels: Tensor, offsets: Tensor, num_levels: int) -> tuple[Tensor, Tensor]:
+    return levels.new_empty(offsets.shape[0] - 1), levels.new_empty(offsets.shape[0] - 1)
+
+
+_count_ascents = one_operation("ascents", _ascents, _no_ascents)  # a pass for each bit of the number of levels
 
 
 @takes_arrays

@@ -11,6 +11,7 @@ from torch import Tensor
 from torchrank.errors import DataError, check_choice
 from torchrank.functional.arrays import Array, to_integers, to_tensor
 from torchrank.functional.gains import Gain, gain_of
+from torchrank.functional.operations import readable
 from torchrank.functional.ragged import levels_within, list_ids, longest_list, read, runs, segment_sum, wide
 from torchrank.functional.sorting import sort_keys
 
@@ -101,7 +102,7 @@ def count_grades(labels: Tensor, num_grades: int | None) -> int:
     >>> count_grades(torch.tensor([0.0, 2.0]), None), count_grades(torch.tensor([0.5]), None)
     (3, 0)
     """
-    if num_grades == 0 or labels.device.type != "cpu" or len(labels) == 0:
+    if num_grades == 0 or not readable(labels) or len(labels) == 0:
         return num_grades or 0
     lowest, highest = (read(bound) for bound in labels.aminmax())
     whole = not labels.is_floating_point() or read((labels.frac() == 0).all())
@@ -146,7 +147,7 @@ def check_offsets(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
         )
     if offsets.is_floating_point() or offsets.dtype == torch.bool:
         raise ValueError(f"offsets must be integers, got {offsets.dtype}")
-    if offsets.device.type != "cpu" or torch.compiler.is_compiling():
+    if not readable(offsets):
         return
     first, last = read(offsets[0]), read(offsets[-1])
     if first != 0 or last != len(scores) or read((offsets.diff() < 0).any()):
@@ -162,7 +163,7 @@ def check_labels(labels: Tensor) -> None:
     Traceback (most recent call last):
     ValueError: label inf of entry 1: labels must be finite numbers
     """
-    if labels.device.type != "cpu" or len(labels) == 0 or torch.compiler.is_compiling():
+    if not readable(labels) or len(labels) == 0:
         return
     lowest, highest = (read(bound) for bound in labels.aminmax())
     if lowest >= 0 and highest < math.inf:
@@ -182,7 +183,7 @@ def check_labels(labels: Tensor) -> None:
 
 def check_scores(scores: Tensor) -> None:
     """Refuses NaN scores. The second pass is needed only if the sum is NaN: inf may meet -inf."""
-    if scores.device.type != "cpu" or not scores.is_floating_point() or torch.compiler.is_compiling():
+    if not readable(scores) or not scores.is_floating_point():
         return
     if math.isnan(read(scores.sum())) and (count := read(scores.isnan().sum())):
         raise ValueError(f"{count} of {len(scores)} scores are NaN and cannot be ranked. Did training diverge?")
@@ -202,7 +203,7 @@ def result_dtype(scores: Tensor) -> torch.dtype:
 
 def finish(values: Tensor, scores: Tensor) -> Tensor:
     """`values` in the dtype of the result; nan if scores are NaN on a device where `check` does not read them."""
-    if scores.device.type != "cpu" and scores.is_floating_point():
+    if not readable(scores) and scores.is_floating_point():
         values = torch.where(torch.isnan(scores).any(), math.nan, values)
     return values.to(result_dtype(scores))
 
@@ -249,7 +250,7 @@ def _all_relevant(found: Tensor, num_relevant: Tensor | None) -> Tensor:
     if num_relevant.shape != found.shape:
         raise ValueError(f"num_relevant must be {tuple(found.shape)}, one per list, got {tuple(num_relevant.shape)}")
     total = wide(num_relevant)
-    if found.device.type == "cpu" and read((wrong := ~(total >= found)).any()):
+    if readable(found) and read((wrong := ~(total >= found)).any()):
         place = int(wrong.nonzero()[0])
         told = f"{num_relevant[place].item()}, but the list has {int(found[place])} relevant entries"
         raise ValueError(f"num_relevant counts retrieved documents too: num_relevant[{place}] is {told}")

@@ -6,6 +6,8 @@ Numbers are read (`tolist`) only on the CPU, where that is free.
 import torch
 from torch import Tensor
 
+from torchrank.functional.operations import readable
+
 
 def sort_keys(scores: Tensor, ids: Tensor, *, lists: int, descending: bool = True) -> Tensor:
     """`sort_within` for a caller who already has the list of every entry.
@@ -17,7 +19,7 @@ def sort_keys(scores: Tensor, ids: Tensor, *, lists: int, descending: bool = Tru
     """
     keys, levels = _ordered_integers(scores.detach(), descending=descending)
     if max(lists, 1) * levels > 2**63:
-        if scores.is_floating_point() and scores.device.type == "cpu":
+        if scores.is_floating_point() and readable(scores):
             order = _sort_cut(keys, ids, lists=lists)
             if order is not None:
                 return order
@@ -47,8 +49,7 @@ def sort_marked(scores: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
     >>> order.tolist(), marks.tolist()
     ([[1, 2, 0]], [[0, 0, 1]])
     """
-    with_numpy = scores.device.type == "cpu" and not torch.compiler.is_compiling()
-    if with_numpy and scores.dtype == torch.float64 and scores.numel() > 0:
+    if readable(scores) and scores.dtype == torch.float64 and scores.numel() > 0:
         columns, cut = scores.shape[1], 2 ** ((scores.shape[1] - 1).bit_length() + 1)
         packed, _ = _ordered_integers(scores.detach(), descending=True)
         packed.bitwise_and_(-cut).bitwise_or_(torch.arange(0, 2 * columns, 2)).bitwise_or_(marks)

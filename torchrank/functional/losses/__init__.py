@@ -31,8 +31,8 @@ from torchrank.errors import check_choice
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.domination import domination_loss
 from torchrank.functional.gains import check_gains, discount_of, gain_of, ideal_dcg
-from torchrank.functional.known_gradient import with_slopes
 from torchrank.functional.losses.pairs import Weights, pair_sums
+from torchrank.functional.operations import empty_sums, one_operation, with_slopes
 from torchrank.functional.oracles import structured_hinge
 from torchrank.functional.ragged import (
     dominating,
@@ -233,21 +233,41 @@ def warp_loss(
         tensor([0.1000, 0.0000])
     """
     check_lists(scores, labels, offsets)
-    longest = longest_list(offsets, len(scores), max_length)
     labels, num_grades = warp_labels(labels, negatives), num_grades if negatives == "lower" else 2
+    s, graph = wide(scores), torch.is_grad_enabled()
+    loss, slopes = _warp_sums(s.detach(), labels, offsets, margin, max_length, num_grades, graph)
+    loss = with_slopes(s, loss, slopes, list_ids(offsets, len(scores))) if graph else loss
+    return loss.to(result_dtype(scores))
+
+
+def _warp(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    margin: float,
+    max_length: int | None,
+    num_grades: int | None,
+    graph: bool,
+) -> tuple[Tensor, Tensor]:
+    """The loss `(Q,)` in float64 and, if somebody needs them for a graph, its slopes `(N,)`.
+
+    The negatives of an entry are those with a smaller label.
+    """
+    longest, ids = longest_list(offsets, len(scores), max_length), list_ids(offsets, len(scores))
     levels, num_levels = levels_of(labels, offsets, max_length=longest, num_grades=num_grades)
-    s, ids = wide(scores), list_ids(offsets, len(scores))
-    splits = list(_splits(s.detach(), margin + s.detach(), levels, ids, lists=len(offsets) - 1, num_levels=num_levels))
-    violators, hinges = _violations(s.detach(), splits, longest)
+    splits = list(_splits(scores, margin + scores, levels, ids, lists=len(offsets) - 1, num_levels=num_levels))
+    violators, hinges = _violations(scores, splits, longest)
     eligible = wide(dominating(levels, offsets))
     shares = ratio(eligible, segment_sum(eligible, offsets)[ids], 0.0)
-    weights = shares * rank_weights(longest, s.device)[violators] / violators.clamp(min=1)
+    weights = shares * rank_weights(longest, scores.device)[violators] / violators.clamp(min=1)
     loss = segment_sum(weights * hinges, offsets)
-    if not torch.is_grad_enabled():
-        return loss.to(result_dtype(scores))
+    if not graph:
+        return loss, torch.zeros_like(scores)
     slopes = _pulls(weights, splits, longest) - weights * violators
-    slopes = torch.where(loss.isnan()[ids], torch.nan, slopes)
-    return with_slopes(s, loss, slopes, ids).to(result_dtype(scores))
+    return loss, torch.where(loss.isnan()[ids], torch.nan, slopes)
+
+
+_warp_sums = one_operation("warp", _warp, empty_sums)
 
 
 def rank_weights(longest: int, device: torch.device | str | None = None) -> Tensor:

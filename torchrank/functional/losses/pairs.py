@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from torchrank.functional.operations import empty_sums, one_operation
 from torchrank.functional.ragged import list_ids, partner_blocks, read, total_pairs, wide
 
 PAIRS_AT_ONCE = 2**20  # in the flat form: about 60 bytes per pair
@@ -48,9 +49,7 @@ def pair_sums(
     (tensor([0.6931], dtype=torch.float64), tensor([ 0.5000, -0.5000], dtype=torch.float64))
     """
     gains, discounts = weights or (None, None)
-    function: Any = torch.ops.torchrank.pair_sums if torch.compiler.is_compiling() else _pair_sums
-    found: tuple[Tensor, Tensor] = function(scores.detach(), labels, offsets, gains, discounts, max_length, num_pairs)
-    return found
+    return _operation(scores.detach(), labels, offsets, gains, discounts, max_length, num_pairs)
 
 
 def _pair_sums(
@@ -75,12 +74,7 @@ def _pair_sums(
     return sums.loss, torch.empty_like(sums.slopes).scatter(0, order, sums.slopes)
 
 
-_operation = torch.library.custom_op("torchrank::pair_sums", _pair_sums, mutates_args=())
-
-
-@_operation.register_fake
-def _(scores: Tensor, labels: Tensor, offsets: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    return wide(scores).new_empty(len(offsets) - 1), wide(scores).new_empty(len(scores))
+_operation = one_operation("pair_sums", _pair_sums, empty_sums)
 
 
 class _Sums(NamedTuple):

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch import Tensor
 from torchrank.errors import check_choice
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.gains import DISCOUNTS, discount_of
-from torchrank.functional.known_gradient import with_slopes
+from torchrank.functional.operations import empty_sums, one_operation, readable, with_slopes
 from torchrank.functional.oracles.merged import Merged, merge, running_sums
 from torchrank.functional.oracles.top_k import cut_ndcg, cut_precision
 from torchrank.functional.oracles.whole_list import average_precision_places, ndcg_places
@@ -77,9 +78,9 @@ def most_violated(
         (tensor([-2.,  2.,  0.]), tensor([1., 0.]))
     """
     check(scores, labels, offsets)
-    if scores.device.type == "cpu" and not math.isfinite(read(scores.sum())) and (count := read(scores.isinf().sum())):
+    if readable(scores) and not math.isfinite(read(scores.sum())) and (count := read(scores.isinf().sum())):
         raise ValueError(f"scores must be finite, got {count} infinite ones of {len(scores)}: psi would have no value")
-    coefficients, loss = _violate(scores.detach(), labels, offsets, measure, k, threshold, discount, max_length)
+    coefficients, loss = _operation(scores.detach(), labels, offsets, measure, k, threshold, discount, max_length)
     dtype = result_dtype(scores)
     return coefficients.to(dtype), loss.to(dtype)
 
@@ -127,7 +128,7 @@ def structured_hinge(
     ids, dtype, values = list_ids(offsets, len(scores)), result_dtype(scores), wide(scores.detach())
     scale = _scale(values, offsets)
     values = values * scale[ids]
-    coefficients, loss = _violate(values, labels, offsets, measure, k, threshold, discount, max_length)
+    coefficients, loss = _operation(values, labels, offsets, measure, k, threshold, discount, max_length)
     several = has_pairs((labels >= threshold).long(), offsets)
     values = torch.where(several[ids], values, 0.0)  # without pairs the hinge is 0 whatever the scores are
     weights, tiny = coefficients.abs(), torch.finfo(values.dtype).tiny
@@ -171,6 +172,14 @@ def _violate(
         return coefficients, oracle(scores, relevant, offsets, out=coefficients, max_length=max_length)
     longest = longest_list(offsets, len(scores), max_length)
     return coefficients, _in_parts(oracle, scores, relevant, offsets, coefficients, longest)
+
+
+def _empty(scores: Tensor, labels: Tensor, offsets: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    loss, coefficients = empty_sums(scores, labels, offsets)
+    return coefficients, loss
+
+
+_operation = one_operation("most_violated", _violate, _empty)
 
 
 def _in_parts(oracle: Oracle, scores: Tensor, relevant: Tensor, offsets: Tensor, out: Tensor, longest: int) -> Tensor:

@@ -1,0 +1,58 @@
+"""Every loss and measure in torch.compile: one graph without a break, the same result, and no other graph for batches
+of other sizes. One row of the table in cases.py for each function: a graph takes a second to make."""
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from tests.laws.cases import ROWS, batch, sizes
+from tests.laws.test_functions import known, same
+from torchrank.functional import evaluate
+
+FUNCTIONS = {row.function: (name, row) for name, row in ROWS.items()}  # the last row of each: the one with most options
+SIZES = [(31, 30, 12), (32, 37, 9), (33, 45, 30)]  # seed, lists, longest
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(function, backend="eager"):
+    return torch.compile(function, backend=backend, fullgraph=True, dynamic=True)
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
+@pytest.mark.parametrize("row", [row for _, row in FUNCTIONS.values()], ids=[name for name, _ in FUNCTIONS.values()])
+def test_one_graph_for_all_batches(row):
+    function = compiled(row.function, "aot_eager" if row.loss else "eager")  # measures have no backward pass
+    for seed, lists, longest in SIZES:
+        scores, labels, offsets = batch(seed, lists=lists, longest=longest)
+        given = known(row, sizes(labels, offsets, longest=longest)) if row.loss else {}
+        scores.requires_grad_(row.loss)
+        pair = [f(scores, labels, offsets, **row.options, **given) for f in (function, row.function)]
+        same(*pair)
+        if row.loss:
+            same(*(torch.autograd.grad(values.sum(), scores)[0] for values in pair))
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_measures_together():
+    scores, labels, offsets = batch(34)
+    measures = ["ndcg@10", "map"]
+    found = compiled(lambda *lists: evaluate(*lists, measures=measures))(scores, labels, offsets)
+    for name, expected in evaluate(scores, labels, offsets, measures=measures).items():
+        same(found[name], expected)
+
+
+def test_values_are_not_checked_in_a_graph():
+    """Not even NaN, which gives NaN; eagerly it is an error."""
+    scores, labels, offsets = batch(35)
+    scores[0] = torch.nan
+    row = ROWS["ndcg@2"]
+    with pytest.raises(ValueError, match="NaN"):
+        row(scores, labels, offsets)
+    assert compiled(row.function)(scores, labels, offsets, **row.options).isnan().all()
