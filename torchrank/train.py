@@ -33,6 +33,7 @@ from torchrank.rankers.core.evaluation import RankingEvaluation
 from torchrank.rankers.core.own import import_from_here
 from torchrank.rankers.core.queries import query_facts
 from torchrank.rankers.core.ranker import Ranker
+from torchrank.rankers.core.stopping import is_lost_process
 from torchrank.record import (
     OF_SOURCE,
     alone_in,
@@ -259,17 +260,28 @@ def fit(config: DictConfig, trainer: Trainer, ranker: Ranker, data: RankingDataM
     try:
         trainer.fit(ranker, datamodule=data, ckpt_path=config.ckpt_path, weights_only=True)
     except (KeyboardInterrupt, SystemExit) as end:  # Lightning turns signals into the second
-        kept = [path for folder in checkpoint_folders(trainer) if (path := folder / "last.ckpt").exists()]
-        resume = "".join(f" Resume with {shlex.quote(f'ckpt_path={quoted(str(path))}')}." for path in kept)
-        log.warning(f"Interrupted after {trainer.current_epoch} epochs.{resume}")
+        log.warning(f"Interrupted after {trainer.current_epoch} epochs.{how_to_resume(trainer)}")
         if isinstance(end, SIGTERMException):  # its own exit code is 0
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends another when the first process has ended
             raise SystemExit(128 + signal.SIGTERM) from None
         raise
+    except RuntimeError as error:
+        if not is_lost_process(trainer, error):
+            raise
+        told = f"Another process of this fit has ended after {trainer.current_epoch} epochs, so this one ends too."
+        log.error(f"torchrank train: error: {told}{how_to_resume(trainer)}")
+        raise SystemExit(1) from None
     stopper: Any = trainer.early_stopping_callback
     if trainer.is_global_zero and stopper is not None and stopper.stopped_epoch:
         tell(f"Stopped early: no better {stopper.monitor} in the last {stopper.patience} validations.")
     best: Any = trainer.checkpoint_callback
     return None if ranker.certified else best.best_model_path
+
+
+def how_to_resume(trainer: Trainer) -> str:
+    """The option that resumes a fit, if it has written a checkpoint."""
+    kept = [path for folder in checkpoint_folders(trainer) if (path := folder / "last.ckpt").exists()]
+    return "".join(f" Resume with {shlex.quote(f'ckpt_path={quoted(str(path))}')}." for path in kept)
 
 
 def method_name(config: DictConfig, ranker: Ranker) -> str:

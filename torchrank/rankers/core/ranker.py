@@ -44,6 +44,7 @@ from torchrank.rankers.core.optimizers import Optimization
 from torchrank.rankers.core.own import OPTIONS, loading
 from torchrank.rankers.core.random_state import random_state, restore
 from torchrank.rankers.core.rounds import Certificate, Round, RoundOptimizer
+from torchrank.rankers.core.stopping import SharedStop
 
 TransformOption = str | dict[str, Any] | list[Any] | None  # see `make_transform`
 Prepared = Callable[[RankingSet, Transform], TrainingLists]
@@ -409,7 +410,8 @@ class Ranker(LightningModule):
     def configure_callbacks(self) -> list[Callback]:
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
         measured = any(isinstance(each, RankingEvaluation) for each in callbacks)
-        return [Leaving()] if measured else [Leaving(), RankingEvaluation()]
+        own: list[Callback] = [SharedStop(), Leaving()]
+        return own if measured else [*own, RankingEvaluation()]
 
     def setup(self, stage: str) -> None:
         self.release()  # a fit that broke off may have left something
