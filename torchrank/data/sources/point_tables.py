@@ -17,6 +17,7 @@ from torchrank.errors import DataError
 
 Points = tuple[np.ndarray, np.ndarray]  # features (n, D) and classes (n,)
 
+NESTED = ("cell", "struct", "object", "opaque", "function")  # never read: they nest as deep as they like
 COMPRESSED = 15  # the type of an element of a mat file
 SCIKIT_LEARN = ("wine", "breast_cancer", "wdbc", "iris", "digits")
 
@@ -127,8 +128,10 @@ def _read_mat(path: Path) -> dict[str, np.ndarray]:
     from scipy.io import loadmat, whosmat
 
     _check_compressed(path)
-    flat = [name for name, _, kind in whosmat(path) if kind not in ("cell", "struct", "object", "opaque", "function")]
-    return {name: value for name, value in loadmat(path, variable_names=flat).items() if not name.startswith("__")}
+    found = {name: (shape, kind in NESTED) for name, shape, kind in whosmat(path)}
+    arrays = loadmat(path, variable_names=[name for name, (_, nested) in found.items() if not nested])
+    objects = {name: np.broadcast_to(np.array(None), shape) for name, (shape, nested) in found.items() if nested}
+    return {name: value for name, value in (arrays | objects).items() if not name.startswith("__")}
 
 
 def _check_compressed(path: Path) -> None:
