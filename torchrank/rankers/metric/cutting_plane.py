@@ -166,7 +166,7 @@ class CutRounds(nn.Module):
 
     def _found(self, plane: Plane, C: float) -> Round:
         """The round that ends in this state; it is done when its bounds prove the fit."""
-        upper, lower, left = (float(value) for value in (plane.upper, plane.lower, gap(plane)))
+        upper, lower, left = torch.stack((plane.upper, plane.lower, gap(plane))).tolist()
         certificate = Certificate("gap", left, self.options["eps"] * C, {"upper": upper, "lower": lower})
         if left < -certificate.limit:
             raise DataError(

@@ -85,7 +85,8 @@ def add_cut(
     """
     home, plane = plane.probe.device, _to(plane, torch.device("cpu"))
     omega = make_regulariser(**regulariser)
-    plane = _with_cut(plane, psi.detach().double().cpu(), torch.as_tensor(loss).detach().double().cpu())
+    answer = torch.cat((psi.detach().double().flatten(), torch.as_tensor(loss).detach().double().view(1))).cpu()
+    plane = _with_cut(plane, answer[:-1].view(psi.shape), answer[-1])
     reached = torch.clamp(plane.loss[-1] - (plane.probe * plane.psi[-1]).sum(), min=0.0)
     value = omega.value(plane.probe.numpy()) + C * reached
     if value < plane.upper:
@@ -111,7 +112,12 @@ def restart(plane: Plane, *, C: float, eps: float = 1e-3, stabilise: float = 0.3
 
 
 def _to(plane: Plane, device: torch.device) -> Plane:
-    return Plane(*(part.to(device) for part in plane))
+    """The state on a device; all of it crosses in one copy."""
+    if plane.probe.device == device:
+        return plane
+    joined = torch.cat([part.double().flatten() for part in plane]).to(device)
+    pieces = joined.split([part.numel() for part in plane])
+    return Plane(*(piece.view_as(part).to(part.dtype) for piece, part in zip(pieces, plane, strict=True)))
 
 
 def _with_cut(plane: Plane, psi: Tensor, loss: Tensor) -> Plane:
