@@ -201,12 +201,25 @@ class ListMetric(Metric):
             sizes = indexes[order].unique_consecutive(return_counts=True)[1]
             lists = scores[order], labels[order], torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
             self._add(self._values(*lists), self._count(*lists))
-        self._lists, self._empty, invalid = map(int, self.totals.tolist())
         found = self.sums / self.counts
+        self._read(found)
         self.sums, self.counts, self.totals = before
+        return found
+
+    def _read(self, means: Tensor) -> None:
+        """Bring what is asked for later to the host, in one copy, and check it there."""
+        parts = [self.totals, means] + ([] if self.num_queries is None else [self.seen, self.table])
+        joined = torch.cat([part.double().flatten() for part in parts]).cpu()
+        totals, self._means, *kept = joined.split([part.numel() for part in parts])
+        self._lists, self._empty, invalid = map(int, totals.tolist())
         if invalid:
             raise ValueError(f"scores were NaN in {invalid} batches: no ranking is defined. Did training diverge?")
-        return found
+        if kept:
+            seen, table = kept
+            if (seen > 1).any():
+                again = int(seen.argmax())
+                raise ValueError(f"list {again} was measured {int(seen[again])} times: reset() between passes")
+            self._table = torch.where(seen[:, None] > 0, table.view(-1, len(self.measures)), torch.nan)
 
     @property
     def lists(self) -> int:
@@ -270,15 +283,10 @@ class RankingMetrics(ListMetric):
 
     def compute(self) -> dict[str, Tensor]:
         """Mean of each measure over the lists that have a value; nan if none has."""
-        if self.num_queries is not None:
-            if (self.seen > 1).any():
-                again = int(self.seen.argmax())
-                raise ValueError(f"list {again} was measured {self.seen[again].item()} times: reset() between passes")
-            self._table = torch.where(self.seen[:, None] > 0, self.table, torch.nan)
         return Values(zip(self.measures, self.means(), strict=True))
 
     def per_query(self) -> dict[str, Tensor]:
-        """Value of every list, `(num_queries,)` per measure; nan where it has none or was not measured."""
+        """Value of every list on the host, `(num_queries,)` per measure; nan where it has none or was not measured."""
         if self.num_queries is None:
             raise ValueError("values per list are kept only with num_queries=: give it when making RankingMetrics")
         self.compute()
@@ -290,10 +298,10 @@ class RankingMetrics(ListMetric):
             "text": describe(self.convention, threshold=self.threshold),
             "lists": self.lists,
             "empty": self.empty,
-            "measures": {measure: float(value) for measure, value in self.compute().items()},
+            "measures": dict(zip(self.measures, self._means.tolist(), strict=True)),
         }
         if self.num_queries is not None:
-            found["per_query"] = {measure: values.cpu() for measure, values in self.per_query().items()}
+            found["per_query"] = dict(self.per_query())
         return found
 
 

@@ -1,8 +1,8 @@
 """A device that is not there: its tensors hold their numbers on the CPU and count what a GPU would do.
 
 Every operation runs on the CPU's numbers, so whole fits run with a `device.type` other than "cpu" and take the branches
-for devices. Tensors of different devices in one operation raise, as CUDA does. Counted are operations, kernels, waits of
-the host for the device (`.item()`, copies to the host, shapes that depend on values), bytes and floating-point
+for devices. Tensors of different devices in one operation raise, as CUDA does. Counted are operations, kernels, waits
+of the host for the device (`.item()`, copies to the host, shapes that depend on values), bytes and floating-point
 operations. The kernels and bytes of an operation are estimates; nothing here is a time that was measured.
 """
 
