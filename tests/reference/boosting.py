@@ -24,7 +24,7 @@ def draw(seed, *, grades=4, real=False, longest=8):
     noisy = 2 * x[:, 0] - 2 * x[:, 2] + 0.3 * x[:, 1] + 0.7 * random.normal(size=len(x))
     labels = np.digitize(noisy, np.linspace(-1, 1, grades - 1)).astype(float)
     if real:
-        labels = labels / 3 - 0.4
+        labels = labels / 3 + 0.1
     labels[-5:] = labels[-1]  # a list with one label
     return x.astype(np.float32).astype(np.float64), labels, offsets
 

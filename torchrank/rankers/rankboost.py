@@ -1,5 +1,6 @@
 """RankBoost (Freund, Iyer, Schapire & Singer 2003): threshold rules boosted on pairs, without a list of pairs."""
 
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -10,13 +11,14 @@ from torchrank.data.batch import Batch
 from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, check_choice
+from torchrank.functional.arrays import to_offsets
 from torchrank.functional.columns import first_largest
+from torchrank.functional.ragged import has_pairs, per_entry
 from torchrank.rankers.core.kept import KEPT_BYTES, BatchMemory, grown_scores
 from torchrank.rankers.core.ranker import Ranker, TransformOption
 from torchrank.rankers.core.rounds import Round
 from torchrank.solvers.boosting.potentials import PairedLists, crossing_masses, pair_masses, paired_lists
-from torchrank.solvers.boosting.thresholds import Thresholds, binned_edges, encode, exact_edges, stump_scores
-from torchrank.solvers.linear.many import join_lists
+from torchrank.solvers.boosting.thresholds import Thresholds, binned_edges, encode_rows, exact_edges, stump_scores
 
 SAMPLE = 10_000  # rows from which thresholds are taken
 CLIP = 1 - 1e-10  # largest |r|: a rule that orders every pair right gets a finite weight
@@ -149,18 +151,25 @@ class RankBoost(Ranker):
                 f"exact thresholds (bins=null) need all training documents in one process, but there are {lists.world} "
                 "processes: use model.bins=256 or trainer=cpu"
             )
-        x, labels, offsets, *_ = join_lists(lists)
-        columns = x.T.contiguous()
+        labels, offsets = self._labels_with_pairs(lists)
         if self.bins is None:
-            edges = exact_edges(columns)
+            edges = exact_edges(_columns(lists))
         else:
-            edges = binned_edges(lists.sample_rows(SAMPLE, self.seed), self.bins).to(x.dtype)
+            edges = binned_edges(lists.sample_rows(SAMPLE, self.seed), self.bins).to(lists.lists[:0].x.dtype)
+        thresholds = encode_rows(_rows(lists), len(labels), edges)
         paired = paired_lists(labels, offsets, lists.lists.num_grades)
         log_weight, num_pairs = self._first_weights(lists, paired)
         zeros = lists.zeros(len(labels))
-        held = Boosting(encode(columns, edges), paired, log_weight, num_pairs, zeros, zeros, zeros.new_zeros(()))
+        held = Boosting(thresholds, paired, log_weight, num_pairs, zeros, zeros, zeros.new_zeros(()))
         self.kept.boosting = self._replayed(lists, held)
         self.kept.memory = BatchMemory(KEPT_BYTES)
+
+    def _labels_with_pairs(self, lists: TrainingLists) -> tuple[Tensor, Tensor]:
+        """Labels and offsets of the lists of this process with two different labels."""
+        parts = [(batch.labels[_inside(batch)], batch.offsets.diff()[has_pairs(batch.labels, batch.offsets)])
+                 for batch in lists]  # fmt: skip
+        labels, lengths = (torch.cat(part) for part in zip(*parts, strict=True))
+        return labels, to_offsets(lengths)
 
     def _first_weights(self, lists: TrainingLists, paired: PairedLists) -> tuple[Tensor, float]:
         """Log of the mass of one pair under D_1, (Q,), and the number of pairs of all processes."""
@@ -180,3 +189,20 @@ class RankBoost(Ranker):
         before = self.log_loss[-2] if len(self.log_loss) > 1 else held.log_loss
         weighed = self._weighed(lists, held._replace(scores=scores), before)
         return weighed if len(self.log_loss) else weighed._replace(log_loss=held.log_loss)  # 0, not its rounding
+
+
+def _inside(batch: Batch) -> Tensor:
+    """Which entries (N,) are in lists with two different labels."""
+    return per_entry(has_pairs(batch.labels, batch.offsets), batch.offsets, len(batch.labels))
+
+
+def _rows(lists: TrainingLists) -> Iterator[Tensor]:
+    """The rows of those entries, batch by batch."""
+    return (batch.dense[_inside(batch)] for batch in lists)
+
+
+def _columns(lists: TrainingLists) -> Iterator[Tensor]:
+    """The columns (N,) of those entries, feature by feature."""
+    inside = [_inside(batch) for batch in lists]
+    for feature in range(lists.lists[:0].x.shape[1]):
+        yield torch.cat([batch.dense[:, feature][here] for batch, here in zip(lists, inside, strict=True)])

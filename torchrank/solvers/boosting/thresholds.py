@@ -1,5 +1,6 @@
 """Rules x_f > theta for all features and thresholds at once, exact (every value of a feature) or binned."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -38,8 +39,8 @@ class Thresholds(NamedTuple):
         return (self.edges[feature] > threshold[:, None]).sum(1)
 
 
-def exact_edges(columns: Tensor) -> Tensor:
-    """All distinct values of each feature but the largest, from columns (D, N), so that no rule is missed.
+def exact_edges(columns: Iterable[Tensor]) -> Tensor:
+    """All distinct values of each feature but the largest, from D columns (N,), so that no rule is missed.
 
     >>> exact_edges(torch.tensor([[1.0, 3.0, 2.0, 3.0], [5.0, 5.0, 4.0, 5.0]]))
     tensor([[2., 1.],
@@ -56,13 +57,17 @@ def binned_edges(sample: Tensor, bins: int) -> Tensor:
     >>> binned_edges(torch.tensor([[1.0], [2.0], [2.0], [4.0], [8.0]]), 3)
     tensor([[4., 1.]])
     """
-    found = []
-    for column in sample.T:
-        values, count = column.unique(), bins - 1
-        if len(values) > count:
-            values = values[torch.arange(count, device=values.device) * len(values) // count]
-        found.append(values)
-    return _table(found)
+    ordered, most = sample.T.contiguous().sort(1).values, bins - 1
+    if not ordered.shape[1]:
+        return ordered.new_full((len(ordered), 1), -torch.inf)
+    new = torch.nn.functional.pad(ordered[:, 1:] != ordered[:, :-1], (1, 0), value=True)
+    number = new.cumsum(1) - 1  # of each value among the distinct ones of its feature, (D, n)
+    distinct = number[:, -1:] + 1
+    width = int(distinct.clamp(max=most).max())
+    steps = torch.arange(most, device=sample.device)[:width].flip(0)
+    taken = torch.where(distinct > most, steps * distinct // most, steps - (width - distinct))  # -1, ...: none is left
+    values = ordered.gather(1, torch.searchsorted(number, taken.clamp(min=0).contiguous()))
+    return values.masked_fill(taken < 0, -torch.inf)
 
 
 def _table(ascending: list[Tensor]) -> Tensor:
@@ -78,10 +83,25 @@ def encode(columns: Tensor, edges: Tensor) -> Thresholds:
     >>> encode(torch.tensor([[1.0, 3.0, 2.0]]), torch.tensor([[2.0, 1.0]])).codes.tolist()
     [[2, 0, 1]]
     """
-    width = edges.shape[1]
-    kind = torch.uint8 if width < 256 else torch.int32
     below = torch.searchsorted(edges.flip(1), columns.to(edges.dtype).contiguous(), out_int32=True)
-    return Thresholds(edges, (width - below).to(kind))
+    return Thresholds(edges, (edges.shape[1] - below).to(_code_type(edges)))
+
+
+def encode_rows(blocks: Iterable[Tensor], count: int, edges: Tensor) -> Thresholds:
+    """`encode` for `count` documents that come as rows (n, D), block by block: nothing as large as the rows is made.
+
+    >>> encode_rows([torch.tensor([[1.0], [3.0]]), torch.tensor([[2.0]])], 3, torch.tensor([[2.0, 1.0]])).codes.tolist()
+    [[2, 0, 1]]
+    """
+    codes, start = edges.new_empty(len(edges), count, dtype=_code_type(edges)), 0
+    for rows in blocks:
+        codes[:, start : start + len(rows)] = encode(rows.T, edges).codes
+        start += len(rows)
+    return Thresholds(edges, codes)
+
+
+def _code_type(edges: Tensor) -> torch.dtype:
+    return torch.uint8 if edges.shape[1] < 256 else torch.int32
 
 
 def stump_scores(x: Tensor, feature: Tensor, threshold: Tensor, alpha: Tensor) -> Tensor:
