@@ -11,7 +11,7 @@ import subprocess
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -215,13 +215,17 @@ def forget_results(folder: Path) -> None:
 def forget_start(folder: Path) -> None:
     """Remove the folder of a run, or of a sweep, that failed before it wrote anything of use; its parents, if empty.
 
-    A folder with any other file stays as it is, and so does the current folder.
+    A folder with any other file stays as it is, and so does the current folder, and one that another run has locked.
     """
     folder, here = folder.absolute(), Path.cwd()
     if folder == here or folder in here.parents or folder.is_symlink() or not folder.is_dir():
         return
-    if all(_is_of_start(path) for path in folder.rglob("*") if not path.is_dir()):
-        shutil.rmtree(folder, ignore_errors=True)
+    with ExitStack() as locks, suppress(OSError):  # a Timeout is one: another run has started here
+        for lock in {folder / ".lock", *folder.rglob(".lock")}:
+            locks.enter_context(alone(lock, wait=False))
+        if all(_is_of_start(path) for path in folder.rglob("*") if not path.is_dir()):
+            shutil.rmtree(folder, ignore_errors=True)
+    if not folder.exists():
         for parent in folder.parents:
             if here not in parent.parents or any(parent.iterdir()):
                 break

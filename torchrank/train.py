@@ -160,7 +160,8 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
     if not trainer.is_global_zero:
         return fit_and_test(config, trainer, evaluation)[0]
     with ExitStack() as locks:
-        for place in {folder.resolve(), *(checkpoint_folders(trainer) if config.train else ())}:
+        places = {folder.resolve(), *(checkpoint_folders(trainer) if config.train else ())}
+        for place in sorted(places):  # in one order, or two runs could refuse each other
             locks.enter_context(alone_in(place))
         forget_results(folder)
         results, facts = fit_and_test(config, trainer, evaluation)

@@ -1,4 +1,4 @@
-"""The standing attack: `make attack`, or python -m tests.attack [--minutes 20] [--seed 0] [--only kills,inputs].
+"""The standing attack: `make attack`, or python -m tests.attack [--minutes 20] [--seed 0] [--only kills,disk].
 
 Everything is drawn from the seed. It ends with a table, and with exit code 1 if anything was lost or wrong.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from tests.attack import children, inputs, kills
+from tests.attack import children, disk, inputs, kills, pickles
 from tests.attack.tally import Tally, table, together, write_json, write_page
 
 Task = Callable[[], Tally]
@@ -37,7 +37,19 @@ def input_tasks(seed: int, scale: float) -> Iterator[Task]:
             yield partial(inputs.attack, name, seed * 1_000_000 + number, BATCH)
 
 
-ATTACKS = {"kills": kill_tasks, "inputs": input_tasks}
+def hostile_tasks(seed: int, scale: float) -> Iterator[Task]:
+    for what in pickles.ALL:
+        for way in pickles.WAYS:
+            yield partial(pickles.attack_apart, what, way)
+
+
+def disk_tasks(seed: int, scale: float) -> Iterator[Task]:
+    for what in disk.ATTACKS:
+        for number in range(max(1, round(4 * scale))):
+            yield partial(disk.attack, what, seed * 1000 + number, 5)
+
+
+ATTACKS = {"kills": kill_tasks, "inputs": input_tasks, "hostile": hostile_tasks, "disk": disk_tasks}
 
 
 def run(names: list[str], seed: int, scale: float, jobs: int) -> list[Tally]:
@@ -66,6 +78,8 @@ def main() -> None:
     children.prepare()
     began = time.monotonic()
     names = given.only.split(",")
+    if unknown := set(names) - set(ATTACKS):
+        parser.error(f"unknown attacks {', '.join(sorted(unknown))}: choose from {', '.join(ATTACKS)}")
     tallies = run(names, given.seed, given.minutes / 20, given.jobs)
     minutes = (time.monotonic() - began) / 60
     told = f"python {platform.python_version()}, torch {torch.__version__}, seed {given.seed}, {minutes:.1f} minutes"

@@ -12,6 +12,7 @@ import numpy as np
 
 NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 Values = dict[str, Any]
+RETURN = "\ue000"  # stands for a carriage return, at which csv would end a line
 
 
 class RefusedError(Exception):
@@ -82,14 +83,15 @@ def table(data: bytes) -> Values:
         text = unpacked(data).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise RefusedError(str(error)) from error
-    lines = [line for line in text.replace("\r\n", "\n").split("\n")]
+    text = re.sub("\r(?!\n)", RETURN, text)  # only a line feed ends a line
+    lines = text.replace("\r\n", "\n").split("\n")
     first = next((line for line in lines if line.strip()), "").strip()
     separator = next((each for each in ",\t;" if each in first), ",")
     rows = list(csv.reader(io.StringIO(text.lstrip(), newline=""), delimiter=separator, strict=True))
     names, rows = [name.strip() for name in rows[0]], [row for row in rows[1:] if any(cell for cell in row)]
     if any(len(row) != len(names) for row in rows) or len(set(names)) != len(names) or not rows:
         raise RefusedError("uneven, or two columns of one name")
-    columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    columns = {name: [row[place].replace(RETURN, "\r") for row in rows] for place, name in enumerate(names)}
     return grouped(columns)
 
 

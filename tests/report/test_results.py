@@ -7,7 +7,7 @@ import pytest
 from filelock import FileLock, Timeout
 
 from tests.report.sweep import write_run
-from torchrank.record import alone_in, finished, forget_results, read_runs, unfinished
+from torchrank.record import alone_in, finished, forget_results, forget_start, read_runs, unfinished
 
 VALUES = {"default/ndcg@10": [0.5, np.nan, 1.0]}
 
@@ -100,6 +100,18 @@ def test_a_folder_is_written_by_one_run_at_a_time(tmp_path):
     assert list((tmp_path / "new").iterdir()) == list((tmp_path / "other").iterdir()) == []
     with alone_in(tmp_path / "new"):
         pass
+
+
+def test_the_start_of_another_run_is_not_forgotten(tmp_path, monkeypatch):
+    """A run that is refused removes what it began, but not the folder of the run that has it."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "run"
+    with alone_in(folder):
+        (folder / "train.log").touch()
+        forget_start(folder)
+        assert (folder / "train.log").exists() and (folder / ".lock").exists()
+    forget_start(folder)
+    assert not folder.exists()
 
 
 def test_without_locks_of_the_file_system_every_run_is_let_in(tmp_path, monkeypatch):

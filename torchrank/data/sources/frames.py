@@ -145,6 +145,9 @@ def _header(path: Path) -> tuple[list[str], str]:
     names = [name.strip() for name in _split(first, separator)]
     if not names:
         raise DataError(f"{path}: the file is empty, expected a header and one document per line")
+    if "" in names:
+        place = names.index("") + 1
+        raise DataError(f"{path}: column {place} of the header has no name: name it (pandas: to_csv(index=False))")
     if twice := next((name for place, name in enumerate(names) if name in names[:place]), None):
         raise DataError(f"{path}: two columns are called {twice!r}, expected different names in the header")
     return names, separator
