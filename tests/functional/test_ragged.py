@@ -307,3 +307,45 @@ def test_gradients_of_products():
     matrices = torch.randn(5, 2, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: segment_gram(x, OFFSETS), (x,))
     assert torch.autograd.gradcheck(lambda x, a: segment_forms(x, a, OFFSETS), (x, matrices))
+
+
+# ---- running sums ---------------------------------------------------------------------------------------------------
+
+RUNS = [[], [0], [1, 0, 3], [33], [0, 32, 0, 0, 31, 64, 65, 1, 0], [1251, 3, 500, 0]]
+
+
+@pytest.mark.parametrize("lengths", RUNS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_running_sums_keep_the_digits_of_every_list(lengths, dtype):
+    offsets = torch.tensor([0, *np.cumsum(lengths).astype(int)])
+    sizes = 10.0 ** np.random.default_rng(0).integers(-12, 13, len(lengths))  # lists of very different sizes
+    values = np.random.default_rng(1).normal(size=int(offsets[-1])) * np.repeat(sizes, lengths)
+    values = torch.tensor(values, dtype=dtype)
+    exact = values.double().numpy().astype(np.longdouble)
+    bounds = list(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True))
+    expected = np.concatenate([np.zeros(0), *(exact[a:b].cumsum() for a, b in bounds)])
+    absolute = np.concatenate([np.zeros(0), *(abs(exact[a:b]).cumsum() for a, b in bounds)])
+    found = segment_cumsum(values, offsets)
+    assert found.dtype == dtype and found.shape == values.shape
+    assert (abs(found.numpy() - expected) <= 16 * torch.finfo(dtype).eps * absolute).all()
+
+
+@pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
+def test_what_is_not_finite_stays_in_its_own_list_and_behind_its_place(bad):
+    offsets, values = torch.tensor([0, 100, 230, 300]), torch.ones(300)
+    values[150] = bad
+    found = segment_cumsum(values, offsets)
+    expected = torch.cat([part.cumsum(0) for part in values.tensor_split(offsets[1:-1])])
+    assert torch.equal(found.nan_to_num(7.5), expected.nan_to_num(7.5))
+
+
+@pytest.mark.parametrize("lengths", RUNS[3:], ids=str)
+def test_gradients_of_running_sums(lengths):
+    offsets = torch.tensor([0, *np.cumsum(lengths)])
+    values = torch.randn(int(offsets[-1]), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    weights = values.flip(0)
+    rows = values.clone().requires_grad_()
+    (found,) = torch.autograd.grad((weights * segment_cumsum(rows, offsets)).sum(), rows)
+    parts = weights.tensor_split(offsets[1:-1])
+    expected = torch.cat([part.flip(0).cumsum(0).flip(0) for part in parts])  # every entry is in all later sums
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)

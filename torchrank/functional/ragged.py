@@ -14,6 +14,7 @@ from torchrank.functional.arrays import takes_arrays, to_offsets
 from torchrank.functional.operations import one_operation, readable
 from torchrank.functional.sorting import sort_keys
 
+SUM_BLOCK = 32  # entries that `segment_cumsum` adds up at once
 BLOCK_NUMBERS = 2**24  # numbers in the matrices that `segment_gram` makes at once: 128 MB in float64
 
 
@@ -233,9 +234,9 @@ def longest_list(offsets: Tensor, num_entries: int, max_length: int | None) -> i
 def segment_cumsum(values: Tensor, offsets: Tensor, *, max_length: int | None = None) -> Tensor:
     """Running sum inside each list, `(N,)`. Differentiable.
 
-    For integers it is the difference of one running total, which is exact. Real numbers are added in doubling steps
-    (entry i receives entry i - 2^s of its list), log2(longest list) passes, so that every list keeps its digits and an
-    inf stays in its own list.
+    For integers it is the difference of one running total, which is exact. Real numbers are added within blocks of a
+    list and then over the blocks, or in doubling steps (entry i receives entry i - 2^s of its list), log2(longest list)
+    passes. So every list keeps its digits, and an inf stays in its own list.
 
     >>> segment_cumsum(torch.tensor([1, 2, 5]), torch.tensor([0, 2, 3])).tolist()
     [1, 3, 5]
@@ -244,10 +245,13 @@ def segment_cumsum(values: Tensor, offsets: Tensor, *, max_length: int | None = 
     if not values.is_floating_point():
         total = torch.nn.functional.pad(values.cumsum(0), (1, 0))
         return total[1:] - total[offsets[:-1]].repeat_interleave(offsets.diff(), output_size=num_entries)
-    position = positions_within(offsets, num_entries)
     if torch.compiler.is_compiling():
-        return _doubled(values, position, num_entries if max_length is None else max_length)
+        most = num_entries if max_length is None else max_length
+        return _doubled(values, positions_within(offsets, num_entries), most)
     step, longest = 1, min(num_entries, longest_list(offsets, num_entries, max_length))
+    if longest > SUM_BLOCK and readable(offsets):
+        return _cumsum_by_blocks(values, offsets)
+    position = positions_within(offsets, num_entries)
     while step < longest:
         earlier = torch.nn.functional.pad(values[:-step], (step, 0))
         values = values + torch.where(position >= step, earlier, 0)
@@ -263,6 +267,17 @@ def _doubled(values: Tensor, position: Tensor, longest: int) -> Tensor:
     for step in (2**bit for bit in range(bits)):
         values = values + torch.where(position >= step, values[(index - step).clamp(min=0)], 0)
     return values
+
+
+def _cumsum_by_blocks(values: Tensor, offsets: Tensor) -> Tensor:
+    """`segment_cumsum` where the number of blocks may be read: in half of the time of doubling steps."""
+    bounds = to_offsets((offsets.diff() + (SUM_BLOCK - 1)) // SUM_BLOCK)
+    shift = per_entry(bounds[:-1] * SUM_BLOCK - offsets[:-1], offsets, len(values))
+    places, count = shift.add_(torch.arange(len(values), device=values.device)), read(bounds[-1])
+    blocks = values.new_zeros(count * SUM_BLOCK).index_copy(0, places, values).view(count, SUM_BLOCK).cumsum(1)
+    before = torch.nn.functional.pad(segment_cumsum(blocks[:, -1], bounds), (1, 0))
+    before = before.index_fill(0, bounds.long(), 0)[:-1]  # a difference of sums would be nan after an inf
+    return (blocks + before[:, None]).flatten().index_select(0, places)
 
 
 def sort_within(scores: Tensor, offsets: Tensor, *, descending: bool = True, max_length: int | None = None) -> Tensor:
