@@ -52,11 +52,19 @@ def products(setting: Setting) -> Iterator[Row]:
     x = torch.randn(count, FEATURES, generator=torch.Generator().manual_seed(0))
     batch, into = make_batch(x, torch.zeros(count), torch.tensor([0, count])), torch.zeros(1, FEATURES).double()
     weight, slopes, wide = torch.ones(1, FEATURES).double(), torch.ones(count).double(), x.double()
-    for what, ours, whole, resident in (
-        ("scores", lambda: entry_scores(batch, weight, False), lambda: x.double() @ weight[0], lambda: wide @ weight[0]),
-        ("gradient", lambda: add_gradient(batch, slopes, into, False), lambda: x.double().T @ slopes,
-         lambda: wide.T @ slopes),
-    ):  # fmt: skip
+    functions = {
+        "scores": (
+            lambda: entry_scores(batch, weight, False),
+            lambda: x.double() @ weight[0],
+            lambda: wide @ weight[0],
+        ),
+        "gradient": (
+            lambda: add_gradient(batch, slopes, into, False),
+            lambda: x.double().T @ slopes,
+            lambda: wide.T @ slopes,
+        ),
+    }
+    for what, (ours, whole, resident) in functions.items():
         times = setting.race(ours, whole, resident, x.clone, repeats=15)
         name = f"{what} of {count:,} x {FEATURES} float32"
         yield Row(name, times[0], peer="all rows converted", theirs=times[1], bar=0.6)
