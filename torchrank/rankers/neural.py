@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from copy import deepcopy
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -126,6 +127,8 @@ class NeuralRanker(GradientRanker):
         weight_decay: l2 penalty, as the optimizer defines it.
         optimizer: a class of torch.optim by name, or {"name": ..., further options}.
         scheduler: a class of torch.optim.lr_scheduler by name, or {"name": ..., "warmup": steps, further options}.
+        compile: whether scorer and loss are compiled for training by `torch.compile`. Batches of all sizes share a
+            graph. Checkpoints are the same with and without it.
 
     Example:
         >>> from torchrank.data import RankingSet
@@ -153,6 +156,7 @@ class NeuralRanker(GradientRanker):
         weight_decay: float = 0.0,
         optimizer: Option = "Adam",
         scheduler: Option | None = None,
+        compile: bool = False,
     ):
         scorer, network = resolve("scorer", scorer, SCORERS)  # hyper-parameters hold names
         loss, function = resolve("loss", loss, LOSSES)
@@ -167,6 +171,7 @@ class NeuralRanker(GradientRanker):
         if lazy := [key for key, each in self.scorer.named_parameters() if nn.parameter.is_lazy(each)]:
             raise ValueError(f"the scorer {scorer} has layers without a size, such as {lazy[0]}: name their inputs")
         self.sees_lists = "offsets" in _parameters(self.scorer.forward)
+        self.in_graph = compile
 
     def _check_loss(self, function: Any) -> None:
         if not callable(function) or inspect.isclass(function):
@@ -227,6 +232,11 @@ class NeuralRanker(GradientRanker):
         return found.reshape(-1).to(x.dtype)
 
     def loss(self, batch: Batch) -> Tensor:
+        found: Tensor = _in_graph()(self, batch) if self.in_graph else self.losses(batch)
+        return found
+
+    def losses(self, batch: Batch) -> Tensor:
+        """The loss (Q,) of each list: what `compile` compiles."""
         scores, sizes = self.score(batch), {name: getattr(batch, name) for name in self._sizes}
         if "loss" in self.own and batch.num_lists == 0:
             return scores.sum() + scores.new_zeros(0)
@@ -240,6 +250,12 @@ class NeuralRanker(GradientRanker):
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ValueError(f"the loss {self.loss_name} must return ({num_lists},) or a scalar, got {shape}")
         return found.expand(num_lists)
+
+
+@cache
+def _in_graph() -> Callable[[NeuralRanker, Batch], Tensor]:
+    """One compiled function for all rankers: the modules stay as they are, and so do their states and copies."""
+    return torch.compile(NeuralRanker.losses, dynamic=True)
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

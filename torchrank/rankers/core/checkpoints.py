@@ -79,13 +79,16 @@ def check_format(checkpoint: dict[str, Any]) -> None:
         raise CheckpointError(f"the checkpoint was made {made}, but this version reads format {FORMAT}: fit it again")
 
 
+FREE = {"rounds", "compile"}  # options that say nothing about what is learned: the limit of rounds, how steps run
+
+
 def check_same_ranker(ranker: Ranker, checkpoint: dict[str, Any]) -> None:
-    """A state is loaded into a ranker of its kind and with its options; only the limit of rounds may be raised."""
+    """A state is loaded into a ranker of its kind and with its options; those of `FREE` may differ."""
     name, saved, given = type(ranker).__name__, checkpoint.get("hyper_parameters", {}), ranker.hparams
     kinds = [name, *(kind.__name__ for kind in type(ranker).__mro__ if kind.__name__ in torchrank.RANKERS)][:2]
     if checkpoint.get("ranker", name) not in kinds:
         raise CheckpointError(f"the checkpoint holds a {checkpoint['ranker']}, not a {name}: choose its model")
-    other = [key for key in saved.keys() & given.keys() - {"rounds"} if _listed(saved[key]) != _listed(given[key])]
+    other = [key for key in saved.keys() & given.keys() - FREE if _listed(saved[key]) != _listed(given[key])]
     if other:
         theirs, ours = (", ".join(f"{key}={of[key]!r}" for key in sorted(other)) for of in (saved, given))
         raise CheckpointError(
