@@ -139,7 +139,7 @@ CSV = "query,label,f,g\n1,0,0.5,1\n1,2,{},2\n2,1,3,4\n"
         (CSV.format("1"), {"features": []}, r"no column of features"),
         ("query,label,f,f\n1,1,1,1\n", {}, r"two columns are called 'f'"),
         (",query,label,f\n0,1,1,1\n", {}, r"column 1 of the header has no name"),
-        ("query,label,f\rg\n1,1,x\n", {}, r"no column of features"),  # a carriage return does not end a line
+        ("query,label,f\rg\n1,1,x\n", {}, r"a carriage return in the header"),  # as files of old Macs have
         ("query,label,f\n", {}, r"the table has no rows"),
         ("", {}, r"the file is empty, expected a header"),
         ("query,label,f\n1,good,1\n", {}, r"row 1, column 'label': 'good' is not a finite number"),

@@ -141,6 +141,8 @@ def _header(path: Path) -> tuple[list[str], str]:
         first = line.decode()
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not a csv file of UTF-8 text, nor parquet or Arrow ({error})") from error
+    if "\r" in first:
+        raise DataError(f"{path}: a carriage return in the header: save the file with lines that end in \\n or \\r\\n")
     separator = next((each for each in ",\t;" if each in first), ",")
     names = [name.strip() for name in _split(first, separator)]
     if not names:
