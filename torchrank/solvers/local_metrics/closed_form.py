@@ -18,15 +18,15 @@ from torchrank.errors import DataError, NotPositiveDefinite, NumericalWarning, c
 from torchrank.functional.arrays import to_offsets
 from torchrank.functional.columns import by_column, first_largest
 from torchrank.functional.measures import ndcg
-from torchrank.functional.ragged import list_ids, per_entry, segment_gram, segment_max, segment_sum
+from torchrank.functional.ragged import per_entry, segment_gram, segment_max, segment_sum
 from torchrank.functional.spd import gmml_factor
+from torchrank.solvers.local_metrics.scatter import add_scatter, corpus_sums, holds_corpus, moments
 from torchrank.solvers.local_metrics.sources import (
     ListTable,
     add_table,
     draw_candidates,
     draw_sources,
     found_in,
-    high_and_low,
     own_rows,
     take_lists,
 )
@@ -35,6 +35,7 @@ KAPPAS = (1.0, 3.0, 10.0, 30.0)  # of the virtual anchors among the candidates o
 CUTOFF = 10  # anchors are chosen by NDCG@10
 AT_ONCE = 2**24  # numbers of a stack of matrices that is worked on at once: 128 MB in float64
 RETRIES = 8  # a ridge that is too small is raised tenfold at most this many times
+OFTEN = 2  # lists that are in more metrics than this, on average, have sums of their own, which are added up
 KINDS = ("similar", "dissimilar")  # the two scatters of a metric
 
 
@@ -100,17 +101,22 @@ def local_metrics(lists: TrainingLists, options: MetricOptions, reference: Tenso
         known, sources, 0 if options.anchor == "virtual" else options.anchor_candidates, generator
     )
     sources, places, numbers = (part.to(lists.device) for part in (sources, places, numbers))
-    count = len(sources)
+    count, whole = len(sources), holds_corpus(lists)
     shapes = ((count, width, width), (count, width, width), (count, 2), (count, 2, width))
     into = tuple(lists.zeros(*shape) for shape in (*shapes, (*places.shape, width), (width,)))
 
     def add(batch: Batch, into: tuple[Tensor, ...]) -> None:
         scatter = Scatter(*into)
         scatter.varies.add_(_variation(batch, reference))
-        _add_scatter(batch, scatter, sources, options.high)
+        if not whole:
+            _add_scatter(batch, scatter, sources, options.high)
         _add_candidates(batch, scatter.candidates, places, numbers)
 
     scatter = Scatter(*lists.total(add, into))
+    if whole:
+        shares = lists.zeros(count, len(lists)).scatter_add_(1, sources, torch.ones_like(sources).double())
+        similar, dissimilar, pairs, means, _ = corpus_sums(lists, [shares], options.high)[0]
+        scatter = scatter._replace(similar=similar, dissimilar=dissimilar, pairs=pairs, means=means)
     factors = solve_metrics(scatter, options)
     if options.anchor == "virtual":
         return LocalMetrics(factors, virtual_anchors(scatter, sources, options.kappa), sources)
@@ -131,6 +137,8 @@ def _variation(batch: Batch, reference: Tensor) -> Tensor:
 def _add_scatter(batch: Batch, scatter: Scatter, sources: Tensor, high: str) -> None:
     lists, metrics, _ = found_in(batch, sources)
     used, place = lists.unique(return_inverse=True)
+    if len(lists) <= OFTEN * len(used):
+        return _add_by_metric(batch, scatter, lists, metrics, high)
     step = max(1, AT_ONCE // batch.x.shape[1] ** 2)
     for begin in range(0, len(used), step):
         here = (place >= begin) & (place < begin + step)
@@ -138,27 +146,27 @@ def _add_scatter(batch: Batch, scatter: Scatter, sources: Tensor, high: str) -> 
         for total, values in zip(scatter[:4], sums, strict=True):
             for some in here.nonzero().flatten().split(step):
                 total.index_add_(0, metrics[some], values[place[some] - begin])
+    return None
+
+
+def _add_by_metric(batch: Batch, scatter: Scatter, lists: Tensor, metrics: Tensor, high: str) -> None:
+    """All lists of a metric in one product, which costs least where no list is in many metrics."""
+    for metric in metrics.unique().tolist():
+        found = moments(*take_lists(batch, lists[metrics == metric]), high)
+        add_scatter(found.rows, found.weights, scatter.similar[metric], scatter.dissimilar[metric])
+        scatter.pairs[metric] += found.pairs.sum(0)
+        scatter.means[metric] += found.means.sum(0)
 
 
 def _list_sums(rows: Tensor, labels: Tensor, offsets: Tensor, high: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Scatter of similar and of dissimilar pairs, their numbers, and the two means of each list.
-
-    No pair is formed: with A and B the high and the low rows minus the mean of the high ones, S = n+ A'A and
-    D = n- A'A + n+ B'B, because the rows of A sum to 0.
-    """
-    ids = list_ids(offsets, len(rows))
-    (high_rows, high_ids, highs, high_bounds), (low_rows, low_ids, lows, low_bounds) = (
-        (rows[mask], ids[mask], counts, to_offsets(counts))
-        for mask in high_and_low(labels, offsets, high)
-        for counts in (segment_sum(mask.long(), offsets),)
-    )
-    high_mean = segment_sum(high_rows, high_bounds) / highs[:, None].clamp(min=1)
-    low_mean = segment_sum(low_rows, low_bounds) / lows[:, None].clamp(min=1)
-    inner = segment_gram(high_rows - high_mean[high_ids], high_bounds)
-    outer = segment_gram(low_rows - high_mean[low_ids], low_bounds)
-    similar, dissimilar = highs[:, None, None] * inner, lows[:, None, None] * inner + highs[:, None, None] * outer
-    pairs = torch.stack((highs * (highs - 1) // 2, highs * lows), 1).double()
-    return similar, dissimilar, pairs, torch.stack((high_mean, low_mean), 1)
+    """Scatter of similar and of dissimilar pairs, their numbers, and the two means of each list."""
+    found, count = moments(rows, labels, offsets, high), len(offsets) - 1
+    sums = []
+    for weights in found.weights.unbind(1):
+        here = weights.nonzero().flatten()
+        bounds = to_offsets(found.lists[here].bincount(minlength=count))
+        sums.append(segment_gram(found.rows[here] * weights[here, None].sqrt(), bounds))
+    return sums[0], sums[1], found.pairs, found.means
 
 
 def _add_candidates(batch: Batch, rows: Tensor, places: Tensor, numbers: Tensor) -> None:

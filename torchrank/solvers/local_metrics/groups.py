@@ -12,14 +12,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from torchrank.data.batch import Batch
 from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError
-from torchrank.functional.ragged import list_ids, segment_sum
 from torchrank.functional.spd import gmml_factor
 from torchrank.solvers.local_metrics.closed_form import MetricOptions, ridged
-from torchrank.solvers.local_metrics.sources import high_and_low
+from torchrank.solvers.local_metrics.scatter import Moments, add_scatter, corpus_sums, holds_corpus, moments
 from torchrank.solvers.query_means import query_vectors
 
 RESTARTS = 5  # of k-means, from different first centres
@@ -125,7 +125,7 @@ def shares_of(points: Tensor, centres: Tensor, width: Tensor) -> Tensor:
     tensor([[1., 0.]])
     """
     close = _closeness(points, centres)
-    hard = torch.nn.functional.one_hot(close.argmax(1), len(centres)).to(centres.dtype)
+    hard = one_hot(close.argmax(1), len(centres)).to(centres.dtype)
     return torch.where(width > 0, (close / torch.where(width > 0, width, 1.0)).softmax(1), hard)
 
 
@@ -167,11 +167,15 @@ def sum_groups(lists: TrainingLists, cells: Sequence[Tensor], counts: Sequence[i
     into = tuple(lists.zeros(*shape) for row in shapes for shape in row)
 
     def add(batch: Batch, into: tuple[Tensor, ...]) -> None:
-        moments = _moments(batch, high)
+        found = moments(batch.dense.double(), batch.labels, batch.offsets, high)
         for row, cell in enumerate(cells):
-            _add_cells(moments, cell[batch.query], GroupSums(*into[5 * row : 5 * row + 5]))
+            _add_cells(found, cell[batch.query], GroupSums(*into[5 * row : 5 * row + 5]))
 
-    found = lists.total(add, into)
+    if holds_corpus(lists):
+        shares = [one_hot(cell, n).T.double() for cell, n in zip(cells, counts, strict=True)]
+        found = [part for sums in corpus_sums(lists, shares, high) for part in sums]
+    else:
+        found = lists.total(add, into)
     if not found[4].any():
         raise DataError(
             f"none of the {len(lists)} training lists has a high document and a lower one, so no metric can be learned:"
@@ -180,49 +184,15 @@ def sum_groups(lists: TrainingLists, cells: Sequence[Tensor], counts: Sequence[i
     return [GroupSums(*found[5 * row : 5 * row + 5]) for row in range(len(counts))]
 
 
-class _Moments(NamedTuple):
-    """The high and low documents of the lists that have both, and what the sums need of these lists."""
-
-    rows: Tensor  # (n, D) minus the mean of the high documents of their list
-    lists: Tensor  # (n,)
-    weights: Tensor  # (n, 2) how often the square of a row is in the similar and in the dissimilar scatter
-    pairs: Tensor  # (Q, 2)
-    means: Tensor  # (Q, 2, D)
-    both: Tensor  # (Q,) 1 for a list with a high and a low document
-
-
-def _moments(batch: Batch, high: str) -> _Moments:
-    """No pair is formed: with A and B the high and the low rows minus the mean of the high ones, S = n+ A'A and
-    D = n- A'A + n+ B'B, because the rows of A sum to 0."""
-    masks = high_and_low(batch.labels, batch.offsets, high)
-    rows, ids = batch.dense.double(), list_ids(batch.offsets, len(batch.labels))
-    highs, lows = (segment_sum(mask.double(), batch.offsets) for mask in masks)
-    both = ((highs > 0) & (lows > 0)).double()
-    means = [
-        segment_sum(rows * mask[:, None], batch.offsets) / number.clamp(min=1)[:, None]
-        for mask, number in zip(masks, (highs, lows), strict=True)
-    ]
-    used = ((masks[0] | masks[1]) & (both[ids] > 0)).nonzero().flatten()
-    where, is_high = ids[used], masks[0][used].double()
-    weights = torch.stack((is_high * highs[where], is_high * lows[where] + (1 - is_high) * highs[where]), 1)
-    pairs = torch.stack((highs * (highs - 1) / 2, highs * lows), 1) * both[:, None]
-    return _Moments(
-        rows[used] - means[0][where], where, weights, pairs, torch.stack(means, 1) * both[:, None, None], both
-    )
-
-
-def _add_cells(moments: _Moments, cell: Tensor, sums: GroupSums) -> None:
+def _add_cells(found: Moments, cell: Tensor, sums: GroupSums) -> None:
     """Add the lists of a batch, list q to group `cell[q]`: one product of matrices per scatter and group."""
-    sums.pairs.index_add_(0, cell, moments.pairs)
-    sums.means.index_add_(0, cell, moments.means)
-    sums.lists.index_add_(0, cell, moments.both)
-    groups = cell[moments.lists]
+    sums.pairs.index_add_(0, cell, found.pairs)
+    sums.means.index_add_(0, cell, found.means)
+    sums.lists.index_add_(0, cell, found.both)
+    groups = cell[found.lists]
     for group in torch.unique(groups).tolist():
         here = (groups == group).nonzero().flatten()
-        rows, (similar, dissimilar) = moments.rows[here], moments.weights[here].unbind(1)
-        high = similar.nonzero().flatten()
-        sums.similar[group].addmm_(rows[high].T, similar[high, None] * rows[high])
-        sums.dissimilar[group].addmm_(rows.T, dissimilar[:, None] * rows)
+        add_scatter(found.rows[here], found.weights[here], sums.similar[group], sums.dissimilar[group])
 
 
 def averages(sums: GroupSums) -> Averages:
