@@ -39,6 +39,7 @@ from torchrank.functional.ragged import (
     has_pairs,
     list_ids,
     longest_list,
+    measure_sum,
     per_entry,
     ranks,
     segment_cumsum,
@@ -76,10 +77,20 @@ def listnet_loss(
         tensor([0.6931, 0.0000])
     """
     check_lists(scores, labels, offsets)
-    several = has_pairs(labels, offsets)
+    several, target = _label_shares(labels, offsets)
     own = torch.where(per_entry(several, offsets, len(labels)), wide(scores), 0.0)  # the others have slope 0, not nan
-    loss = _listnet(own, segment_softmax(wide(labels), offsets), offsets)
+    loss = _listnet(own, target, offsets)
     return torch.where(several, loss, 0.0).to(result_dtype(scores))
+
+
+def _label_shares(labels: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether each list has two different labels, `(Q,)`, and the softmax of its labels, `(N,)` in float64."""
+    values = wide(labels)
+    if values.device.type != "cpu":
+        return has_pairs(labels, offsets), segment_softmax(values, offsets)
+    high, low = (_extreme(values, offsets, kind) for kind in ("max", "min"))
+    shares = (values - per_entry(high, offsets, len(values))).exp_()
+    return high > low, shares.div_(per_entry(measure_sum(shares, offsets), offsets, len(values)))
 
 
 class _ListNet(torch.autograd.Function):
@@ -87,9 +98,9 @@ class _ListNet(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, target: Tensor, offsets: Tensor) -> Tensor:
-        loss, slopes = listnet_slopes(scores[:, None], target, offsets)
-        ctx.save_for_backward(scores, target, offsets, slopes[:, 0])
-        return loss[:, 0]
+        loss, slopes = _one_column(scores, target, offsets)
+        ctx.save_for_backward(scores, target, offsets, slopes)
+        return loss
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
@@ -100,6 +111,22 @@ class _ListNet(torch.autograd.Function):
 
 
 _listnet: Callable[[Tensor, Tensor, Tensor], Tensor] = _ListNet.apply  # which has no types
+
+
+def _one_column(scores: Tensor, target: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """`listnet_slopes` of one column, `(Q,)` and `(N,)`; on CPU by faster reductions, which have no derivatives."""
+    if scores.device.type != "cpu":
+        loss, slopes = listnet_slopes(scores[:, None], target, offsets)
+        return loss[:, 0], slopes[:, 0]
+    shares = scores - per_entry(_extreme(scores, offsets, "max"), offsets, len(scores))
+    linear = measure_sum(target * shares, offsets)
+    sums = measure_sum(shares.exp_(), offsets)
+    return sums.log() - linear, shares.div_(per_entry(sums, offsets, len(scores))).sub_(target)
+
+
+def _extreme(values: Tensor, offsets: Tensor, kind: str) -> Tensor:
+    initial = -torch.inf if kind == "max" else torch.inf
+    return torch.segment_reduce(values, kind, offsets=offsets, unsafe=True, initial=initial)
 
 
 def listnet_slopes(scores: Tensor, target: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
