@@ -7,13 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
-from lightning_fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from torchrank import screen
 
-MISTAKES = (ValueError, OSError, ImportError, HydraException, OmegaConfBaseException, MisconfigurationException)
+MISTAKES = (ValueError, OSError, ImportError, HydraException, OmegaConfBaseException)
+
+
+def is_mistake(error: BaseException) -> bool:
+    """Whether an error tells the user what to change. Lightning's own is known by its name: importing it takes seconds.
+
+    >>> is_mistake(ValueError("l2 must be >= 0")), is_mistake(ZeroDivisionError())
+    (True, False)
+    """
+    return isinstance(error, MISTAKES) or type(error).__name__ == "MisconfigurationException"
 
 
 def mistake(error: BaseException, conf: Path) -> str:

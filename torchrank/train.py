@@ -1,57 +1,21 @@
-"""The run behind `python train.py`: compose, fit, select by validation, test once, write the results."""
+"""The door of `python train.py` and `torchrank train`: Hydra composes a configuration, `run.py` carries it out."""
 
-import io
 import logging
 import os
-import shlex
-import signal
 import sys
-import time
 import warnings
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import hydra
-import numpy as np
-import torch
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import InstantiationException
 from hydra.types import RunMode
-from hydra.utils import get_class, instantiate
-from lightning_fabric.utilities.exceptions import MisconfigurationException
-from omegaconf import DictConfig, OmegaConf
-from pytorch_lightning import Trainer, seed_everything
-from pytorch_lightning.callbacks import EarlyStopping
-from pytorch_lightning.utilities.exceptions import SIGTERMException
+from omegaconf import DictConfig
 
-from torchrank.data.datamodule import RankingDataModule
-from torchrank.errors import DataError, check_integer, check_numbers
-from torchrank.mistakes import MISTAKES, mistake
-from torchrank.rankers.core.checkpoints import load, read_checkpoint
-from torchrank.rankers.core.evaluation import RankingEvaluation
-from torchrank.rankers.core.own import import_from_here
-from torchrank.rankers.core.queries import query_facts
-from torchrank.rankers.core.ranker import Ranker
-from torchrank.rankers.core.stopping import is_lost_process
-from torchrank.record import (
-    OF_SOURCE,
-    alone_in,
-    finished,
-    forget_results,
-    forget_start,
-    record,
-    smaller_is_better,
-    write_results,
-)
-from torchrank.report.tables import show_run
-from torchrank.screen import console, one_line, quoted, say, settle_streams
+from torchrank.mistakes import is_mistake, mistake
+from torchrank.screen import settle_streams
 
 PACKAGE = Path(__file__).resolve().parent
 CONF = next(folder for folder in (PACKAGE / "conf", PACKAGE.parent / "conf") if folder.is_dir())
-
-GROUPS = ("data", "model", "experiment", "trainer", "callbacks", "logger", "debug")
-NOT_SETTINGS = (*GROUPS, "name", "seed", "data.fold", *OF_SOURCE)
 
 FULL, SHORT = "HYDRA_FULL_ERROR", "TORCHRANK_SHORT_ERRORS"
 
@@ -77,7 +41,9 @@ def main() -> None:
     os.environ |= {FULL: "1", SHORT: "1"}  # Hydra then raises what went wrong; the second is for processes started here
     try:
         train()
-    except MISTAKES as error:  # in the configuration, or told already by the runs of a sweep
+    except Exception as error:
+        if not is_mistake(error):  # in the configuration, or told already by the runs of a sweep
+            raise
         print(f"torchrank train: error: {mistake(error, CONF)}", file=sys.stderr)
         sys.exit(2)
 
@@ -102,12 +68,15 @@ def crash() -> int:
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
 def train(config: DictConfig) -> float | None:
     """Run, and return the monitored validation measure for sweepers that optimise it."""
+    from torchrank.record import forget_start
+    from torchrank.run import run_once
+
     folder = Path(HydraConfig.get().runtime.output_dir)
     keep_log()
     try:
         results = run_once(config, folder)
     except Exception as error:
-        told = isinstance(error, MISTAKES) and not told_in_full()
+        told = is_mistake(error) and not told_in_full()
         code = refuse(error) if told else crash()
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             raise  # the sweep goes on, and counts the failed runs at its end
@@ -125,239 +94,6 @@ def keep_log() -> None:
         warnings.filterwarnings("ignore", noise)
     warnings.formatwarning = lambda message, category, *_: f"{category.__name__}: {message}"
     logging.captureWarnings(True)
-
-
-def tell(text: str) -> None:
-    """Print a line and keep it in the log."""
-    say(text)
-    log.info(text)
-
-
-def run_once(config: DictConfig, folder: Path) -> dict[str, Any] | None:
-    """`run`, unless its results exist, or the package of its model does not and `skip_missing` is set."""
-    results = finished(folder, plain(config))
-    if results is not None:
-        tell(f"Skipping: results for this configuration already exist in {folder}")
-        return results
-    try:
-        return run(config, folder)
-    except (ImportError, InstantiationException) as error:
-        missing = error if isinstance(error, ImportError) else error.__cause__
-        if not config.skip_missing or not isinstance(missing, ImportError):
-            raise
-        tell(f"Skipping {config.name}: {missing}")
-        return None
-
-
-def run(config: DictConfig, folder: Path) -> dict[str, Any]:
-    """Fit and test. The first process writes and prints the results."""
-    check_config(config)
-    seed_everything(config.seed, workers=True, verbose=False)
-    trainer, evaluation = make_trainer(config)
-    check_monitor(config.monitor, evaluation)
-    if config.train and config.ckpt_path is not None:
-        keep_checkpoints_in(Path(config.ckpt_path).parent, trainer)
-    if not trainer.is_global_zero:
-        return fit_and_test(config, trainer, evaluation)[0]
-    with ExitStack() as locks:
-        places = {folder.resolve(), *(checkpoint_folders(trainer) if config.train else ())}
-        for place in sorted(places):  # in one order, or two runs could refuse each other
-            locks.enter_context(alone_in(place))
-        forget_results(folder)
-        results, facts = fit_and_test(config, trainer, evaluation)
-        write_results(folder, results, evaluation.measured, facts)
-    screen = console(soft_wrap=True, record=True, file=None if config.show else io.StringIO())
-    show_run(results, folder, screen)
-    log.info(screen.export_text())
-    return results
-
-
-def check_config(config: DictConfig) -> None:
-    """Refuse options that cannot work before anything is read."""
-    hydra_config = HydraConfig.get()
-    given = any(override.startswith("model=") for override in hydra_config.overrides.task) or config.ckpt_path
-    swept = any(hydra_config.sweeper.get(key) for key in ("grids", "params"))
-    if hydra_config.mode == RunMode.RUN and swept and not given:
-        name = hydra_config.runtime.choices.get("experiment")
-        raise ValueError(f"experiment={name} defines a sweep: run it with -m, or pick one run with model=NAME.")
-    if not config.train and config.ckpt_path is None:
-        raise ValueError("train=false tests a checkpoint: name it with ckpt_path=FILE.")
-    if config.ckpt_path is not None and not Path(config.ckpt_path).is_file():
-        raise FileNotFoundError(f"ckpt_path not found: {config.ckpt_path}")
-    check_integer(">= -1", **{"trainer.max_epochs": config.trainer.max_epochs})
-    for name in ("measures", "conventions"):
-        if not OmegaConf.is_list(config[name]):
-            raise ValueError(f"{name} must be a list, such as {name}=[{config[name]}], got {config[name]}")
-    if config.mode == "max" and smaller_is_better(config.monitor):
-        raise ValueError(f"monitor={config.monitor} is an error measure: set mode=min.")
-
-
-def check_monitor(monitor: str, evaluation: RankingEvaluation) -> None:
-    """Refuse a monitor that validation does not measure."""
-    if monitor not in evaluation.names():
-        choices = ", ".join(evaluation.names())
-        raise ValueError(f"monitor={monitor} is not measured: choose one of {choices}, or add it to measures.")
-
-
-def fit_and_test(config: DictConfig, trainer: Trainer, evaluation: RankingEvaluation) -> tuple[dict[str, Any], Any]:
-    """The content of `results.json`, and what is known about each test query."""
-    clock = [time.perf_counter()]
-    data = read_data(config)
-    clock.append(time.perf_counter())
-    if own := own_names(config.model):
-        import_from_here()
-    if config.train:
-        check_numbers(get_class(config.model._target_), config.model, "model.")
-        ranker = instantiate(config.model, num_features=data.num_features, _convert_="all")
-        state = fit(config, trainer, ranker, data)
-    else:
-        ranker, state = load(config.ckpt_path, **own), config.ckpt_path  # the other options of model= are ignored
-    clock.append(time.perf_counter())
-    trainer.validate(ranker, datamodule=data, ckpt_path=state, weights_only=True, verbose=False)
-    if config.test and "test" in data.sets:
-        trainer.test(ranker, datamodule=data, ckpt_path=state, weights_only=True, verbose=False)
-    clock.append(time.perf_counter())
-    seconds = {name: clock[i + 1] - clock[i] for i, name in enumerate(("data", "fit", "test"))}
-    name = method_name(config, ranker)
-    results = record(name, plain(config), settings(config), ranker, data, evaluation, seconds)
-    return results, query_facts(ranker, data.sets["test"], evaluation.conventions[0]) if "test" in data.sets else {}
-
-
-def own_names(model: DictConfig) -> dict[str, str]:
-    """The dotted names of the user's own network and loss, which a checkpoint names but does not import."""
-    options = {**(model.get("base_options") or {}), **model}
-    return {name: options[name] for name in ("scorer", "loss") if "." in str(options.get(name))}
-
-
-def read_data(config: DictConfig) -> RankingDataModule:
-    """The data of a run, with validation lists."""
-    data: RankingDataModule = instantiate(config.data, _convert_="all")
-    data.setup()
-    if "val" not in data.sets:
-        raise DataError("a run selects by validation, but this data has no val lists: hold out some queries.")
-    counted = ", ".join(f"{len(lists)} {split} lists" for split, lists in data.sets.items())
-    log.info(f"{config.name} on {data.title}: {counted}, {data.num_features} features")
-    return keep_few(data, config.max_queries) if config.max_queries is not None else data
-
-
-def keep_few(data: RankingDataModule, count: int) -> RankingDataModule:
-    """At most so many queries of each split, evenly spaced, for a try (debug=fast)."""
-    check_integer(">= 2", max_queries=count)
-    for split, lists in data.sets.items():
-        if len(lists) > count:
-            data.sets[split] = lists.subset(np.linspace(0, len(lists) - 1, count).astype(int))
-    warnings.filterwarnings("ignore", ".*stopped before its certificate.*")
-    tell(f"A try with at most {count} queries of each split: its measures mean nothing.")
-    return data
-
-
-def fit(config: DictConfig, trainer: Trainer, ranker: Ranker, data: RankingDataModule) -> str | None:
-    """Fit, and return the checkpoint that is tested: the best one, or None for the last state of a certified fit."""
-    if ranker.certified:
-        callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
-        callbacks[:] = [callback for callback in callbacks if not isinstance(callback, EarlyStopping)]
-    if config.ckpt_path:
-        read_checkpoint(config.ckpt_path)  # says what is wrong with it; Lightning would not
-    try:
-        trainer.fit(ranker, datamodule=data, ckpt_path=config.ckpt_path, weights_only=True)
-    except (KeyboardInterrupt, SystemExit) as end:  # Lightning turns signals into the second
-        log.warning(f"Interrupted after {trainer.current_epoch} epochs.{how_to_resume(trainer)}")
-        if isinstance(end, SIGTERMException):  # its own exit code is 0
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends another when the first process has ended
-            raise SystemExit(128 + signal.SIGTERM) from None
-        raise
-    except RuntimeError as error:
-        if not is_lost_process(trainer, error):
-            raise
-        told = f"Another process of this fit has ended after {trainer.current_epoch} epochs, so this one ends too."
-        log.error(f"torchrank train: error: {told}{how_to_resume(trainer)}")
-        raise SystemExit(1) from None
-    stopper: Any = trainer.early_stopping_callback
-    if trainer.is_global_zero and stopper is not None and stopper.stopped_epoch:
-        tell(f"Stopped early: no better {stopper.monitor} in the last {stopper.patience} validations.")
-    best: Any = trainer.checkpoint_callback
-    return None if ranker.certified else best.best_model_path
-
-
-def how_to_resume(trainer: Trainer) -> str:
-    """The option that resumes a fit, if it has written a checkpoint."""
-    kept = [path for folder in checkpoint_folders(trainer) if (path := folder / "last.ckpt").exists()]
-    return "".join(f" Resume with {shlex.quote(f'ckpt_path={quoted(str(path))}')}." for path in kept)
-
-
-def method_name(config: DictConfig, ranker: Ranker) -> str:
-    """The name in tables; with train=false the class of the checkpoint, since model= is ignored."""
-    given = config.train or config.name != HydraConfig.get().runtime.choices["model"]
-    return config.name if given else type(ranker).__name__
-
-
-def settings(config: DictConfig) -> dict[str, Any]:
-    """The settings that tell this run from others of a sweep: its overrides without folds, seeds and folders."""
-    keys = [override.lstrip("+").partition("=")[0] for override in HydraConfig.get().overrides.task]
-    return {key: plain(OmegaConf.select(config, key)) for key in keys if key not in NOT_SETTINGS}
-
-
-def plain(config: Any) -> Any:
-    """A config as plain dicts, lists and values."""
-    return OmegaConf.to_container(config, resolve=True) if OmegaConf.is_config(config) else config
-
-
-def keep_checkpoints_in(folder: Path, trainer: Trainer) -> None:
-    """Keep writing where the best checkpoint of a resumed fit is; in another folder Lightning would forget it."""
-    callback: Any
-    for callback in trainer.checkpoint_callbacks:
-        callback.dirpath = str(folder.resolve())
-
-
-def checkpoint_folders(trainer: Trainer) -> set[Path]:
-    """The folders on this machine that checkpoints are written to."""
-    callbacks: Any = trainer.checkpoint_callbacks
-    return {Path(one.dirpath).resolve() for one in callbacks if one.dirpath and "://" not in str(one.dirpath)}
-
-
-def make_trainer(config: DictConfig) -> tuple[Trainer, RankingEvaluation]:
-    """The trainer of a run, and the callback that measures it."""
-    callbacks = [instantiate(callback, _convert_="all") for callback in config.callbacks.values()]
-    loggers = [make_logger(name, part) for name, part in config.logger.items()]
-    try:
-        trainer = instantiate(config.trainer, callbacks=callbacks, logger=loggers, _convert_="all")
-    except InstantiationException as error:
-        if not isinstance(error.__cause__, MisconfigurationException):
-            raise
-        choice = HydraConfig.get().runtime.choices["trainer"]
-        raise ValueError(f"trainer={choice}: {one_line(error.__cause__)}{without_gpu(config)}") from None
-    if any(name in str(config.trainer.get("strategy")) for name in ("spawn", "fork", "notebook")):
-        raise ValueError(
-            f"trainer.strategy={config.trainer.strategy} fits in processes that do not return their results: use "
-            "trainer=ddp, which starts this script once per process."
-        )
-    if trainer.world_size > 1 and HydraConfig.get().mode == RunMode.MULTIRUN:
-        raise ValueError(
-            f"-m with {trainer.world_size} processes would start the whole sweep in each of them: use trainer=cpu or "
-            "trainer=gpu, or start single runs without -m."
-        )
-    evaluation = next((callback for callback in callbacks if isinstance(callback, RankingEvaluation)), None)
-    if evaluation is None:
-        raise ValueError("callbacks must have a torchrank.RankingEvaluation, which measures the run")
-    return trainer, evaluation
-
-
-def make_logger(name: str, config: DictConfig) -> Any:
-    """A logger of Lightning; a missing package is named with the extra that brings it."""
-    try:
-        return instantiate(config)
-    except InstantiationException as error:
-        if not isinstance(error.__cause__, ImportError):
-            raise
-        raise ImportError(f"logger={name} needs {name}: pip install 'torchrank-ltr[loggers]'") from error
-
-
-def without_gpu(config: DictConfig) -> str:
-    """What to choose on a machine without a GPU, if one was asked for."""
-    if config.trainer.accelerator not in ("gpu", "cuda") or torch.cuda.is_available():
-        return ""
-    several = "strategy" in config.trainer
-    return f" On a machine without a GPU use trainer={'ddp_cpu' if several else 'cpu'}."
 
 
 if __name__ == "__main__":

@@ -227,7 +227,7 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
         (["ckpt_path=none.ckpt"], "ckpt_path not found: none.ckpt"),
         (["model=mlr"], "MLR learns distances from query vectors"),
         (["model=mlr", "model.C=-1"], "C must be a number > 0"),
-        (["model=svmmap", "data=points"], "use another transform, such as standard"),
+        (["model=svmmap", "data=points", "model.transform=query_minmax"], "use another transform, such as standard"),
         (["data=retrieval"], "Missing mandatory value: data.file\n"),
         (["monitor=val/foo"], "monitor=val/foo is not measured: choose one of val/ndcg@1"),
         (["monitor=foo"], "monitor=foo is not measured: choose one of val/ndcg@1"),

@@ -83,11 +83,22 @@ def test_rooms_keep_third_parties_out(room):
         assert not found, f"{path.relative_to(ROOT)} imports {sorted(found)}"
 
 
+@pytest.mark.parametrize("asked", ["--help", "--version", "modle=listnet", "model=lisnet"])
+def test_train_answers_before_torch_is_imported(asked):
+    code = (
+        "import sys; sys.argv = ['train.py', sys.argv[1]]; from torchrank.train import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "print({'torch', 'pytorch_lightning'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, asked], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "set()", done.stderr
+
+
 def test_hydra_is_imported_by_train_and_its_messages_alone():
     importers = [
         path.name for path in sorted(ROOT.rglob("*.py")) if any(name.split(".")[0] in HYDRA for name in imports(path))
     ]
-    assert importers == ["mistakes.py", "train.py"]
+    assert importers == ["mistakes.py", "run.py", "train.py"]
 
 
 def test_the_command_line_starts_without_torch_and_hydra():
