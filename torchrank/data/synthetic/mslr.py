@@ -31,7 +31,7 @@ def synthetic_splits(
     num_queries: int = 2000,
     *,
     num_features: int = 136,
-    mean_length: float = 60.0,
+    mean_length: float = 120.0,
     num_types: int = 6,
     fold: int = 1,
     seed: int = 0,
@@ -41,7 +41,7 @@ def synthetic_splits(
     The same seed gives the same bytes, whatever the number of threads.
 
     Args:
-        num_queries: queries of all three sets; 31,531 with a mean length of 120 have the shape of MSLR-WEB30K.
+        num_queries: queries of all three sets; 31,531 have the shape of MSLR-WEB30K.
         num_features: features of a document, at least 8.
         mean_length: the mean number of documents of a list.
         num_types: types of queries, on which relevance depends.
