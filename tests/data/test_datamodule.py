@@ -10,7 +10,8 @@ import torch
 from tests.rankers.small import FEATURES, lists
 from torchrank import RankingDataModule, RankingSet
 from torchrank.data import Explicit, Judged, SparseRows, make_transform
-from torchrank.data.datamodule import CATALOGUE, LOADERS, batch_entries
+from torchrank.data.datamodule import CATALOGUE, LOADERS
+from torchrank.data.training import batch_entries, pass_room
 from torchrank.errors import DataError, DataWarning
 from torchrank.functional import listnet_loss
 
@@ -335,3 +336,17 @@ def test_wrong_feature_names_are_refused(tmp_path, given, text):
     module = RankingDataModule("files", feature_names=given, **letor_files(tmp_path, train=ROWS, val=ROWS))
     with pytest.raises((DataError, FileNotFoundError), match=text):
         module.setup()
+
+
+def test_a_device_reads_what_fits_and_the_host_what_a_step_takes(monkeypatch):
+    class Known:
+        def entry_bytes(self, width: int) -> int:
+            return 10 * width
+
+    own, need = lists(0), 10 * FEATURES
+    assert batch_entries(own, 40, Known(), None) == batch_entries(own, 40, object(), 10**9) == 40
+    assert batch_entries(own, 40, Known(), 1024 * need) == batch_entries(own, 40, Known(), 1900 * need) == 1024
+    assert batch_entries(own, 40, Known(), 2**50) * FEATURES <= 2**31
+    assert pass_room(torch.device("cpu")) is None
+    monkeypatch.setattr("torchrank.data.training.free_memory", lambda device: 2048 * need)
+    assert pass_room(torch.device("cuda")) == 1024 * need

@@ -17,6 +17,7 @@ from tests.laws.cases import ROWS, batch, sizes
 from tests.laws.device import DEVICE, Count, counting, emulated
 from tests.laws.rankers import CASES, sets
 from torchrank import Ranker
+from torchrank.data.sampler import ranges
 from torchrank.rankers.core.fitting import Descent, Watch
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -130,6 +131,34 @@ def test_a_fit_on_a_device(name):
     assert last.waits <= ceiling.waits, dict(last.waited_at)
     assert val.waits <= ceiling.val_waits, dict(val.waited_at)
     assert last.kernels <= ceiling.kernels and val.kernels <= ceiling.val_kernels
+
+
+PASSES = ("listnet", "domination_lbfgs", "rankboost", "lgmml", "svmmap", "lambdarank")
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_a_pass_on_a_device_reads_what_fits(name, monkeypatch):
+    """Not `batch_documents`, the budget of an optimizer step; and what is found does not depend on it."""
+    read: list[int] = []
+
+    def cut(lengths, budget, first, last):
+        read.append(len(found := ranges(lengths, budget, first, last)))
+        return found
+
+    for module in ("torchrank.data.training", "torchrank.rankers.core.fitting"):
+        monkeypatch.setattr(f"{module}.ranges", cut)
+    found = []
+    for free in (2**10, 2**30):  # too little for more than batch_documents, and enough for all
+        monkeypatch.setattr("torchrank.data.training.free_memory", lambda device, free=free: free)
+        read.clear()
+        with emulated():
+            torch.manual_seed(0)
+            own = sets(CASES[name].kind)
+            ranker = CASES[name].make().to(DEVICE)
+            ranker.fit(own["train"], own["val"], epochs=CASES[name].epochs, batch_documents=8)
+            found.append(scores(ranker, name))
+        assert (max(read) > 1) == (free < 2**20), read
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("row", ROWS)

@@ -29,7 +29,7 @@ from torchrank.data.synthetic.matchmaking import load_matchmaking
 from torchrank.data.synthetic.mslr import synthetic_splits
 from torchrank.data.synthetic.music import load_music
 from torchrank.data.synthetic.text import load_text
-from torchrank.data.training import TrainingLists
+from torchrank.data.training import TrainingLists, batch_entries, free_memory, pass_room
 from torchrank.data.transforms import Transform
 from torchrank.errors import DataError, DataWarning, check_choice, check_integer
 
@@ -67,6 +67,8 @@ class RankingDataModule(LightningDataModule):
             raises every measure), or from "none".
         batch_documents: documents of one optimizer step over all processes, so that a fit does not depend on their
             number.
+        pass_bytes: memory of the device that a round, a validation or a test takes for one batch. By default half of
+            what is free there; on the CPU these batches have `batch_documents`.
         resident: True transforms whole sets once and keeps them on the device, False transforms each batch when it is
             read; "auto" keeps sets that take less than half of the free memory of the device. A shared corpus is
             always kept.
@@ -90,6 +92,7 @@ class RankingDataModule(LightningDataModule):
         order_seed: int = 0,
         clean: str = "none",
         batch_documents: int = 20_000,
+        pass_bytes: int | None = None,
         resident: bool | str = "auto",
         feature_names: str | Path | Sequence[str] | None = None,
         **source: Any,
@@ -98,11 +101,11 @@ class RankingDataModule(LightningDataModule):
         check_choice((*LOADERS, *CATALOGUE), name=name)
         check_choice(CLEANED, clean=clean)
         check_choice((True, False, "auto"), resident=resident)
-        check_integer(">= 1", batch_documents=batch_documents)
+        check_integer(">= 1", batch_documents=batch_documents, pass_bytes=pass_bytes)
         self.name: str = name
         self.fold, self.clean, self.source = fold, clean, source
         self.seed, self.order_seed = seed, order_seed
-        self.batch_documents, self.resident = batch_documents, resident
+        self.batch_documents, self.pass_bytes, self.resident = batch_documents, pass_bytes, resident
         self.feature_names = feature_names
         self.sets: dict[str, RankingSet] = {}
         self._ready: dict[str, RankingSet] = {}
@@ -115,6 +118,7 @@ class RankingDataModule(LightningDataModule):
         val: RankingSet | None = None,
         test: RankingSet | None = None,
         batch_documents: int = 20_000,
+        pass_bytes: int | None = None,
         resident: bool | str = "auto",
         order_seed: int = 0,
     ) -> RankingDataModule:
@@ -125,13 +129,15 @@ class RankingDataModule(LightningDataModule):
             val: the lists to choose the best state by.
             test: the lists to measure.
             batch_documents: see `RankingDataModule`, as for the other options.
+            pass_bytes: see `RankingDataModule`.
             resident: see `RankingDataModule`.
             order_seed: see `RankingDataModule`.
 
         Returns:
             The data module; it needs no `setup`.
         """
-        module = cls("files", batch_documents=batch_documents, resident=resident, order_seed=order_seed)
+        options: dict[str, Any] = {"batch_documents": batch_documents, "pass_bytes": pass_bytes}
+        module = cls("files", resident=resident, order_seed=order_seed, **options)
         given = {"train": train, "val": val, "test": test}
         module.sets = {split: lists for split, lists in given.items() if lists is not None}
         return module
@@ -219,9 +225,9 @@ class RankingDataModule(LightningDataModule):
         return prepare(self._device, transform)
 
     def _fits(self, lists: RankingSet) -> bool:
-        if self._device.type != "cuda":
+        free = free_memory(self._device)
+        if free is None:
             return True
-        free, _ = torch.cuda.mem_get_info(self._device)
         width = lists.num_features if self._transform is None else self._transform.num_outputs
         return 4 * len(lists.x) * width < free / 2
 
@@ -241,8 +247,16 @@ class RankingDataModule(LightningDataModule):
     def _divided(self, lists: RankingSet) -> TrainingLists:
         rank, world = self._place()
         reduce = None if self._running is None else self._sum_over_processes
-        budget = batch_entries(lists, self.batch_documents, self._module)
+        budget = batch_entries(lists, self.batch_documents, self._module, self._room())
         return TrainingLists(lists, budget=budget, device=self._device, rank=rank, world=world, reduce=reduce)
+
+    def _room(self) -> int | None:
+        """Bytes that a pass may take on the device, the same in all processes: they divide the same batches."""
+        room = pass_room(self._device) if self.pass_bytes is None else self.pass_bytes
+        if self._device.type == "cpu" or self._running is None or room is None:
+            return None
+        least = torch.tensor(room, device=self._device)
+        return int(self._running.strategy.reduce(least, reduce_op="min"))
 
     def _sum_over_processes(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.trainer.strategy.reduce(tensor, reduce_op="sum")  # type: ignore[union-attr]
@@ -274,7 +288,8 @@ class RankingDataModule(LightningDataModule):
 
     def _loader(self, split: str, *, shuffle: bool = False) -> BatchLoader:
         lists, (rank, world) = self.ready(split), self._place()
-        budget, seed = batch_entries(lists, self.batch_documents, None if shuffle else self._module), self.order_seed
+        module, room = (None, None) if shuffle else (self._module, self._room())
+        budget, seed = batch_entries(lists, self.batch_documents, module, room), self.order_seed
         sampler = BudgetSampler(lists.lengths, budget=budget, shuffle=shuffle, seed=seed, rank=rank, world=world)
         return BatchLoader(lists, sampler)
 
@@ -299,22 +314,3 @@ def own_name(path: Path) -> str:
     name = re.sub(r"(\.(txt|letor|svm|csv|tsv|parquet|arrow|feather|npz|gz|zst))+$", "", path.name, flags=re.IGNORECASE)
     names = (name, *(folder.name for folder in path.parents if folder.name))
     return next((each for each in names if not UNNAMED.fullmatch(each)), name)
-
-
-def batch_entries(lists: RankingSet, batch_documents: int, ranker: Any = None) -> int:
-    """Entries of a batch that is scored or summed over.
-
-    Args:
-        lists: the set that is cut into batches.
-        batch_documents: the number of entries in general.
-        ranker: its `corpus_entries` count instead, if they are more and every list holds at least a quarter of a
-            shared corpus: every batch then costs a pass over the corpus.
-
-    Example:
-        >>> from torchrank.data import Explicit
-        >>> lists = RankingSet(torch.eye(4), Explicit(torch.ones(2), torch.tensor([0, 2]), torch.tensor([0, 3])))
-        >>> batch_entries(lists, 10), batch_entries(lists, 10, ranker=type("Ranker", (), {"corpus_entries": 50}))
-        (10, 50)
-    """
-    whole = lists.is_shared and 4 * int(lists.lengths.min(initial=len(lists.x))) >= len(lists.x)
-    return max(batch_documents, getattr(ranker, "corpus_entries", 0) if whole else 0)

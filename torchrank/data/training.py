@@ -17,6 +17,7 @@ from torchrank.functional.ragged import subsample
 from torchrank.progress import bar
 
 Reduce = Callable[[Tensor], Tensor]  # the sum of a tensor over all processes
+INDEXED = 2**31  # numbers that the kernels of a device can count
 
 
 class TrainingLists:
@@ -174,3 +175,63 @@ class TrainingLists:
     def _refuse_changed(self, done: str) -> None:
         if self._made is not None:
             raise ValueError(f"changed lists cannot be {done}: do that before changed()")
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that are free on a device; None for the CPU, and for devices that do not tell.
+
+    >>> free_memory(torch.device("cpu")) is None
+    True
+    """
+    backend = None if device.type == "cpu" else getattr(torch, device.type, None)
+    if not hasattr(backend, "mem_get_info"):
+        return None
+    free = int(backend.mem_get_info(device)[0])  # type: ignore[union-attr]
+    if device.type == "cuda":  # torch keeps memory that no tensor has any more
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return free
+
+
+def pass_room(device: torch.device) -> int | None:
+    """Bytes that a pass may take on a device by default, half of those that are free; None where that is unknown."""
+    free = free_memory(device)
+    return None if free is None else free // 2
+
+
+def batch_entries(lists: RankingSet, batch_documents: int, ranker: Any = None, room: int | None = None) -> int:
+    """Entries of a batch that is scored or summed over.
+
+    Sums over lists do not depend on it, and a device is busy only with large batches.
+
+    Args:
+        lists: the set that is cut into batches.
+        batch_documents: the number of entries in general.
+        ranker: its `corpus_entries` count instead, if they are more and every list holds at least a quarter of a
+            shared corpus: every batch then costs a pass over the corpus. Its `entry_bytes(width)` are what an entry
+            with so many features takes.
+        room: bytes that a batch may take on the device; as many entries as fit, if they are more, rounded down to a
+            power of two, so that a little more free memory changes nothing. None: `batch_documents` decide.
+
+    Example:
+        >>> from torchrank.data import Explicit
+        >>> lists = RankingSet(torch.eye(4), Explicit(torch.ones(2), torch.tensor([0, 2]), torch.tensor([0, 3])))
+        >>> batch_entries(lists, 10), batch_entries(lists, 10, ranker=type("Ranker", (), {"corpus_entries": 50}))
+        (10, 50)
+        >>> batch_entries(lists, 10, ranker=type("Ranker", (), {"entry_bytes": lambda width: 8 * width}), room=3200)
+        64
+    """
+    whole = lists.is_shared and 4 * int(lists.lengths.min(initial=len(lists.x))) >= len(lists.x)
+    least = max(batch_documents, getattr(ranker, "corpus_entries", 0) if whole else 0)
+    need = 0 if room is None or not hasattr(ranker, "entry_bytes") else ranker.entry_bytes(_width(lists, ranker))
+    if room is None or need == 0:
+        return least
+    fitting = min(room // need, INDEXED // _width(lists, ranker))
+    return max(least, 1 << max(fitting.bit_length() - 1, 0))
+
+
+def _width(lists: RankingSet, ranker: Any) -> int:
+    """Numbers of a transformed row; of a sparse one those that are stored, on average."""
+    if isinstance(lists.x, SparseRows):
+        return -(-len(lists.x.values) // max(len(lists.x), 1)) + 1
+    outputs: int = getattr(getattr(ranker, "transform", None), "num_outputs", 0)
+    return max(lists.num_features, outputs, 1)

@@ -115,6 +115,9 @@ class AdaRank(Ranker):
 
     # ---- one round ----------------------------------------------------------------------------------------------
 
+    def entry_bytes(self, width: int) -> int:
+        return super().entry_bytes(6 * width)  # every feature is sorted and measured
+
     def round(self, lists: TrainingLists, number: int) -> Round:
         held: Boosting = self.kept.boosting
         weight = torch.exp(-held.value)

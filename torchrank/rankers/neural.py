@@ -214,6 +214,12 @@ class NeuralRanker(GradientRanker):
         take_sizes(self.scorer, state, "")
         self.scorer.load_state_dict(state)
 
+    def entry_bytes(self, width: int) -> int:
+        if "scorer" in self.own:
+            return 0
+        images = (each.numel() // min(each.shape) for each in self.scorer.parameters() if each.dim() > 1)
+        return super().entry_bytes(width) + 8 * sum(images)
+
     def score(self, batch: Batch) -> Tensor:
         if "scorer" not in self.own:
             return batch.at_entries(self.scorer(batch.x))

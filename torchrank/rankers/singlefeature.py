@@ -44,6 +44,9 @@ class SingleFeature(Ranker):
     def score(self, batch: Batch) -> Tensor:
         return self.sign.to(batch.x.dtype) * batch.dense[:, self.feature]
 
+    def entry_bytes(self, width: int) -> int:
+        return super().entry_bytes(6 * width)  # every feature is sorted and measured
+
     def round(self, lists: TrainingLists, number: int) -> Round:
         best, width = first_largest(lists.total(self.quality)), self.transform.num_outputs
         self.feature.copy_(best % width)

@@ -109,6 +109,9 @@ class TransductivePCA(Ranker):
 
     # ---- a model for each list ----------------------------------------------------------------------------------
 
+    def entry_bytes(self, width: int) -> int:
+        return 0  # every list learns from all training lists
+
     def score(self, batch: Batch) -> Tensor:
         if not self.directions.numel():
             raise NotFittedError("this TransductivePCA is not fitted: call fit first")

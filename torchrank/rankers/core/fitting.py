@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from torchrank.data.datamodule import batch_entries
 from torchrank.data.sampler import BatchLoader, BudgetSampler, ranges
 from torchrank.data.sets import RankingSet
-from torchrank.data.training import TrainingLists
+from torchrank.data.training import TrainingLists, batch_entries, pass_room
 from torchrank.data.transforms import Transform
 from torchrank.errors import DataError, check_integer
 from torchrank.progress import bar
@@ -78,8 +77,8 @@ def _fit(
     ranker.learn_transform(train)
 
     def prepared(lists: RankingSet, transform: Transform) -> TrainingLists:
-        budget = batch_entries(lists, batch_documents, ranker)
-        return TrainingLists(lists.to(ranker.device, transform), budget=budget)
+        lists = lists.to(ranker.device, transform)
+        return TrainingLists(lists, budget=batch_entries(lists, batch_documents, ranker, pass_room(ranker.device)))
 
     ranker.settle(train, val, prepared)
     lists = prepared(train, ranker.transform)
@@ -153,7 +152,7 @@ class Watch:
             raise DataError("no validation list has entries with different labels, so none can tell rounds apart")
         self.ranker, self.val = ranker, val.to(ranker.device, ranker.transform)
         self.measures = SplitMeasures(list(dict.fromkeys((MONITOR, *ranker.chosen_by))), lists=self.val)
-        self.budget = batch_entries(val, batch_documents, ranker)
+        self.budget = batch_entries(self.val, batch_documents, ranker, pass_room(ranker.device))
         self.value, self.best, self.waited = math.nan, -math.inf, 0
         self.state: dict[str, Any] | None = None
 

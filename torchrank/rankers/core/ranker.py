@@ -175,6 +175,11 @@ class Ranker(LightningModule):
         """Share of non-zero weights, for rankers that make them sparse."""
         return None
 
+    def entry_bytes(self, width: int) -> int:
+        """Memory that an entry with so many features takes in a round or when it is scored: on a device, batches are as
+        large as fits. 0: unknown, so that they have `batch_documents`."""
+        return 32 * width + 512  # copies of its row in float32 and float64, and numbers beside it
+
     @property
     def has_groups(self) -> bool:
         """Whether it ranks different groups of queries by different models."""

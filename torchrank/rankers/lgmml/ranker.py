@@ -246,6 +246,9 @@ class LGMML(Ranker):
         """Scales (M,) of the distances."""
         return self.scorer.tau
 
+    def entry_bytes(self, width: int) -> int:
+        return super().entry_bytes(width) + 64 * self.options.metrics  # its kernel values
+
     def score(self, batch: Batch) -> Tensor:
         self._check_fitted()
         same = self.weighting.constant()

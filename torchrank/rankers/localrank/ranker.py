@@ -266,6 +266,9 @@ class LocalRank(Ranker):
 
     # ---- scoring ------------------------------------------------------------------------------------------------
 
+    def entry_bytes(self, width: int) -> int:
+        return super().entry_bytes(width) + 8 * width**2  # the principal components of a list, which may be short
+
     def score(self, batch: Batch) -> Tensor:
         self._check_fitted()
         row = int(self.chosen)
