@@ -31,7 +31,7 @@ class SharedStop(Callback):
     def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
         """In place of that handler: Lightning sets it, calls the user's own after it, and restores that at the end."""
         if trainer.world_size > 1:
-            trainer._signal_connector._sigterm_notifier_fn = self._ask  # type: ignore[method-assign]
+            vars(trainer._signal_connector)["_sigterm_notifier_fn"] = self._ask
 
     def _ask(self, *_: Any) -> None:
         self.asked = True
