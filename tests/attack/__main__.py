@@ -20,7 +20,15 @@ from tests.attack.tally import Tally, table, together, write_json, write_page
 
 Task = Callable[[], Tally]
 BATCH = 500  # damaged files that one child reads
-SHARES = {"LETOR": 8, "csv": 3, "results.json": 2, "cache": 2, "npz": 2, "parquet": 2}  # of all damaged files
+SHARES = {
+    "cache beside its source": 0.2,
+    "LETOR": 8,
+    "csv": 3,
+    "results.json": 2,
+    "cache": 2,
+    "npz": 2,
+    "parquet": 2,
+}  # of all damaged files
 TOTAL = 100_000
 
 

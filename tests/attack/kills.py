@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from pytorch_lightning import Trainer, seed_everything
+from pytorch_lightning import Callback, LightningModule, Trainer, seed_everything
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 from pytorch_lightning.strategies import DDPStrategy
 
@@ -41,6 +41,16 @@ class Setting(NamedTuple):
         return f"{self.case}, SIG{self.ended_by}, {self.processes} process{'es' * (self.processes > 1)}" + (
             ", TMPDIR elsewhere" * self.apart
         )
+
+
+class Begun(Callback):
+    """Tells that this process has met the others: before, one that lost another would wait as long as torch does."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        (self.folder / f"begun-{trainer.global_rank}").touch()
 
 
 # ---- a fit in a child ------------------------------------------------------------------------------------------------
@@ -83,7 +93,7 @@ def make_trainer(folder: Path, epochs: int, evaluation: RankingEvaluation, *, ce
         accelerator="cpu",
         devices=several,
         max_epochs=epochs,
-        callbacks=[evaluation, best, last, *stopper],
+        callbacks=[evaluation, best, last, Begun(folder.parent), *stopper],
         num_sanity_val_steps=0,
         default_root_dir=folder,
         **dict.fromkeys(off, False),
@@ -105,6 +115,8 @@ class Place:
 
     def start(self, setting: Setting) -> list[int]:
         """The processes of a fit."""
+        for begun in self.checkpoints.parent.glob("begun-*"):
+            begun.unlink()
         work = partial(fit, setting.case, self.checkpoints, self.result)
         shared = {"TMPDIR": str(self.temporary)}
         if setting.processes == 1:
@@ -112,6 +124,14 @@ class Place:
         shared |= group(setting.processes)
         ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(setting.processes)]
         return [children.start(work, self.output, shared | rank) for rank in ranks]
+
+    def wait_for(self, processes: list[int]) -> None:
+        """Until all processes of a group have met."""
+        end = time.monotonic() + children.DEADLINE
+        while len(processes) > 1 and time.monotonic() < end:
+            if sum(1 for _ in self.checkpoints.parent.glob("begun-*")) == len(processes):
+                return
+            time.sleep(children.TICK)
 
     def said(self) -> str:
         """The last line that a process has written."""
@@ -143,7 +163,11 @@ def whole_fit(setting: Setting, folder: Path) -> tuple[Any, float]:
     """What a fit that nobody ends has learned, and how long it takes."""
     folder.mkdir()
     place, began = Place(folder, folder / "tmp"), time.monotonic()
-    codes = [children.wait(child) for child in place.start(setting)]
+    processes = place.start(setting)
+    if len(processes) > 1:
+        place.wait_for(processes)
+        began = time.monotonic()
+    codes = [children.wait(child) for child in processes]
     if any(codes):
         raise RuntimeError(f"{setting}: the uninterrupted fit ended with {codes}: {place.said()}")
     return torch.load(place.result, weights_only=True), time.monotonic() - began
@@ -169,6 +193,7 @@ def _killed(setting: Setting, place: Place, kills: int, draw: random.Random, sec
     """Start and end the fit so many times; what went wrong."""
     for _ in range(kills):
         processes, victims = place.start(setting), draw.choice(("one", "all"))
+        place.wait_for(processes)
         struck, *others = draw.sample(processes, len(processes))
         code = children.strike(struck, SIGNALS[setting.ended_by], draw.uniform(0.02, 1.0) * seconds)
         if code is None:

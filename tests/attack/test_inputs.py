@@ -4,9 +4,11 @@ import pytest
 
 from tests.attack import inputs
 
+SLOW = ("cache beside its source",)  # which writes a cache for each try
+
 
 @pytest.mark.parametrize("name", inputs.KINDS)
 def test_damaged_files_are_read_rightly_or_refused(name):
-    tally = inputs.attack_here(name, seed=1, count=100)
+    tally = inputs.attack_here(name, seed=1, count=20 if name in SLOW else 100)
     print(tally.line())
     assert not tally.failures, "\n".join(tally.failures)

@@ -157,6 +157,18 @@ def test_mistakes_are_told_with_row_and_column(tmp_path, text, options, message)
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_binary_table_that_is_cut_off_anywhere_is_refused_in_one_line(tmp_path, kind):
+    path = tmp_path / f"a.{kind}"
+    (small().write_parquet if kind == "parquet" else small().write_ipc)(path)
+    whole = path.read_bytes()
+    for length in range(8, len(whole), len(whole) // 40):
+        path.write_bytes(whole[:length] + b"\0" * 8)
+        with pytest.raises(DataError, match=rf"a\.{kind} cannot be read as {kind}: ") as caught:
+            read_table(path)
+        assert "\n" not in str(caught.value)
+
+
 def test_wrong_types_and_damaged_files_are_refused(tmp_path):
     lists = small().with_columns(label=pl.Series([[1], [2], [3], [4]]))
     with pytest.raises(DataError, match=r"column 'label' is of type List\(Int64\), expected numbers"):

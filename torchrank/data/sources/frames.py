@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from torchrank.data.letor.files import read_lines
 from torchrank.errors import DataError
 
 DOCUMENT, COMMENT = "document", "comment"  # columns of these names are not features by default
+DAMAGED = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, OverflowError, MemoryError)  # of polars
 SAMPLE = 1000  # the first rows of a csv file tell columns of numbers from columns of text
 BATCH = 2**21  # cells of a batch
 MAGIC = {b"PAR1": "parquet", b"ARRO": "arrow", b"\xff\xff\xff\xff": "stream"}
@@ -80,7 +82,9 @@ def find_columns(
 
 def count_rows(path: Path) -> int:
     """The rows of a table, blank lines of a csv file included."""
-    return int(_scan(path).select(pl.len()).collect().item())
+    with _located(path):
+        found = _scan(path).select(pl.len()).collect()
+    return int(found.item())
 
 
 def read_batches(path: Path, columns: Columns, *, missing: float | None = None) -> Iterator[tuple[pl.DataFrame, int]]:
@@ -116,7 +120,7 @@ def _scan(path: Path) -> pl.LazyFrame:
     if not path.is_file():
         raise FileNotFoundError(f"not found: {path}")
     kind = kind_of(path)
-    try:
+    with _located(path):
         if kind == "parquet":
             return pl.scan_parquet(path, glob=False)
         if kind == "arrow":
@@ -126,12 +130,20 @@ def _scan(path: Path) -> pl.LazyFrame:
         names, separator = _header(path)
         schema = dict.fromkeys(names, pl.String)
         return pl.scan_csv(path, separator=separator, schema=schema, glob=False, infer_schema=False)
-    except pl.exceptions.PolarsError as error:
-        raise _unreadable(path, error) from error
 
 
-def _unreadable(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path} cannot be read as {kind_of(path)}: {str(error).partition(chr(10))[0]}")
+@contextmanager
+def _located(path: Path) -> Iterator[None]:
+    """What a damaged file makes polars raise, as one line that names the file."""
+    try:
+        yield
+    except (FileNotFoundError, PermissionError):
+        raise
+    except DAMAGED as error:
+        kind, reason = kind_of(path), str(error).partition("\n")[0]
+        if kind == "csv":
+            raise DataError(f"{path}: {_uneven(path) or reason}") from error
+        raise DataError(f"{path} cannot be read as {kind}: {reason}") from error
 
 
 def _header(path: Path) -> tuple[list[str], str]:
@@ -163,24 +175,18 @@ def _split(line: str, separator: str) -> list[str]:
 def _schema(path: Path) -> dict[str, pl.DataType]:
     """The type of each column; of a csv file Float64, or String if none of the first cells is a number."""
     lazy = _scan(path)
-    try:
+    with _located(path):
         if kind_of(path) != "csv":
             return dict(lazy.collect_schema())
-        cells = next(_collect(path, lazy.head(SAMPLE), SAMPLE), pl.DataFrame())
-    except pl.exceptions.PolarsError as error:
-        raise _unreadable(path, error) from error
+    cells = next(_collect(path, lazy.head(SAMPLE), SAMPLE), pl.DataFrame())
     names = _header(path)[0]
     text = {each.name for each in cells if each.null_count() < len(each) and _read(each).null_count() == len(each)}
     return {name: pl.String() if name in text else pl.Float64() for name in names}
 
 
 def _collect(path: Path, lazy: pl.LazyFrame, rows: int) -> Iterator[pl.DataFrame]:
-    try:
+    with _located(path):
         yield from lazy.collect_batches(chunk_size=rows, maintain_order=True)
-    except pl.exceptions.PolarsError as error:
-        if kind_of(path) == "csv":
-            raise DataError(f"{path}: {_uneven(path) or str(error).partition(chr(10))[0]}") from error
-        raise _unreadable(path, error) from error
 
 
 def _uneven(path: Path) -> str:

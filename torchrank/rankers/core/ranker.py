@@ -415,8 +415,7 @@ class Ranker(LightningModule):
     def configure_callbacks(self) -> list[Callback]:
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
         measured = any(isinstance(each, RankingEvaluation) for each in callbacks)
-        stop = next((each for each in callbacks if isinstance(each, SharedStop)), SharedStop())
-        own: list[Callback] = [stop, Leaving()]
+        own: list[Callback] = [SharedStop(), Leaving()]
         return own if measured else [*own, RankingEvaluation()]
 
     def setup(self, stage: str) -> None:
