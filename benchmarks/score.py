@@ -4,11 +4,13 @@ Writes an MSLR-shaped file (136 features, all present), reads it by the block re
 in turn in one process, by the time that passes: both use all cores. The peak memory is that of a process of its own.
 """
 
+import io
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from benchmarks.reader import mslr_rows, write
@@ -29,7 +31,7 @@ def rows(setting: Setting) -> Iterator[Row]:
         count = sum(len(piece.labels) for piece in stream_letor(path, num_features=FEATURES))
         reading, scoring = setting.race(
             lambda: sum(1 for _ in stream_letor(path, num_features=FEATURES)),
-            lambda: torchrank(command),
+            lambda: quietly(torchrank, command),
             repeats=3,
             wall=True,
         )
@@ -37,6 +39,11 @@ def rows(setting: Setting) -> Iterator[Row]:
         name = f"{path.stat().st_size / 1e6:,.0f} MB, {count:,} rows"
         yield Row(name, scoring, peer="the reader alone", theirs=reading, bar=1.25)
         yield Row(f"{name}, peak memory", peak_memory(command), "MB", "limit", 800, bar=1)
+
+
+def quietly(function: Callable[[list[str]], object], command: list[str]) -> None:
+    with redirect_stdout(io.StringIO()):
+        function(command)
 
 
 def save_linear(checkpoint: Path) -> None:

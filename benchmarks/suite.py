@@ -18,7 +18,8 @@ import torch
 class Row:
     """One line of the table: what was measured, beside a peer or a limit.
 
-    `ratio` is always ours / theirs, so less is better, and `bar` is the ratio wanted at most.
+    `ratio` is always ours / theirs, so less is better, and `bar` is the ratio wanted at most. `earlier` is the ratio
+    wanted at most to the revision of `--against`.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Row:
     theirs: float | None = None
     bar: float | None = None
     note: str = ""
+    earlier: float | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -40,16 +42,25 @@ class Row:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run was asked for: tiny sizes or real ones, the device, the number of threads, the folder of data sets."""
+    """What a run was asked for.
+
+    Args:
+        quick: tiny sizes instead of real ones.
+        device: cpu or cuda.
+        threads: of torch.
+        data: the folder of data sets.
+        scale: sizes and repeats are multiplied by it.
+    """
 
     quick: bool = False
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     threads: int = 1
     data: Path | None = None
+    scale: float = 1.0
 
     def size(self, real: int, tiny: int) -> int:
         """The size or number of repeats to take."""
-        return tiny if self.quick else real
+        return tiny if self.quick else max(tiny, round(real * self.scale))
 
     def clock(self, wall: bool = False) -> float:
         """CPU seconds of this process on one thread; with more of them, or on a device, the time that passes."""
@@ -84,10 +95,14 @@ def peer(name: str, extra: str = "bench") -> ModuleType:
 
 def in_process(code: str, *arguments: str) -> str:
     """What Python code prints in a process of its own, which finds the benchmarks wherever it starts."""
-    paths = [path for path in (os.environ.get("PYTHONPATH"), str(Path(__file__).parents[1])) if path]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment()).stdout
+
+
+def environment() -> dict[str, str]:
+    """For a process of its own: it imports the sources that this one measures, and these benchmarks."""
+    paths = [path for path in (os.environ.get("PYTHONPATH"), str(Path(__file__).parents[1])) if path]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -114,10 +129,11 @@ def amount(value: float, unit: str) -> str:
     return f"{value:,.0f} {unit}".strip() if abs(value) >= 1000 else f"{value:.3g} {unit}".strip()
 
 
-def machine() -> dict[str, str | int]:
-    """What the figures were measured on."""
+def machine() -> dict[str, str | int | float]:
+    """What figures are measured on, and how busy it is at the moment."""
     return {
         "torch": torch.__version__,
         "cores": os.cpu_count() or 0,
         "processor": platform.processor() or platform.machine(),
+        "load": round(os.getloadavg()[0], 1),
     }

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import NAMES
+from benchmarks.__main__ import NAMES, best
+from benchmarks.page import keep, with_tables
 from benchmarks.suite import MissingPeerError, Row, Setting, table
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +56,31 @@ def test_the_table():
     assert lines[0] == r"| a\|b | 2 ms | peer 4 ms | 0.5 | <= 0.4 | **missed** |"
     assert lines[1] == "| memory | 1,234 MB | limit 2,000 MB | 0.617 | <= 1 | fine |"
     assert lines[2] == "| absent |  |  |  |  | x is not installed |"
+
+
+def test_a_page_is_made_from_the_files_beside_it(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Before.\n\n<!-- table: one -->\nold\n<!-- end -->\n\nBetween.\n\n<!-- table: targets -->\n<!-- end -->\n"
+    )
+    rows = [Row("one: a", 3.0, peer="b", theirs=2.0, bar=1, note="why"), Row("two: c", 1.0, earlier=0.5)]
+    run = {"cores": 2, "processor": "x", "torch": "2", "load": 3.0, "device": "cpu", "threads": 1}
+    keep(rows, page, ["one", "two"], run, ["--threads", "1"])
+    text = page.read_text()
+    assert "`python -m benchmarks --threads 1 one`, 2 cores (x), torch 2, cpu, CPU time of one thread, beside" in text
+    assert "| a | 3 s | b 2 s | 1.5 | <= 1 | **missed**; why |" in text and "| one: a | b | 1.5 | <= 1 |" in text
+    assert "Before." in text and "Between." in text and "old" not in text
+    assert with_tables(page) == text
+
+
+def test_the_page_of_the_documentation_is_made_from_its_files():
+    page = ROOT / "docs" / "benchmarks.md"
+    assert with_tables(page) == page.read_text()
+
+
+def test_the_best_row_of_each_name():
+    rows = [Row("a", 2.0), Row("a", 1.0, peer="x", theirs=3.0), Row("a", 4.0), Row("b", None)]
+    assert best(rows) == {"a": rows[1]}
 
 
 def test_functions_take_turns():
