@@ -3,13 +3,15 @@
 `train.py` imports this when a configuration is composed: Lightning takes seconds to import.
 """
 
+import gc
 import io
 import logging
 import shlex
 import signal
 import time
 import warnings
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +84,15 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
     if config.train and config.ckpt_path is not None:
         keep_checkpoints_in(Path(config.ckpt_path).parent, trainer)
     if not trainer.is_global_zero:
-        return fit_and_test(config, trainer, evaluation)[0]
+        with told_endings(trainer):
+            return fit_and_test(config, trainer, evaluation)[0]
     with ExitStack() as locks:
         places = {folder.resolve(), *(checkpoint_folders(trainer) if config.train else ())}
         for place in sorted(places):  # in one order, or two runs could refuse each other
             locks.enter_context(alone_in(place))
         forget_results(folder)
-        results, facts = fit_and_test(config, trainer, evaluation)
+        with told_endings(trainer):
+            results, facts = fit_and_test(config, trainer, evaluation)
         write_results(folder, results, evaluation.measured, facts)
     screen = console(soft_wrap=True, record=True, file=None if config.show else io.StringIO())
     show_run(results, folder, screen)
@@ -182,9 +186,21 @@ def fit(config: DictConfig, trainer: Trainer, ranker: Ranker, data: RankingDataM
         callbacks[:] = [callback for callback in callbacks if not isinstance(callback, EarlyStopping)]
     if config.ckpt_path:
         read_checkpoint(config.ckpt_path)  # says what is wrong with it; Lightning would not
+    trainer.fit(ranker, datamodule=data, ckpt_path=config.ckpt_path, weights_only=True)
+    stopper: Any = trainer.early_stopping_callback
+    if trainer.is_global_zero and stopper is not None and stopper.stopped_epoch:
+        tell(f"Stopped early: no better {stopper.monitor} in the last {stopper.patience} validations.")
+    best: Any = trainer.checkpoint_callback
+    return None if ranker.certified else best.best_model_path
+
+
+@contextmanager
+def told_endings(trainer: Trainer) -> Iterator[None]:
+    """A signal, or the end of another process, is one line that says how to resume, and an exit code."""
     try:
-        trainer.fit(ranker, datamodule=data, ckpt_path=config.ckpt_path, weights_only=True)
+        yield
     except (KeyboardInterrupt, SystemExit) as end:  # Lightning turns signals into the second
+        gc.freeze()  # or the interpreter would spend a second on collecting its modules before it ends
         log.warning(f"Interrupted after {trainer.current_epoch} epochs.{how_to_resume(trainer)}")
         if isinstance(end, SIGTERMException):  # its own exit code is 0
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends another when the first process has ended
@@ -193,14 +209,10 @@ def fit(config: DictConfig, trainer: Trainer, ranker: Ranker, data: RankingDataM
     except RuntimeError as error:
         if not is_lost_process(trainer, error):
             raise
+        gc.freeze()
         told = f"Another process of this fit has ended after {trainer.current_epoch} epochs, so this one ends too."
         log.error(f"torchrank train: error: {told}{how_to_resume(trainer)}")
         raise SystemExit(1) from None
-    stopper: Any = trainer.early_stopping_callback
-    if trainer.is_global_zero and stopper is not None and stopper.stopped_epoch:
-        tell(f"Stopped early: no better {stopper.monitor} in the last {stopper.patience} validations.")
-    best: Any = trainer.checkpoint_callback
-    return None if ranker.certified else best.best_model_path
 
 
 def how_to_resume(trainer: Trainer) -> str:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+import torchrank.run  # noqa: F401 (before this process is copied)
 from torchrank.train import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,20 +33,21 @@ class Done(NamedTuple):
 
 def quick_train(*arguments: str, cwd: Path) -> Done:
     """The same in a copy of this process, which has imported everything already."""
-    child = multiprocessing.get_context("fork").Process(target=_train_here, args=(arguments, cwd))
+    child = multiprocessing.get_context("fork").Process(target=train_here, args=(arguments, cwd))
     child.start()
     child.join()
     return Done(child.exitcode, *((cwd / name).read_text() for name in ("stdout", "stderr")))
 
 
-def _train_here(arguments: Sequence[str], cwd: Path) -> None:
+def train_here(arguments: Sequence[str], cwd: Path, script: str = "train.py") -> None:
+    """A run in this process, which ends with it; what it prints goes to the files stdout and stderr."""
     torch.set_num_threads(1)  # a copied process has none of the threads that torch has started
     os.chdir(cwd)
     os.environ["COLUMNS"] = "200"
     for place, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), place)
     sys.stdout, sys.stderr = (os.fdopen(place, "w", buffering=1) for place in (1, 2))
-    sys.argv = ["train.py", *arguments]
+    sys.argv = [script, *arguments]
     main()
 
 

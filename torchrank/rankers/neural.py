@@ -21,6 +21,7 @@ from torchrank.rankers.core.gradient import GradientRanker
 from torchrank.rankers.core.optimizers import Option
 from torchrank.rankers.core.own import resolve
 from torchrank.rankers.core.ranker import TransformOption
+from torchrank.rankers.lgmml.distances import anchor_distances
 
 
 class LinearScorer(nn.Module):
@@ -92,9 +93,8 @@ class LocalMetricScorer(nn.Module):
 
     def terms(self, x: Tensor) -> Tensor:
         """What each metric adds to the score of each row, (n, M)."""
-        columns = (self.factors * self.live[:, None]).permute(1, 0, 2).flatten(1).to(x.dtype)  # (D, M k)
-        images = (x @ columns).unflatten(1, self.shifts.shape) - self.shifts.to(x.dtype)
-        distances = torch.linalg.vector_norm(images, dim=2)  # its gradient at an anchor is 0, not nan
+        factors = (self.factors * self.live[:, None]).to(x.dtype)
+        distances = anchor_distances(x, factors, self.shifts.to(x.dtype))
         return KERNELS[self.kernel](distances / self.log_tau.exp().to(x.dtype), self.beta) * self.weights.to(x.dtype)
 
 

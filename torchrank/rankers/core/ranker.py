@@ -415,7 +415,8 @@ class Ranker(LightningModule):
     def configure_callbacks(self) -> list[Callback]:
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
         measured = any(isinstance(each, RankingEvaluation) for each in callbacks)
-        own: list[Callback] = [SharedStop(), Leaving()]
+        stop = next((each for each in callbacks if isinstance(each, SharedStop)), SharedStop())
+        own: list[Callback] = [stop, Leaving()]
         return own if measured else [*own, RankingEvaluation()]
 
     def setup(self, stage: str) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import signal
+import re
 import subprocess
-import threading
 from contextlib import suppress
 from typing import Any
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.utilities.exceptions import SIGTERMException
+from torch import distributed
 
-LOST = ("connection closed by peer", "connection reset by peer", "broken pipe", "connection refused", "gloo", "nccl")
+LOST = re.compile(  # what gloo and NCCL say when the other end of a connection has gone
+    r"gloo.*(closed by peer|reset by peer|broken pipe|connection refused|socket closed)"
+    r"|nccl.*(remote process exited|closed by remote peer|reset by peer)",
+    re.IGNORECASE | re.DOTALL,
+)
 PATIENCE = 5.0  # seconds that the processes started by this one have to end by themselves
 
 
@@ -24,19 +28,19 @@ class SharedStop(Callback):
     def __init__(self) -> None:
         self.asked = False
 
-    def _listen(self, trainer: Trainer, *_: Any) -> None:
-        """In place of Lightning's handler, which it has set before and takes away after."""
-        if trainer.world_size > 1 and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._ask)
+    def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
+        """In place of that handler: Lightning sets it, calls the user's own after it, and restores that at the end."""
+        if trainer.world_size > 1:
+            vars(trainer._signal_connector)["_sigterm_notifier_fn"] = self._ask
 
     def _ask(self, *_: Any) -> None:
         self.asked = True
 
     def _agree(self, trainer: Trainer, *_: Any) -> None:
         if trainer.world_size > 1 and trainer.strategy.reduce_boolean_decision(self.asked, all=False):
+            self.asked = False  # a trainer can be used again
             raise SIGTERMException
 
-    on_train_start = on_sanity_check_start = on_validation_start = on_test_start = _listen  # type: ignore[assignment]
     on_train_batch_start = on_validation_batch_start = on_test_batch_start = _agree  # type: ignore[assignment]
 
     def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
@@ -46,8 +50,9 @@ class SharedStop(Callback):
 
 def is_lost_process(trainer: Trainer, error: BaseException) -> bool:
     """Whether the error comes from the end of another process of the fit."""
-    text = str(error).lower()
-    return trainer.world_size > 1 and isinstance(error, RuntimeError) and any(each in text for each in LOST)
+    if trainer.world_size == 1 or not isinstance(error, RuntimeError):
+        return False
+    return isinstance(error, distributed.DistNetworkError) or LOST.search(str(error)) is not None
 
 
 def _await_children(trainer: Trainer) -> None:
