@@ -122,31 +122,30 @@ def csv_text() -> bytes:
     return "\n".join([",".join(columns()), *(",".join(map(str, row)) for row in rows)]).encode() + b"\n"
 
 
-@cache
-def parquet_file() -> bytes:
+def parquet_file(compression: str = "snappy") -> bytes:
     import pyarrow
     import pyarrow.parquet
 
     file = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.table(columns()), file)
+    pyarrow.parquet.write_table(pyarrow.table(columns()), file, compression=compression)
     return file.getvalue()
 
 
-@cache
-def arrow_file() -> bytes:
+def arrow_file(compression: str | None, *, stream: bool = False) -> bytes:
     import pyarrow
-    import pyarrow.feather
+    import pyarrow.ipc
 
-    file = io.BytesIO()
-    pyarrow.feather.write_feather(pyarrow.table(columns()), file, compression="uncompressed")
+    file, own = io.BytesIO(), pyarrow.table(columns())
+    options = pyarrow.ipc.IpcWriteOptions(compression=compression)
+    with (pyarrow.ipc.new_stream if stream else pyarrow.ipc.new_file)(file, own.schema, options=options) as writer:
+        writer.write_table(own)
     return file.getvalue()
 
 
-@cache
-def zst_text() -> bytes:
+def zstd(text: bytes) -> bytes:
     import zstandard
 
-    return zstandard.ZstdCompressor(write_checksum=True).compress(letor_text())
+    return zstandard.ZstdCompressor(write_checksum=True).compress(text)
 
 
 @cache
@@ -423,19 +422,6 @@ def plain_sided(data: bytes) -> Values:
     return {"lengths": lengths}
 
 
-def plain_arrow(data: bytes) -> Values:
-    import pyarrow.feather
-
-    try:
-        found = pyarrow.feather.read_table(io.BytesIO(data))
-        found.validate(full=True)
-        return plain.grouped({name: found[name].to_pylist() for name in found.column_names})
-    except RefusedError:
-        raise
-    except Exception as error:
-        raise RefusedError(str(error)) from error
-
-
 # ---- folders: a cache is several files -------------------------------------------------------------------------------
 
 
@@ -490,10 +476,17 @@ KINDS = {
     for kind in (
         Kind("LETOR", ".txt", letor_text, read_lists, plain_lists, exact=True),
         Kind("LETOR, gzip", ".gz", lambda: gzip.compress(letor_text(), mtime=0), read_lists, plain_lists),
-        Kind("LETOR, zstd", ".zst", zst_text, read_lists, plain_lists),
+        Kind("LETOR, zstd", ".zst", lambda: zstd(letor_text()), read_lists, plain_lists),
         Kind("csv", ".csv", csv_text, read_table_values, plain.table),
+        Kind("tsv", ".tsv", lambda: csv_text().replace(b",", b"\t"), read_table_values, plain.table),
+        Kind("csv, gzip", ".csv.gz", lambda: gzip.compress(csv_text(), mtime=0), read_table_values, plain.table),
+        Kind("csv, zstd", ".csv.zst", lambda: zstd(csv_text()), read_table_values, plain.table),
         Kind("parquet", ".parquet", parquet_file, read_table_values, plain.parquet, lax=True),
-        Kind("Arrow", ".arrow", arrow_file, read_table_values, plain_arrow, lax=True),
+        Kind("parquet, zstd", ".parquet", partial(parquet_file, "zstd"), read_table_values, plain.parquet, lax=True),
+        Kind("Arrow", ".arrow", partial(arrow_file, None), read_table_values, plain.arrow, lax=True),
+        Kind("Arrow, zstd", ".feather", partial(arrow_file, "zstd"), read_table_values, plain.arrow, lax=True),
+        Kind("Arrow stream", ".arrows", partial(arrow_file, None, stream=True), read_table_values, plain.arrow,
+             lax=True),
         Kind("list lengths", ".query", lambda: b"4\n7\n7\n", read_sided, plain_sided, exact=True),
         Kind("npz", ".npz", npz_file, read_arrays, plain_arrays),
         Kind("npz of points", ".npz", points_file, read_two, plain_two),

@@ -153,6 +153,22 @@ def parquet(data: bytes) -> Values:
         raise RefusedError(str(error)) from error
 
 
+def arrow(data: bytes) -> Values:
+    """An Arrow file or stream, read by pyarrow."""
+    import pyarrow.ipc
+
+    try:
+        opened = pyarrow.ipc.open_file if data.startswith(b"ARROW1") else pyarrow.ipc.open_stream
+        with opened(io.BytesIO(data)) as reader:
+            found = reader.read_all()
+        found.validate(full=True)
+        return grouped({name: found[name].to_pylist() for name in found.column_names})
+    except RefusedError:
+        raise
+    except Exception as error:
+        raise RefusedError(str(error)) from error
+
+
 def results(data: bytes) -> Values:
     """The content of a results.json."""
     try:

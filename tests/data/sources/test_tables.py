@@ -212,3 +212,14 @@ def test_the_data_module_takes_columns_by_name_and_caches(tmp_path):
     write(frame.drop("g"), tmp_path / "test.csv")
     with pytest.raises(DataError, match=r"test\.csv: no column 'g' \(data\.features\)"):
         RankingDataModule("table", root=tmp_path, train="train.parquet", test="test.csv").setup()
+
+
+def test_spaces_around_the_names_of_a_header_do_not_count(tmp_path):
+    (tmp_path / "a.csv").write_text("query, label,  f \n1,1,0.5\n")
+    assert read_table(tmp_path / "a.csv").feature_names == ("f",)
+
+
+def test_an_empty_query_id_is_refused(tmp_path):
+    pl.DataFrame({"query": ["a", ""], "label": [1, 0], "f": [1.0, 2.0]}).write_ipc(tmp_path / "a.arrow")
+    with pytest.raises(DataError, match=r"a\.arrow, row 2, column 'query': the query id is missing"):
+        read_table(tmp_path / "a.arrow")

@@ -31,7 +31,7 @@ def table_source(
 ) -> Source:
     """A table; csv files are read once to see if float32 holds every digit (`digits`), and again to convert them."""
     columns = find_columns(path, label=label, query=query, document=document, features=features)
-    if not count_rows(path):
+    if not count_rows(path, columns):
         raise DataError(f"{path}: the table has no rows, expected one document per row")
     single = all(kind in EXACT for kind in columns.types)
     if kind_of(path) == "csv":

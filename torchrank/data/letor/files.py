@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import zlib
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -72,14 +74,44 @@ def _chunks(raw: Any, size: int, where: str) -> Iterator[bytes]:
     start = raw.peek(4)[:4]
     counted = _Counted(raw)
     opened = _plain(raw, size)
-    if start.startswith(GZIP) or start == ZSTD:
-        opened = bounded(where, _zstd(counted, size) if start == ZSTD else _gzip(counted, size), counted)
+    if _is_compressed(start):
+        texts = _zstd(counted, size) if start == ZSTD else _gzip(counted, size)
+        opened = bounded(where, texts, counted, _announced(raw, start))
     try:
         yield from opened
     except (OSError, EOFError, zlib.error) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk, not the data
         raise DataError(f"{where}: the compressed data is damaged or truncated: {error}. Get the file again") from error
+
+
+def _is_compressed(start: bytes) -> bool:
+    return start.startswith(GZIP) or start == ZSTD
+
+
+def _announced(raw: Any, start: bytes) -> int:
+    """The expanded size as the file itself tells it: in the header of the first zstd frame, or in the last bytes of
+    gzip, modulo 2^32; 0 if it does not."""
+    if start == ZSTD:
+        zstandard = import_zstandard()
+        try:
+            return max(0, zstandard.frame_content_size(raw.peek(18)[:18]))
+        except zstandard.ZstdError:  # told when it is read
+            return 0
+    if not raw.seekable():
+        return 0
+    place = raw.tell()
+    raw.seek(-min(4, os.fstat(raw.fileno()).st_size), os.SEEK_END)
+    size = int.from_bytes(raw.read(4), "little")
+    raw.seek(place)
+    return size
+
+
+def check_compressed(path: Path) -> None:
+    """Expand a compressed file to its end and keep nothing: damage is an error, and so is too large a size."""
+    with path.open("rb") as raw:
+        if _is_compressed(raw.peek(4)[:4]):
+            deque(_chunks(raw, BLOCK, str(path)), maxlen=0)
 
 
 class _Counted:
@@ -109,10 +141,7 @@ def _zstd(raw: _Counted, size: int) -> Iterator[bytes]:
 
     Four bytes can expand to 128 KB, so little is decompressed at a time.
     """
-    try:
-        import zstandard
-    except ImportError as error:
-        raise ImportError("reading .zst files needs zstandard: pip install 'torchrank-ltr[zstd]'") from error
+    zstandard = import_zstandard()
     frame = None
     rest, texts, length = b"", [], 0
     while chunk := rest or raw.read(min(size, ZSTD_PIECE)):
@@ -132,6 +161,15 @@ def _zstd(raw: _Counted, size: int) -> Iterator[bytes]:
         yield b"".join(texts)
     if frame is not None:
         raise EOFError("the last zstd frame is incomplete")
+
+
+def import_zstandard() -> Any:
+    """The package for .zst files."""
+    try:
+        import zstandard
+    except ImportError as error:
+        raise ImportError("reading .zst files needs zstandard: pip install 'torchrank-ltr[zstd]'") from error
+    return zstandard
 
 
 def side_file(path: Path, query_file: str | Path | None) -> Path:

@@ -10,13 +10,16 @@ from pathlib import Path
 
 import polars as pl
 
-from torchrank.data.letor.files import read_lines
+from torchrank.data.letor.files import check_compressed, read_blocks, read_lines
+from torchrank.data.sources.limits import check_expansion
 from torchrank.errors import DataError
 
 DOCUMENT, COMMENT = "document", "comment"  # columns of these names are not features by default
 DAMAGED = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, OverflowError, MemoryError)  # of polars
 SAMPLE = 1000  # the first rows of a csv file tell columns of numbers from columns of text
 BATCH = 2**21  # cells of a batch
+WIDEST = 2**18  # columns: each takes polars some kilobytes, whatever the number of rows
+ZLIB = "x\x01"  # polars would expand it; the other beginnings of zlib are not UTF-8
 MAGIC = {b"PAR1": "parquet", b"ARRO": "arrow", b"\xff\xff\xff\xff": "stream"}
 
 
@@ -65,26 +68,40 @@ def find_columns(
     ]
     for option, name in named:
         if name is not None and name not in schema:
-            raise DataError(
-                f"{path}: no column {name!r} (data.{option}); the columns are {', '.join(map(repr, schema))}"
-            )
+            raise DataError(f"{path}: no column {name!r} (data.{option}); the columns are {_some(list(schema))}")
     names = [name for _, name in named if name is not None]
-    if twice := next((name for place, name in enumerate(names) if name in names[:place]), None):
+    if (twice := _repeated(names)) is not None:
         raise DataError(f"{path}: the column {twice!r} is named twice among label, query, document and features")
     comment = COMMENT if COMMENT in schema and COMMENT not in names and schema[COMMENT] == pl.String else None
     rest = [name for name in schema if name not in (label, query, document, comment)]
-    chosen = list(features) if features is not None else [name for name in rest if _numeric(schema[name])]
+    chosen = dict.fromkeys(features if features is not None else (name for name in rest if _numeric(schema[name])))
     if not chosen:
         raise DataError(f"{path}: no column of features, beside {label!r} and {query!r} expected columns of numbers")
     ignored = () if features is not None else tuple(name for name in rest if name not in chosen)
     return Columns(label, query, document, comment, tuple(chosen), ignored, tuple(schema[name] for name in chosen))
 
 
-def count_rows(path: Path) -> int:
-    """The rows of a table, blank lines of a csv file included."""
+def _some(names: Sequence[str]) -> str:
+    """The first names, for messages."""
+    return ", ".join(map(repr, names[:20])) + (f", ... ({len(names)} in all)" if len(names) > 20 else "")
+
+
+def _repeated(names: Sequence[str]) -> str | None:
+    """The first name that is there already."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
+def count_rows(path: Path, columns: Columns) -> int:
+    """The rows of a table, blank lines of a csv file included; more cells than such a file can hold are refused."""
     with _located(path):
-        found = _scan(path).select(pl.len()).collect()
-    return int(found.item())
+        rows = int(_scan(path).select(pl.len()).collect().item())
+    check_expansion(path, 4 * rows * len(columns.features), path.stat().st_size)
+    return rows
 
 
 def read_batches(path: Path, columns: Columns, *, missing: float | None = None) -> Iterator[tuple[pl.DataFrame, int]]:
@@ -96,15 +113,18 @@ def read_batches(path: Path, columns: Columns, *, missing: float | None = None) 
         missing: the value of cells that are empty, null or NaN; by default they are an error.
     """
     rows = max(1, BATCH // (len(columns.features) + 3))
-    wanted = _scan(path).select(columns.label, *columns.ids, *columns.features)
+    with _located(path):
+        wanted = _scan(path).select(columns.label, *columns.ids, *columns.features)
     first = 1
     for frame in _collect(path, wanted, rows):
-        frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))  # blank lines of a csv file
-        label = _numbers(frame.select(columns.label), path, first, None)[0]
-        ids = [_texts(frame[name], path, first, needed=name == columns.query) for name in columns.ids]
-        features, filled = _numbers(frame.select(columns.features), path, first, missing)
+        with _located(path):
+            frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))  # blank lines of a csv file
+            label = _numbers(frame.select(columns.label), path, first, None)[0]
+            ids = [_texts(frame[name], path, first, needed=name == columns.query) for name in columns.ids]
+            features, filled = _numbers(frame.select(columns.features), path, first, missing)
+            table = pl.concat([label, pl.DataFrame(ids), features], how="horizontal")
         first += len(frame)
-        yield pl.concat([label, pl.DataFrame(ids), features], how="horizontal"), filled
+        yield table, filled
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -117,54 +137,69 @@ def kind_of(path: Path) -> str:
 
 
 def _scan(path: Path) -> pl.LazyFrame:
-    if not path.is_file():
-        raise FileNotFoundError(f"not found: {path}")
     kind = kind_of(path)
-    with _located(path):
-        if kind == "parquet":
-            return pl.scan_parquet(path, glob=False)
-        if kind == "arrow":
-            return pl.scan_ipc(path)
-        if kind == "stream":
-            return pl.read_ipc_stream(path).lazy()
-        names, separator = _header(path)
-        schema = dict.fromkeys(names, pl.String)
-        return pl.scan_csv(path, separator=separator, schema=schema, glob=False, infer_schema=False)
+    if kind == "parquet":
+        return pl.scan_parquet(path, glob=False)
+    if kind == "arrow":
+        return pl.scan_ipc(path)
+    if kind == "stream":
+        return pl.read_ipc_stream(path).lazy()
+    names, separator = _header(path)
+    schema = dict.fromkeys(names, pl.String)
+    lazy = pl.scan_csv(path, separator=separator, schema=schema, glob=False, infer_schema=False)
+    return lazy.rename(str.strip)
 
 
 @contextmanager
 def _located(path: Path) -> Iterator[None]:
-    """What a damaged file makes polars raise, as one line that names the file."""
+    """Errors of polars, and its panics, which are no `Exception`, as one line with the name of the file."""
     try:
         yield
-    except (FileNotFoundError, PermissionError):
-        raise
     except DAMAGED as error:
-        kind, reason = kind_of(path), str(error).partition("\n")[0]
-        if kind == "csv":
-            raise DataError(f"{path}: {_uneven(path) or reason}") from error
-        raise DataError(f"{path} cannot be read as {kind}: {reason}") from error
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk, not the data
+        kind = kind_of(path)
+        told = str(error).partition("\n")[0][:200] or type(error).__name__
+        if kind == "csv" and (uneven := _uneven(path)):
+            raise DataError(f"{path}: {uneven}") from error
+        raise DataError(f"{path} cannot be read as {kind}: {told}") from error
 
 
 def _header(path: Path) -> tuple[list[str], str]:
-    """The names of the columns of a csv file, and what separates them."""
-    line = next((text for _, text in read_lines(path) if text), b"")
+    """The names of the columns of a csv file, as they are in its text, and what separates them."""
+    text = next((text for block in read_blocks(path) if (text := block.text.lstrip(b"\r\n"))), b"")
     try:
-        first = line.decode()
+        first = text.partition(b"\n")[0].removesuffix(b"\r").decode()
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not a csv file of UTF-8 text, nor parquet or Arrow ({error})") from error
     if "\r" in first:
         raise DataError(f"{path}: a carriage return in the header: save the file with lines that end in \\n or \\r\\n")
+    if first.startswith(ZLIB):
+        raise DataError(f"{path}: the text is compressed by zlib: use gzip or zstd")
     separator = next((each for each in ",\t;" if each in first), ",")
-    names = [name.strip() for name in _split(first, separator)]
+    _check_width(path, first.count(separator) + 1)
+    found = _split(first, separator)
+    names = [name.strip() for name in found]
     if not names:
         raise DataError(f"{path}: the file is empty, expected a header and one document per line")
+    _check_named(path, names)
+    if (twice := _repeated(names)) is not None:
+        raise DataError(f"{path}: two columns are called {twice!r}, expected different names in the header")
+    return found, separator
+
+
+def _check_width(path: Path, width: int) -> None:
+    if width > WIDEST:
+        raise DataError(
+            f"{path}: {width} columns, expected at most {WIDEST} in a table: write rows that wide as a LETOR file, "
+            "which holds the values that are not 0"
+        )
+
+
+def _check_named(path: Path, names: list[str]) -> None:
     if "" in names:
         place = names.index("") + 1
         raise DataError(f"{path}: column {place} of the header has no name: name it (pandas: to_csv(index=False))")
-    if twice := next((name for place, name in enumerate(names) if name in names[:place]), None):
-        raise DataError(f"{path}: two columns are called {twice!r}, expected different names in the header")
-    return names, separator
 
 
 def _split(line: str, separator: str) -> list[str]:
@@ -174,14 +209,19 @@ def _split(line: str, separator: str) -> list[str]:
 
 def _schema(path: Path) -> dict[str, pl.DataType]:
     """The type of each column; of a csv file Float64, or String if none of the first cells is a number."""
-    lazy = _scan(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"not found: {path}")
+    check_compressed(path)
     with _located(path):
+        lazy = _scan(path)
         if kind_of(path) != "csv":
-            return dict(lazy.collect_schema())
-    cells = next(_collect(path, lazy.head(SAMPLE), SAMPLE), pl.DataFrame())
-    names = _header(path)[0]
-    text = {each.name for each in cells if each.null_count() < len(each) and _read(each).null_count() == len(each)}
-    return {name: pl.String() if name in text else pl.Float64() for name in names}
+            schema = dict(lazy.collect_schema())
+            _check_width(path, len(schema))
+            _check_named(path, list(schema))
+            return schema
+        cells = next(_collect(path, lazy.head(SAMPLE), SAMPLE), pl.DataFrame(schema=lazy.collect_schema()))
+        text = {each.name for each in cells if each.null_count() < len(each) and _read(each).null_count() == len(each)}
+    return {name: pl.String() if name in text else pl.Float64() for name in cells.columns}
 
 
 def _collect(path: Path, lazy: pl.LazyFrame, rows: int) -> Iterator[pl.DataFrame]:
@@ -265,7 +305,7 @@ def _texts(cells: pl.Series, path: Path, first: int, *, needed: bool) -> pl.Seri
         found = cells.cast(pl.String)
     except pl.exceptions.PolarsError as error:
         raise DataError(f"{path}: column {cells.name!r} is of type {cells.dtype}, expected text or integers") from error
-    if needed and found.null_count():
-        row = first + int(found.is_null().arg_true()[0])
+    if needed and (absent := found.is_null() | (found == "").fill_null(True)).any():
+        row = first + int(absent.arg_true()[0])
         raise DataError(f"{path}, row {row}, column {cells.name!r}: the query id is missing")
     return found.fill_null("")

@@ -23,8 +23,14 @@ def limit() -> int:
     return int(given) * 2**20
 
 
-def check_expansion(where: object, expanded: int, compressed: int) -> None:
+def check_expansion(where: object, expanded: int, compressed: int, whole: int | None = None) -> None:
     """Refuse a file that expands to more than `limit()` bytes and to more than 100 times its size.
+
+    Args:
+        where: the file.
+        expanded: bytes that it has expanded to so far.
+        compressed: bytes that were read for them.
+        whole: bytes that all of it will expand to, as far as the file tells; by default `expanded`.
 
     Example:
         >>> check_expansion("train.npz", expanded=2**40, compressed=10**6)
@@ -33,10 +39,11 @@ def check_expansion(where: object, expanded: int, compressed: int) -> None:
 if you trust the file, set TORCHRANK_MAX_MB=1048576 in the environment to read it
     """
     if expanded > max(limit(), RATIO * compressed):
-        megabytes = -(-expanded // 2**20)
+        known = expanded if whole is None else max(expanded, whole)
+        least = "" if whole is None or whole >= expanded else " or more"
         raise DataError(
             f"{where}: {compressed} bytes expand to {expanded} or more, over {RATIO} times as many: if you trust the "
-            f"file, set {VARIABLE}={megabytes} in the environment to read it"
+            f"file, set {VARIABLE}={-(-known // 2**20)}{least} in the environment to read it"
         )
 
 
@@ -55,10 +62,10 @@ class Counted(Protocol):
     count: int
 
 
-def bounded(where: str, pieces: Iterable[bytes], source: Counted) -> Iterator[bytes]:
+def bounded(where: str, pieces: Iterable[bytes], source: Counted, whole: int) -> Iterator[bytes]:
     """The pieces of expanded data, until they are out of proportion to the bytes that were read for them."""
     expanded = 0
     for piece in pieces:
         expanded += len(piece)
-        check_expansion(where, expanded, source.count)
+        check_expansion(where, expanded, source.count, whole)
         yield piece

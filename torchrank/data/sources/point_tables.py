@@ -143,7 +143,7 @@ def _check_compressed(path: Path) -> None:
         rest, stream = data[place + 8 : place + 8 + size], zlib.decompressobj()
         while kind == COMPRESSED and rest:
             expanded += len(stream.decompress(rest, 1 << 20))
-            check_expansion(path, expanded, len(data))
+            check_expansion(path, expanded, len(data), 0)
             rest = stream.unconsumed_tail
         place += 8 + size
 

@@ -137,7 +137,7 @@ class _Gathered:
 
     def __init__(self, path: Path, columns: Columns, form: Form):
         self.path, self.columns, self.form = path, columns, form
-        rows = count_rows(path)
+        rows = count_rows(path, columns)
         self.x, self.labels = np.empty((rows, len(columns.features)), np.float32), np.empty(rows, np.float32)
         self.ids: dict[str, list[pl.Series]] = {name: [] for name in columns.ids}
         self.size = self.rows = self.unjudged = self.filled = self.clipped = 0
@@ -148,6 +148,10 @@ class _Gathered:
         x, labels = self._features(frame.select(self.columns.features), first), self._labels(frame, first)
         kept = np.isfinite(labels)
         place = slice(self.size, self.size + int(kept.sum()))
+        if place.stop > len(self.labels):
+            raise DataError(
+                f"{self.path}: more rows than the {len(self.labels)} that the file announces: it is damaged"
+            )
         self.x[place], self.labels[place] = (x, labels) if kept.all() else (x[kept], labels[kept])
         for name, parts in self.ids.items():
             parts.append(frame[name].filter(pl.Series(kept)))
