@@ -95,7 +95,7 @@ def _announced(raw: Any, start: bytes) -> int:
     if start == ZSTD:
         zstandard = import_zstandard()
         try:
-            return max(0, zstandard.frame_content_size(raw.peek(18)[:18]))
+            return max(0, int(zstandard.frame_content_size(raw.peek(18)[:18])))
         except zstandard.ZstdError:  # told when it is read
             return 0
     if not raw.seekable():
