@@ -15,7 +15,8 @@ from tests.reference import losses as reference
 from tests.reference.measures import blocks, ordered_pairs, per_list, random_batch, tensors
 from torchrank import functional as F
 from torchrank.functional import LOSSES
-from torchrank.functional.losses import listnet_slopes, pairs
+from torchrank.functional.losses import listnet, pairs
+from torchrank.functional.losses.listnet import listnet_slopes
 from torchrank.functional.ragged import segment_softmax
 
 CASES = [
@@ -215,6 +216,38 @@ def test_infinite_scores_in_a_list_with_pairs():
         value = F.listnet_loss(torch.tensor([*first, 1.0, 0.5]), labels, offsets)
         assert value[0].item() == pytest.approx(expected, nan_ok=True)
         assert value[1].item() == pytest.approx(reference.listnet_loss([1.0, 0.5], [1, 0]), rel=1e-6)
+
+
+@pytest.mark.parametrize("scores_dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("labels_dtype", [torch.int64, torch.uint8, torch.float32, torch.float64])
+def test_padded_and_flat_lists_have_one_listnet(monkeypatch, scores_dtype, labels_dtype):
+    """Lists of similar length, an empty one among them, are padded: values, gradients and gradients of these agree."""
+    draw = torch.Generator().manual_seed(29)
+    offsets = torch.tensor([0, 5, 9, 9, 15, 21, 26])
+    scores = (30 * torch.randn(26, generator=draw)).to(scores_dtype).requires_grad_()
+    labels = torch.randint(0, 4, (26,), generator=draw).to(labels_dtype)
+    labels[9:15] = 2  # nothing to learn
+    assert listnet._dense_length(scores, offsets) == 6
+
+    def found():
+        value = F.listnet_loss(scores, labels, offsets)
+        total = (value * torch.linspace(-1, 2, 6)).sum()
+        (once,) = torch.autograd.grad(total, scores, retain_graph=True)
+        (again,) = torch.autograd.grad(total, scores, create_graph=True)
+        return value, once, again, torch.autograd.grad(again.square().sum(), scores)[0]
+
+    padded = found()
+    monkeypatch.setattr(listnet, "_dense_length", lambda *_: 0)
+    tolerance = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 1e-2}[scores_dtype]
+    for one, other in zip(padded, found(), strict=True):
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+
+
+def test_listnet_tells_large_integers_apart():
+    """2^24 and 2^24 + 1 are one number in float32."""
+    labels = torch.tensor([0, 1]) + 2**24
+    value = F.listnet_loss(torch.tensor([1.0, 0.5]), labels, torch.tensor([0, 2]))
+    assert value.item() == pytest.approx(reference.listnet_loss([1.0, 0.5], [0, 1]), rel=1e-6)
 
 
 def test_the_slopes_of_columns_are_those_of_the_loss():

@@ -12,7 +12,7 @@ from torchrank.data.batch import Batch
 from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import NumericalWarning, check_choice, check_number
-from torchrank.functional.losses import listnet_slopes
+from torchrank.functional.losses.listnet import listnet_slopes
 from torchrank.functional.ragged import has_pairs, per_entry, segment_softmax, wide
 from torchrank.rankers.core.optimizers import Option
 from torchrank.rankers.core.ranker import TransformOption, warn

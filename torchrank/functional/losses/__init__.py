@@ -22,7 +22,7 @@ graph, so that `backward` works on any batch.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,19 +31,17 @@ from torchrank.errors import check_choice
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.domination import domination_loss
 from torchrank.functional.gains import check_gains, discount_of, gain_of, ideal_dcg
+from torchrank.functional.losses.listnet import listnet_sums
 from torchrank.functional.losses.pairs import Weights, pair_sums
 from torchrank.functional.operations import empty_sums, one_operation, with_slopes
 from torchrank.functional.oracles import structured_hinge
 from torchrank.functional.ragged import (
     dominating,
-    has_pairs,
     list_ids,
     longest_list,
-    measure_sum,
     per_entry,
     ranks,
     segment_cumsum,
-    segment_softmax,
     segment_sum,
     wide,
 )
@@ -77,72 +75,7 @@ def listnet_loss(
         tensor([0.6931, 0.0000])
     """
     check_lists(scores, labels, offsets)
-    several, target = _label_shares(labels, offsets)
-    own = torch.where(per_entry(several, offsets, len(labels)), wide(scores), 0.0)  # the others have slope 0, not nan
-    loss = _listnet(own, target, offsets)
-    return torch.where(several, loss, 0.0).to(result_dtype(scores))
-
-
-def _label_shares(labels: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether each list has two different labels, `(Q,)`, and the softmax of its labels, `(N,)` in float64."""
-    values = wide(labels)
-    if values.device.type != "cpu":
-        return has_pairs(labels, offsets), segment_softmax(values, offsets)
-    high, low = (_extreme(values, offsets, kind) for kind in ("max", "min"))
-    shares = (values - per_entry(high, offsets, len(values))).exp_()
-    return high > low, shares.div_(per_entry(measure_sum(shares, offsets), offsets, len(values)))
-
-
-class _ListNet(torch.autograd.Function):
-    """The loss (Q,) of scores (N,) with its slopes in closed form."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, target: Tensor, offsets: Tensor) -> Tensor:
-        loss, slopes = _one_column(scores, target, offsets)
-        ctx.save_for_backward(scores, target, offsets, slopes)
-        return loss
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        scores, target, offsets, slopes = ctx.saved_tensors
-        if torch.is_grad_enabled():  # somebody differentiates this gradient too
-            slopes = segment_softmax(scores, offsets) - target
-        return per_entry(grads[0], offsets, len(scores)) * slopes, None, None
-
-
-_listnet: Callable[[Tensor, Tensor, Tensor], Tensor] = _ListNet.apply  # which has no types
-
-
-def _one_column(scores: Tensor, target: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """`listnet_slopes` of one column, `(Q,)` and `(N,)`; on CPU by faster reductions, which have no derivatives."""
-    if scores.device.type != "cpu":
-        loss, slopes = listnet_slopes(scores[:, None], target, offsets)
-        return loss[:, 0], slopes[:, 0]
-    shares = scores - per_entry(_extreme(scores, offsets, "max"), offsets, len(scores))
-    linear = measure_sum(target * shares, offsets)
-    sums = measure_sum(shares.exp_(), offsets)
-    return sums.log() - linear, shares.div_(per_entry(sums, offsets, len(scores))).sub_(target)
-
-
-def _extreme(values: Tensor, offsets: Tensor, kind: str) -> Tensor:
-    initial = -torch.inf if kind == "max" else torch.inf
-    return torch.segment_reduce(values, kind, offsets=offsets, unsafe=True, initial=initial)
-
-
-def listnet_slopes(scores: Tensor, target: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss (Q, A) of A columns of scores (N, A), and its slopes (N, A); `target (N,)` is the softmax of the labels.
-
-    >>> loss, slopes = listnet_slopes(torch.zeros(2, 1), torch.tensor([0.25, 0.75]), torch.tensor([0, 2]))
-    >>> loss, slopes.flatten()
-    (tensor([[0.6931]]), tensor([ 0.2500, -0.2500]))
-    """
-    ids, target, shape = list_ids(offsets, len(scores)), target[:, None], (len(offsets) - 1, scores.shape[1])
-    peak = scores.new_full(shape, -torch.inf).scatter_reduce_(0, ids[:, None].expand_as(scores), scores, "amax")
-    shifted = scores - peak[ids]
-    linear = scores.new_zeros(shape).index_add_(0, ids, target * shifted)
-    shares = shifted.exp_()
-    sums = scores.new_zeros(shape).index_add_(0, ids, shares)
-    return sums.log() - linear, shares.div_(sums[ids]).sub_(target)
+    return listnet_sums(scores, labels, offsets).to(result_dtype(scores))
 
 
 @takes_arrays

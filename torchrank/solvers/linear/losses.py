@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torchrank.functional.arrays import to_offsets
-from torchrank.functional.losses import listnet_slopes
+from torchrank.functional.losses.listnet import listnet_slopes
 from torchrank.functional.ragged import list_ids, pairs, read, segment_softmax, wide
 
 

@@ -1,0 +1,165 @@
+"""ListNet's loss with its slopes in closed form: softmax(scores) - softmax(labels).
+
+Two forms find the same. `_Dense` pads lists of similar length into one block on the CPU, where reading lengths is free,
+and computes in float32 for float32 scores (and half precision), else in float64. `_Flat` takes lists of any lengths and
+scores that are not finite, in float64, and never waits for a device.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchrank.functional.operations import readable
+from torchrank.functional.ragged import (
+    has_pairs,
+    list_ids,
+    measure_sum,
+    per_entry,
+    read,
+    segment_softmax,
+    wide,
+)
+
+MOST_PADDING = 1.5  # places of the dense form for each entry
+LOWEST = -1e30  # fills the scores of the dense form: next to any larger score its share is 0
+EXACT = 2**24  # integers up to here are exact in float32
+
+
+def listnet_sums(scores: Tensor, labels: Tensor, offsets: Tensor) -> Tensor:
+    """The loss of each list, `(Q,)`; 0 for a list without two different labels, whose scores have slope 0.
+
+    >>> listnet_sums(torch.tensor([1.0, 1.0]), torch.tensor([0, 1]), torch.tensor([0, 2]))
+    tensor([0.6931])
+    """
+    if longest := _dense_length(scores, offsets):
+        return _dense(scores, labels, offsets, longest)
+    several, target = _label_shares(labels, offsets)
+    return torch.where(several, _flat(_taught(scores, several, offsets), target, offsets), 0.0)
+
+
+def _dense_length(scores: Tensor, offsets: Tensor) -> int:
+    """The length of the lists in the dense form, or 0 if the lists or their scores do not suit it."""
+    if not readable(scores) or len(scores) == 0:
+        return 0
+    longest: int = read(offsets.diff().max())
+    if (len(offsets) - 1) * longest > MOST_PADDING * len(scores):
+        return 0
+    low, high = scores.detach().aminmax()
+    return longest if read(low) > LOWEST and read(high) < -LOWEST else 0
+
+
+def _taught(scores: Tensor, several: Tensor, offsets: Tensor) -> Tensor:
+    """The scores, 0 in lists without two different labels: these have slope 0, not NaN."""
+    return torch.where(per_entry(several, offsets, len(scores)), wide(scores), 0.0)
+
+
+class _Dense(torch.autograd.Function):
+    """The loss (Q,) of scores (N,) in lists that are padded to the same length."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, labels: Tensor, offsets: Tensor, longest: int) -> Tensor:
+        kind, places = _dense_dtype(scores, labels), _places(offsets, longest, len(scores))
+        own, grades = (
+            torch.full((len(offsets) - 1, longest), fill, dtype=kind).flatten().scatter_(0, places, each.to(kind))
+            for each, fill in ((scores, LOWEST), (labels, -torch.inf))
+        )
+        own, grades = own.view(-1, longest), grades.view(-1, longest)
+        several = grades.amax(1) > grades.abs().amin(1)  # labels are not negative
+        target, shares = torch.softmax(grades, 1), torch.softmax(own, 1)
+        linear = torch.linalg.vecdot(target, own.sub_(own.amax(1, keepdim=True)))
+        ctx.save_for_backward(scores, labels, offsets, shares - target, places, several)
+        return torch.where(several, -shares.amax(1).log() - linear, 0.0)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        scores, labels, offsets, slopes, places, several = ctx.saved_tensors
+        pull = torch.where(several, grads[0], 0.0)
+        if not torch.is_grad_enabled():
+            found = (slopes * pull[:, None]).flatten().index_select(0, places)
+            return found.to(scores.dtype), None, None, None
+        several, target = _label_shares(labels, offsets)  # somebody differentiates this gradient too
+        slopes = segment_softmax(_taught(scores, several, offsets), offsets) - target
+        return (per_entry(pull, offsets, len(scores)) * slopes).to(scores.dtype), None, None, None
+
+
+_dense: Callable[[Tensor, Tensor, Tensor, int], Tensor] = _Dense.apply  # which has no types
+
+
+def _dense_dtype(scores: Tensor, labels: Tensor) -> torch.dtype:
+    small = scores.dtype in (torch.float32, torch.float16, torch.bfloat16) and labels.dtype != torch.float64
+    return torch.float32 if small and read(labels.max()) <= EXACT else torch.float64
+
+
+def _places(offsets: Tensor, longest: int, num_entries: int) -> Tensor:
+    """The place of each entry, `(N,)`, among the `Q * longest` of padded lists. At the end of a list it leaps.
+
+    >>> _places(torch.tensor([0, 1, 1, 3]), 2, 3).tolist()
+    [0, 4, 5]
+    """
+    steps = torch.ones(num_entries + 1, dtype=torch.int64)
+    steps[0] = 0
+    return steps.index_add_(0, offsets[1:].long(), longest - offsets.diff().long())[:-1].cumsum(0)
+
+
+class _Flat(torch.autograd.Function):
+    """The loss (Q,) of scores (N,), in float64."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, target: Tensor, offsets: Tensor) -> Tensor:
+        loss, slopes = _one_column(scores, target, offsets)
+        ctx.save_for_backward(scores, target, offsets, slopes)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        scores, target, offsets, slopes = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody differentiates this gradient too
+            slopes = segment_softmax(scores, offsets) - target
+        return per_entry(grads[0], offsets, len(scores)) * slopes, None, None
+
+
+_flat: Callable[[Tensor, Tensor, Tensor], Tensor] = _Flat.apply  # which has no types
+
+
+def _label_shares(labels: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether each list has two different labels, `(Q,)`, and the softmax of its labels, `(N,)` in float64."""
+    values = wide(labels)
+    if values.device.type != "cpu":
+        return has_pairs(labels, offsets), segment_softmax(values, offsets)
+    high, low = (_extreme(values, offsets, kind) for kind in ("max", "min"))
+    shares = (values - per_entry(high, offsets, len(values))).exp_()
+    return high > low, shares.div_(per_entry(measure_sum(shares, offsets), offsets, len(values)))
+
+
+def _one_column(scores: Tensor, target: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """`listnet_slopes` of one column, `(Q,)` and `(N,)`; on CPU by faster reductions, which have no derivatives."""
+    if scores.device.type != "cpu":
+        loss, slopes = listnet_slopes(scores[:, None], target, offsets)
+        return loss[:, 0], slopes[:, 0]
+    shares = scores - per_entry(_extreme(scores, offsets, "max"), offsets, len(scores))
+    linear = measure_sum(target * shares, offsets)
+    sums = measure_sum(shares.exp_(), offsets)
+    return sums.log() - linear, shares.div_(per_entry(sums, offsets, len(scores))).sub_(target)
+
+
+def _extreme(values: Tensor, offsets: Tensor, kind: str) -> Tensor:
+    initial = -torch.inf if kind == "max" else torch.inf
+    return torch.segment_reduce(values, kind, offsets=offsets, unsafe=True, initial=initial)
+
+
+def listnet_slopes(scores: Tensor, target: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss (Q, A) of A columns of scores (N, A), and its slopes (N, A); `target (N,)` is the softmax of the labels.
+
+    >>> loss, slopes = listnet_slopes(torch.zeros(2, 1), torch.tensor([0.25, 0.75]), torch.tensor([0, 2]))
+    >>> loss, slopes.flatten()
+    (tensor([[0.6931]]), tensor([ 0.2500, -0.2500]))
+    """
+    ids, target, shape = list_ids(offsets, len(scores)), target[:, None], (len(offsets) - 1, scores.shape[1])
+    peak = scores.new_full(shape, -torch.inf).scatter_reduce_(0, ids[:, None].expand_as(scores), scores, "amax")
+    shifted = scores - peak[ids]
+    linear = scores.new_zeros(shape).index_add_(0, ids, target * shifted)
+    shares = shifted.exp_()
+    sums = scores.new_zeros(shape).index_add_(0, ids, shares)
+    return sums.log() - linear, shares.div_(sums[ids]).sub_(target)
