@@ -3,11 +3,15 @@ that scores. Never another error, never memory for what the file cannot hold."""
 
 import copy
 import math
+import multiprocessing
 import random
 import re
+import resource
 import subprocess
 import sys
 import warnings
+import zipfile
+from pathlib import Path
 from zlib import crc32
 
 import pytest
@@ -16,6 +20,7 @@ import torch
 import torchrank
 from tests.laws.rankers import CASES, sets
 from torchrank import RankingEstimator
+from torchrank.cli import main
 from torchrank.rankers.core.checkpoint_files import write_whole
 from torchrank.rankers.core.checkpoints import FORMAT
 
@@ -102,8 +107,73 @@ def test_mutated_content_is_refused_or_scores(name, fitted, tmp_path):
             refused += 1
             continue
         if ranker.num_features == test.x.shape[1] and not test.is_shared:
-            assert ranker(test.x, test.offsets).shape == test.labels.shape
+            scores = ranker(test.x, test.offsets)
+            assert scores.shape == test.labels.shape
+            if tensors_equal(ranker, fitted[name]) and options_equal(ranker, fitted[name]):
+                assert torch.equal(scores, fitted[name](test.x, test.offsets))
     assert refused > 3
+
+
+def tensors_equal(one, other):
+    mine, theirs = ({key: value for key, value in each.state_dict().items() if isinstance(value, torch.Tensor)}
+                    for each in (one, other))  # fmt: skip
+    return mine.keys() == theirs.keys() and all(torch.equal(mine[key], theirs[key]) for key in mine)
+
+
+def options_equal(one, other):
+    return dict(one.hparams) == dict(other.hparams)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_commands_refuse_forged_content_in_one_line(fitted, tmp_path, capsys):
+    draw, path, whole = random.Random(1), tmp_path / "x.ckpt", content(fitted["listnet"])
+    lists, refused = tmp_path / "lists.txt", 0
+    lists.write_text("1 qid:1 1:0.5 5:1\n0 qid:1 2:0.5\n")
+    for turn in range(20):
+        write_whole(mutated(whole, draw), path)
+        command = ["score", "test", "info", "explain"][turn % 4]
+        code, told = main([command, str(path), *([] if command == "info" else [str(lists)])]), capsys.readouterr().err
+        errors = [line for line in told.splitlines() if not line.startswith(f"torchrank {command}: warning: ")]
+        assert (code, len(errors)) in ((0, 0), (2, 1)), told
+        refused += code == 2
+    assert refused > 5
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
+def test_compressed_content_is_refused_before_it_is_unpacked(method, tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.ckpt", "w", method) as archive:
+        archive.writestr("x/data.pkl", b"")
+        archive.writestr("x/data/0", bytes(2**22))
+    for load in (torchrank.load, torchrank.ListNet.load_from_checkpoint):
+        with pytest.raises(torchrank.CheckpointError, match=r"x\.ckpt .* larger than the file"):
+            load(tmp_path / "x.ckpt")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_refusal_takes_no_memory(fitted, tmp_path):
+    """In a copy of this process that may take 256 MB more than it has."""
+    forged = {}
+    for name in ("listnet", "mlp_ranknet", "lgmml", "gbdt"):
+        forged[name] = content(fitted[name])
+        forged[name]["hyper_parameters"] = forged[name]["hyper_parameters"] | {"num_features": 2**24}
+    forged["wide"] = content(fitted["listnet"])
+    forged["wide"]["state_dict"]["weights"] = torch.ones(1).expand(2**33)
+    for name, whole in forged.items():
+        write_whole(whole, tmp_path / f"{name}.ckpt")
+    child = multiprocessing.get_context("fork").Process(target=refuse_all, args=(tmp_path,))
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0
+
+
+def refuse_all(folder):
+    torch.set_num_threads(1)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + 2**28, taken + 2**28))
+    for path in folder.glob("*.ckpt"):
+        with pytest.raises(torchrank.CheckpointError, match=path.name) as refused:
+            torchrank.load(path)
+        assert "alloc" not in str(refused.value) and "MemoryError" not in str(refused.value)
 
 
 @pytest.mark.parametrize("features", [2**31, 2**62, -1, math.nan, "5", None])

@@ -111,8 +111,12 @@ def check_whole(path: FilePath) -> None:
         raise CheckpointError(f"{refused}: it is empty. {remedy}")
     try:
         with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
+            parts = archive.infolist()
+            is_stored = all(part.compress_type == zipfile.ZIP_STORED for part in parts)
+            damaged = archive.testzip() if is_stored else None
     except Exception:  # a damaged directory of the archive can lead anywhere
         raise CheckpointError(f"{refused}: it was cut off, or is another kind of file. {remedy}") from None
+    if not is_stored or sum(part.file_size for part in parts) > Path(path).stat().st_size:
+        raise CheckpointError(f"{refused}: its content is larger than the file. {remedy}")
     if damaged is not None:
         raise CheckpointError(f"{refused}: the checksum of its part {damaged!r} differs. {remedy}")

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import distributed
 
+from torchrank.errors import CheckpointError
+
 
 def random_state() -> list[dict[str, Any]]:
     """The global generators of every process, in plain values. All processes have to call it together.
@@ -39,7 +41,24 @@ def restore(states: list[dict[str, Any]]) -> None:
     several = distributed.is_available() and distributed.is_initialized()
     if len(states) != (distributed.get_world_size() if several else 1):
         return
-    state = states[distributed.get_rank() if several else 0]
+    _set(states[distributed.get_rank() if several else 0])
+
+
+def check_random_state(states: Any) -> None:
+    """Refuse what is not the state of generators: each is set, and then set again as it was."""
+    numbers, arrays, tensor = random.getstate(), np.random.get_state(legacy=True), torch.get_rng_state()
+    try:
+        for each in states:
+            _set(each | {"cuda": each["cuda"][:0]})
+    except Exception as error:  # of any of the generators
+        raise CheckpointError("its random_state is not that of generators") from error
+    finally:
+        random.setstate(numbers)
+        np.random.set_state(arrays)
+        torch.set_rng_state(tensor)
+
+
+def _set(state: dict[str, Any]) -> None:
     version, numbers, gauss = state["python"]
     name, keys, *counts = state["numpy"]
     random.setstate((version, tuple(numbers), gauss))

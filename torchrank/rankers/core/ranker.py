@@ -43,6 +43,7 @@ from torchrank.rankers.core.fitting import fit, mean_over_lists
 from torchrank.rankers.core.optimizers import Optimization
 from torchrank.rankers.core.own import OPTIONS, loading
 from torchrank.rankers.core.random_state import random_state, restore
+from torchrank.rankers.core.restoring import name_the_file
 from torchrank.rankers.core.rounds import Certificate, Round, RoundOptimizer
 from torchrank.rankers.core.stopping import SharedStop
 
@@ -422,6 +423,7 @@ class Ranker(LightningModule):
     def setup(self, stage: str) -> None:
         self.release()  # a fit that broke off may have left something
         write_whole_checkpoints(self.trainer)
+        name_the_file(self.trainer)
         data = self._data
         if STAGE_SETS[stage] not in data.sets:
             wanted, there = STAGE_SETS[stage], ", ".join(data.sets)
