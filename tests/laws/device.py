@@ -183,6 +183,12 @@ class Emulated(Tensor):
     def data_ptr(self) -> int:
         return self.held.data_ptr()
 
+    def untyped_storage(self) -> torch.UntypedStorage:
+        return self.held.untyped_storage()
+
+    def storage_offset(self) -> int:  # type: ignore[override]
+        return self.held.storage_offset()
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _MODE.run(func, args, kwargs or {})

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 2**22  # scores that are ranked at once
+ON_DEVICE = 2**25  # the same on a device, where a block must keep all cores busy
 SAME = 1e-12  # values that differ by no more count as equal
 
 Measure = Callable[..., Tensor]
@@ -22,7 +23,8 @@ def by_column(measure: Measure, scores: Tensor, labels: Tensor, offsets: Tensor,
     >>> by_column(average_precision, scores, labels, torch.tensor([0, 2]))
     tensor([[1.0000, 0.5000]])
     """
-    blocks = torch.split(scores, max(1, BLOCK // max(1, len(scores))), dim=1)
+    most = BLOCK if scores.device.type == "cpu" else ON_DEVICE
+    blocks = torch.split(scores, max(1, most // max(1, len(scores))), dim=1)
     return torch.cat([_block(measure, block, labels, offsets, options) for block in blocks], 1)
 
 

@@ -124,19 +124,20 @@ class AdaRank(Ranker):
         sums = lists.reduce(torch.cat([weight @ held.single, weight.sum()[None]]))
         quality = sums[:-1] / sums[-1]  # (C,) weighted mean measure of the lists under every column
         excluded = self._excluded()
-        if excluded.all():
-            return Round(done=True)
         column = first_largest(quality.masked_fill(excluded, -torch.inf))
         feature, negated = column % self.transform.num_outputs, column >= self.transform.num_outputs
-        best = quality[column]
+        best = quality.take(column)
         alpha = 0.5 * torch.log((1 + best) / (1 - best).clamp(min=1e-12)) * torch.where(negated, -1.0, 1.0)
-        scores = held.scores + alpha * held.x[:, feature].double()
+        scores = held.scores + alpha * held.x.index_select(1, feature.view(1))[:, 0].double()
         value = self._measure_of(scores, held.labels, held.offsets)
         mean, moved, turned = self._changes(lists, held, scores, value)
+        ends = self._no_progress(mean) if self.exclude_repeat else ~(moved | turned)
+        none_left, done = torch.stack((excluded.all(), ends)).tolist()  # one copy from the device
+        if none_left:
+            return Round(done=True)
         new = {"feature": feature, "alpha": alpha, "train_measure": mean, "moved": moved}
         store(self, **{name: torch.cat([getattr(self, name), added[None]]) for name, added in new.items()})
         self.kept.boosting = held._replace(scores=scores, value=value)
-        done = self._no_progress() if self.exclude_repeat else not (moved or turned)
         return Round(done, {f"train/{self.family}": mean})
 
     def _changes(
@@ -147,7 +148,7 @@ class AdaRank(Ranker):
         turned = moved.new_zeros(())
         if not self.exclude_repeat:
             turned = (sort_within(scores, held.offsets) != sort_within(held.scores, held.offsets)).sum()
-        counts = (value.sum(), moved, turned, moved.new_tensor(len(value)))
+        counts = (value.sum(), moved, turned, moved.new_full((), len(value)))
         total, moved, turned, count = lists.reduce(torch.stack([count.double() for count in counts]))
         return total / count, (moved > 0) | (len(self.feature) == 0), turned > 0
 
@@ -157,12 +158,15 @@ class AdaRank(Ranker):
         out = torch.zeros(2 * width if self.both_directions else width, dtype=torch.bool, device=self.device)
         if self.exclude_repeat:
             since = torch.flip(torch.flip(self.moved, (0,)).long().cumsum(0), (0,)) == 0
-            out[(self.feature + width * (self.alpha < 0))[since]] = True
+            chosen = self.feature + width * (self.alpha < 0)
+            out = out.long().index_add(0, chosen, since.long()) > 0
         return out
 
-    def _no_progress(self) -> bool:
-        before, recent = self.train_measure[: -self.patience], self.train_measure[-self.patience :]
-        return len(before) > 0 and bool(recent.max() < before.max() + self.tolerance)
+    def _no_progress(self, mean: Tensor) -> Tensor:
+        """Whether () the last rounds, this one with this mean included, were hardly better than those before."""
+        measured = torch.cat([self.train_measure, mean[None].to(self.train_measure.dtype)])
+        before, recent = measured[: -self.patience], measured[-self.patience :]
+        return recent.max() < before.max() + self.tolerance if len(before) else recent.new_zeros((), dtype=torch.bool)
 
     # ---- what is held between rounds ----------------------------------------------------------------------------
 

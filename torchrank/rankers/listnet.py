@@ -18,7 +18,7 @@ from torchrank.rankers.core.optimizers import Option
 from torchrank.rankers.core.ranker import TransformOption, warn
 from torchrank.rankers.core.rounds import Certificate, Round
 from torchrank.rankers.neural import LinearScorer, NeuralRanker
-from torchrank.solvers.linear.lbfgs import LBFGS, lbfgs_step
+from torchrank.solvers.linear.lbfgs import LBFGS, lbfgs_stepped
 from torchrank.solvers.linear.scores import add_gradient, entry_scores
 
 MEMORY = 30  # moves remembered by L-BFGS
@@ -97,8 +97,8 @@ class ListNet(NeuralRanker):
             return self.objective(lists, weight)
 
         value, gradient = getattr(self.kept, "slopes", None) or objective(state.point)
-        new, value, gradient = lbfgs_step(state, objective, value, gradient)
-        stuck, slope = torch.equal(new.point, state.point), float(gradient.abs().max())
+        new, value, gradient, slope, moved = lbfgs_stepped(state, objective, value, gradient)
+        stuck = not moved
         if stuck and slope > self.tolerance:
             warn(
                 f"no step decreases the loss at a gradient of {slope:.1e}: use model.transform=standard",

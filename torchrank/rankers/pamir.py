@@ -114,7 +114,8 @@ class PAMIR(LinearRanker):
             count = min(portion, triplets - begin)
             drawn = draw_lists(counts, count, generator)
             uniform = torch.rand(count, 2, dtype=torch.float64, generator=generator)
-            for model, places, rows in self._by_model(lists, drawn.to(lists.device), uniform.to(lists.device)):
+            ready = torch.cat((drawn[:, None].double(), uniform), 1).to(lists.device)  # one copy to the device
+            for model, places, rows in self._by_model(lists, ready[:, 0].long(), ready[:, 1:]):
                 passed = self._steps(lists, rows, models[model], places, count)
                 models[model] = passed.weights
                 totals[model] += passed.total
@@ -131,9 +132,11 @@ class PAMIR(LinearRanker):
             return passive_steps(rows, weights, C=self.C, l2=self.l2)
         if self.per_topic:
             places, number = torch.arange(len(places), device=places.device), len(places)
-        starts = torch.arange(0, number, self.minibatch, device=places.device)
-        bounds = [*torch.searchsorted(places, starts).tolist(), len(places)]
-        sizes = [min(self.minibatch, number - start) for start in starts.tolist()]
+        bounds = [*range(0, number, self.minibatch), len(places)]
+        sizes = [min(self.minibatch, number - start) for start in bounds[:-1]]
+        if len(places) < number:  # the others are on other processes
+            starts = torch.arange(0, number, self.minibatch, device=places.device)
+            bounds = [*torch.searchsorted(places, starts).tolist(), len(places)]
         summed: Any = {} if self.per_topic else {"reduce": lists.reduce}
         return passive_minibatches(rows, weights, bounds, sizes, C=self.C, l2=self.l2, **summed)
 
@@ -151,8 +154,10 @@ class PAMIR(LinearRanker):
         owners, grouped = torch.sort(drawn[places] * self.per_topic, stable=True)
         places, order = places[grouped], order[grouped]
         rows = torch.cat(parts, 1)[:, order] if shared else in_order(parts, order)
-        models, counts = torch.unique_consecutive(owners, return_counts=True)
-        names, ends = (models.tolist(), counts.cumsum(0).tolist()) if self.per_topic else ([0], [len(places)])
+        names, ends = [0], [len(places)]
+        if self.per_topic:
+            models, counts = torch.unique_consecutive(owners, return_counts=True)
+            names, ends = torch.stack((models, counts.cumsum(0))).tolist()
         for model, (a, b) in zip(names, pairwise([0, *ends]), strict=True):
             yield model, places[a:b], differences(corpus, *rows[:, a:b]) if shared else rows[a:b]
 

@@ -112,13 +112,13 @@ class RankBoost(Ranker):
         sums = lists.reduce(held.thresholds.sums(held.potentials))  # r of every rule, (D, M)
         best = first_largest(sums.abs() if self.allow_negative else sums)
         feature, place = best // sums.shape[1], best % sums.shape[1]
-        r = sums[feature, place]
+        r = sums.take(best)
         if abs(r) < 1e-8:
             return Round(done=True)
         above = held.thresholds.above(feature, place)
         alpha = self._weight(lists, r, above, held)
         held = self._weighed(lists, held._replace(scores=held.scores + alpha * above), held.log_loss)
-        threshold = held.thresholds.edges[feature, place]
+        threshold = held.thresholds.edges.take(best)
         new = {"feature": feature, "threshold": threshold, "alpha": alpha, "log_loss": held.log_loss}
         store(self, **{name: torch.cat([getattr(self, name), value[None]]) for name, value in new.items()})
         self.kept.boosting = held

@@ -7,7 +7,16 @@ import torch
 from torch.nn.functional import softplus
 
 from torchrank.solvers.linear import lbfgs
-from torchrank.solvers.linear.lbfgs import ROUNDING, TRIALS, Search, lbfgs_start, lbfgs_step, many_lbfgs
+from torchrank.solvers.linear.lbfgs import (
+    ROUNDING,
+    TRIALS,
+    Search,
+    _compact_product,
+    _inverse_hessians_times,
+    lbfgs_start,
+    lbfgs_step,
+    many_lbfgs,
+)
 
 
 def logistic(seed: int, condition: float, l2: float = 0.01):
@@ -242,3 +251,21 @@ def test_evaluations_are_limited():
 def test_functions_of_no_variables_are_done():
     found = many_lbfgs(lambda points, numbers: (points.sum(1), points), torch.zeros(3, 0, dtype=torch.float64))
     assert found.point.shape == (3, 0) and (found.slope == 0).all()
+
+
+@pytest.mark.parametrize("filled", [0, 1, 3, 6])
+def test_the_compact_form_for_devices_is_the_recursion(filled):
+    generator = torch.Generator().manual_seed(filled)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    moves, gradient, hessian = drawn(3, 6, 8), drawn(3, 8), drawn(8, 8)
+    changes = moves @ (hessian @ hessian.T + torch.eye(8))
+    moves[:, : 6 - filled], changes[:, : 6 - filled] = 0, 0
+    if filled > 2:
+        changes[1, 4] = -changes[1, 4]  # a row that both leave out
+    zeros = torch.zeros(3, dtype=torch.float64)
+    search = Search(zeros.long(), gradient, zeros, gradient, gradient, zeros, zeros, zeros, zeros, moves, changes)
+    compact = _compact_product(search, (moves * changes).sum(2))
+    torch.testing.assert_close(compact, _inverse_hessians_times(search), rtol=1e-10, atol=1e-12)

@@ -11,7 +11,7 @@ from torchrank.data.batch import Batch
 from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import ConvergenceWarning, check_choice, check_integer, check_number
-from torchrank.rankers.core.linear import LinearRanker, density_of
+from torchrank.rankers.core.linear import LinearRanker
 from torchrank.rankers.core.ranker import TransformOption, warn
 from torchrank.rankers.core.rounds import Certificate, Round
 from torchrank.rankers.domination.objective import Objective, PooledObjective
@@ -171,10 +171,9 @@ class DominationRank(LinearRanker):
         for _ in range(1 if self.path is None else PATH_ROUNDS):
             state = self._advance(objective, state, penalty)
             loss, gradient = objective.slopes(state.weight)
-            violation = penalty.worst(state.weight, gradient)
-            if violation <= self.tolerance:
+            found = self._report(loss, gradient, penalty, state.weight)
+            if found.done:
                 break
-        found = self._report(float((loss + penalty(state.weight)).sum()), violation, state.weight)
         store(self, **state._asdict())
         return found
 
@@ -186,18 +185,18 @@ class DominationRank(LinearRanker):
         scale = objective.curvature(weight.shape[1])
         loss, gradient = objective.slopes(weight)
         for _ in range(1 if self.path is None else PATH_ROUNDS):
-            known, violation = chosen, penalty.worst(weight, gradient)
+            known, violation = chosen, float(penalty.worst(weight, gradient))
             chosen = take_in(known, gradient, scale, penalty, count)
             new = bool((chosen != known).any())
-            settled = not new and penalty.worst(weight, gradient, chosen) <= self.tolerance
+            settled = not new and float(penalty.worst(weight, gradient, chosen)) <= self.tolerance
             if not settled and violation > self.tolerance:
                 del gradient
                 weight = self._solve_chosen(weight, chosen, penalty, scale, violation / 10 if new else 0.0)
                 loss, gradient = objective.slopes(weight)
-                violation = penalty.worst(weight, gradient)
+                violation = float(penalty.worst(weight, gradient))
             if settled or violation <= self.tolerance:
                 break
-        found = self._report(float((loss + penalty(weight)).sum()), violation, weight)
+        found = self._report(loss, gradient, penalty, weight)
         store(self, weight=weight, chosen=chosen)
         return found._replace(done=found.done or settled)
 
@@ -212,7 +211,8 @@ class DominationRank(LinearRanker):
         scale = few.curvature(len(used), self.block) if self.block > 1 else scale[:, used]
         for _ in range(INDUCED_ROUNDS):
             state = self._advance(few, state, penalty, scale * free)
-            if penalty.worst(state.weight, few.slopes(state.weight)[1], free) <= max(self.tolerance, violation):
+            worst = float(penalty.worst(state.weight, few.slopes(state.weight)[1], free))
+            if worst <= max(self.tolerance, violation):
                 break
         return torch.zeros_like(weight).index_copy(1, used, state.weight)
 
@@ -242,12 +242,15 @@ class DominationRank(LinearRanker):
             state = state._replace(weight=weight)
         return state
 
-    def _report(self, objective: float, violation: float, weight: Tensor) -> Round:
+    def _report(self, loss: Tensor, gradient: Tensor, penalty: Penalty, weight: Tensor) -> Round:
+        """What there is to say about these weights, read from the device in one copy."""
+        value, worst = (loss + penalty(weight)).sum(), penalty.worst(weight, gradient)
+        objective, violation, used = torch.stack((value, worst, weight.count_nonzero().double())).tolist()
         if not math.isfinite(objective + violation):
             raise ValueError(
                 f"the objective is {objective} and its violation {violation}: features or weights are too large, use "
                 "transform=standard"
             )
         certificate = Certificate("kkt", violation, self.tolerance)
-        log = {"train/objective": objective, "train/kkt": violation, "train/density": density_of(weight)}
+        log = {"train/objective": objective, "train/kkt": violation, "train/density": used / max(weight.numel(), 1)}
         return Round(certificate.proved, log, certificate)

@@ -476,6 +476,7 @@ class LGMML(Ranker):
             return self._ended("a WARP round did not raise NDCG@10 of the training lists")
         self.weights.copy_(found.point)
         self.scale.copy_(scale)
+        self.kept.scaled = True
         self.step.copy_(found.length)
         self.kept.slopes = None if found.slopes is None else (found.value, found.slopes)
         ended = {"ended": "a WARP round hardly lowered the loss"} if found.small else {}
@@ -546,6 +547,7 @@ class LGMML(Ranker):
             )
         self.weights.copy_(weights)
         self.scale.copy_(scale)
+        self.kept.scaled = True
         return Round(done=False)
 
     def _projected(self, weights: Tensor) -> Tensor:
@@ -554,7 +556,7 @@ class LGMML(Ranker):
     def _phi_scale(self, lists: TrainingLists) -> Tensor:
         """1 / mean standard deviation of the kernel values over the training entries, so that steps and the margin mean
         the same on all data. Where scores are not linear in the weights: that of the scores with all weights 1."""
-        if self.scale > 0:
+        if getattr(self.kept, "scaled", False) or self.scale > 0:
             return self.scale.clone()
         features = self._training_features(lists)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
-from torchrank.data.state import store
+from torchrank.data.state import Derived, store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import ConvergenceWarning, NotFittedError, check_choice, check_number
 from torchrank.functional.clouds import KINDS as DIRECTIONS
@@ -115,6 +115,7 @@ class LocalRank(Ranker):
         self.register_buffer("models", torch.zeros(0, 0, dtype=torch.int64))
         self.register_buffer("done", torch.zeros(0, dtype=torch.int64))
         self.register_buffer("chosen", torch.zeros((), dtype=torch.int64))
+        self.derived = Derived()
         self.parts: Any = nn.ModuleList()  # copies of the base: the first learns from all lists, the others from some
 
     def _check(self, similarity: str, choose_by: str) -> None:
@@ -225,15 +226,18 @@ class LocalRank(Ranker):
     def round(self, lists: TrainingLists, number: int) -> Round:
         """One round of every part that has not converged. Each part counts its own rounds, so that a fit interrupted
         in the middle of a round resumes with the next part."""
-        if not self.done.any():
+        flags = torch.stack([part.converged for part in self.parts])
+        read: list[int] = torch.cat((self.done, flags.to(self.done.dtype))).tolist()  # one copy from the device
+        done, converged = read[: len(flags)], list(map(bool, read[len(flags) :]))
+        if not any(done):
             self._solve_together(lists)
         for place, part in enumerate(self.parts):
-            if not part.converged and self.done[place] <= number:
-                part.take_round(number)
+            if not converged[place] and done[place] <= number:
+                converged[place] = part.take_round(number).done
                 self.done[place] += 1
         certificates = [part.certificate for part in self.parts if part.certificate is not None]
         worst = max(certificates, key=lambda each: each.found, default=None)
-        left = sum(not part.converged for part in self.parts)
+        left = converged.count(False)
         return Round(left == 0, {"train/parts": float(left)}, worst, self.findings)
 
     def _solve_together(self, lists: TrainingLists) -> None:
@@ -280,7 +284,12 @@ class LocalRank(Ranker):
 
     def _is_local(self, row: int) -> bool:
         """Whether any list is ranked by another model than the global one."""
-        return bool(self.models[row].any())
+        return any(self._table()[row])
+
+    def _table(self) -> list[list[int]]:
+        """`models` on the host."""
+        table: list[list[int]] = self.derived("table", [self.models], self.models.tolist)
+        return table
 
     def _scores(self, batch: Batch, row: int, place: Tensor | None) -> Tensor:
         """Scores (N,) by the clusters of this row, for lists whose most similar training lists are at `place (Q,)`."""

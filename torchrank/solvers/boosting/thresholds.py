@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 BLOCK = 2**20  # codes that are converted to int64 at once
+ON_DEVICE = 2**27  # the same on a device, where a block must keep all cores busy
 
 
 class Thresholds(NamedTuple):
@@ -24,7 +25,7 @@ class Thresholds(NamedTuple):
         """Sum of `values` (N,) over the documents above each threshold, (D, M)."""
         width = self.edges.shape[1]
         found = values.new_zeros(len(self.codes), width + 1)
-        step = max(1, BLOCK // max(1, len(values)))
+        step = max(1, (BLOCK if values.device.type == "cpu" else ON_DEVICE) // max(1, len(values)))
         for first in range(0, len(found), step):
             codes = self.codes[first : first + step].long()
             found[first : first + step].scatter_add_(1, codes, values.expand(len(codes), -1))
@@ -32,7 +33,7 @@ class Thresholds(NamedTuple):
 
     def above(self, feature: Tensor, place: Tensor) -> Tensor:
         """Which documents (N,) are above one threshold."""
-        return self.codes[feature] <= place
+        return self.codes.index_select(0, feature.view(1))[0] <= place  # an index () would wait for the device
 
     def places(self, feature: Tensor, threshold: Tensor) -> Tensor:
         """Columns (T,) of `edges` that hold the thresholds (T,) of these features."""
@@ -115,6 +116,8 @@ def stump_scores(x: Tensor, feature: Tensor, threshold: Tensor, alpha: Tensor) -
     """
     if not len(feature):
         return alpha.new_zeros(len(x))
+    if len(feature) == 1:  # what a validation adds after a round, without reading anything from the device
+        return torch.where(x[:, feature].to(threshold.dtype) <= threshold, 0.0, alpha)[:, 0]
     order = torch.argsort(threshold)
     order = order[torch.argsort(feature[order], stable=True)]
     used, sizes = torch.unique_consecutive(feature[order], return_counts=True)

@@ -28,7 +28,10 @@ class Penalty(NamedTuple):
         """
         pull = steepness * point - gradient
         shrunk = pull - pull.clamp(-self.l1, self.l1)  # type: ignore[arg-type]
-        free = torch.where(torch.as_tensor(self.l1 + self.l2, device=point.device) > 0, 0.0, point)
+        penalised = self.l1 + self.l2 > 0
+        free: float | Tensor = 0.0 if penalised is True else point
+        if isinstance(penalised, Tensor):
+            free = torch.where(penalised, 0.0, point)
         return torch.where(steepness > 0, shrunk / torch.where(steepness > 0, steepness + 2 * self.l2, 1.0), free)
 
     def gain(self, gradient: Tensor, steepness: Tensor) -> Tensor:
@@ -42,14 +45,14 @@ class Penalty(NamedTuple):
         sides = [side.unbind(0) if isinstance(side, Tensor) else [side] * count for side in self]
         return [Penalty(l1, l2) for l1, l2 in zip(*sides, strict=True)]
 
-    def worst(self, point: Tensor, gradient: Tensor, among: Tensor | None = None) -> float:
-        """The largest violation of all problems, over all coordinates or those in `among` (T, D). The problems are
+    def worst(self, point: Tensor, gradient: Tensor, among: Tensor | None = None) -> Tensor:
+        """The largest violation () of all problems, over all coordinates or those in `among` (T, D). The problems are
         processed one by one, in the memory that one of them takes."""
         found = []
         for row, own in enumerate(self.rows(len(point))):
             each = own.violation(point[row], gradient[row])
             found.append((each if among is None else torch.where(among[row], each, 0.0)).max())
-        return float(torch.stack(found).max())
+        return torch.stack(found).max()
 
     def violation(self, point: Tensor, gradient: Tensor) -> Tensor:
         """Distance of each coordinate from optimality (the smallest subgradient), in the shape of `point`."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchrank.solvers.domination.penalty import Penalty
-from torchrank.solvers.linear.lbfgs import LBFGS, lbfgs_start, lbfgs_step
+from torchrank.solvers.linear.lbfgs import LBFGS, lbfgs_start, lbfgs_stepped
 
 Values = Callable[[Tensor], Tensor]  # points (T, D) -> smooth losses (T,)
 Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]  # points (T, D) -> smooth losses (T,), gradients (T, D)
@@ -53,8 +53,6 @@ def fista_step(state: Fista, value: Values, slopes: Slopes, penalty: Penalty, sc
     tensor([[2., 2.]], dtype=torch.float64)
     """
     loss, gradient = slopes(state.ahead)
-    if not loss.isfinite().all():
-        raise ValueError(f"FISTA: the loss is {float(loss.sum())}, so features or weights are not finite or too large")
     curvature, enough = state.curvature, (scale > 0).sum(1)
     while True:
         steepness = curvature[:, None] * scale
@@ -64,7 +62,11 @@ def fista_step(state: Fista, value: Values, slopes: Slopes, penalty: Penalty, sc
         unclear = excess.abs() <= ROUNDING * loss.abs()
         trusted = torch.where(unclear, curvature >= 1, excess <= 0)
         rejected = ~trusted & (curvature < enough)
-        if not rejected.any():
+        finite, again = torch.stack((loss.isfinite().all(), rejected.any())).tolist()  # one copy from the device
+        if not finite:
+            wrong = f"the loss is {float(loss.sum())}"
+            raise ValueError(f"FISTA: {wrong}, so features or weights are not finite or too large")
+        if not again:
             break
         curvature = torch.where(rejected, 2 * curvature, curvature)
     uphill = (scale * (state.ahead - point) * (point - state.point)).sum(1) > 0
@@ -108,11 +110,15 @@ def lbfgs_steps(state: Solving, steps: int, slopes: Slopes, penalty: Penalty, to
     if len(state.memory):
         now = LBFGS(state.weight.flatten(), *state.memory.chunk(2))
     value, gradient = objective(now.point)
+    if gradient.abs().max() <= tolerance:
+        return _solving(now, state)
     for _ in range(steps):
-        if gradient.abs().max() <= tolerance:
-            break
         before = now
-        now, value, gradient = lbfgs_step(before, objective, value, gradient)
-        if now is before:  # another try would be the same
+        now, value, gradient, slope, _ = lbfgs_stepped(before, objective, value, gradient)
+        if now is before or slope <= tolerance:  # another try would be the same
             break
+    return _solving(now, state)
+
+
+def _solving(now: LBFGS, state: Solving) -> Solving:
     return Solving(now.point.view_as(state.weight), torch.cat((now.moves, now.changes)), state.pace)

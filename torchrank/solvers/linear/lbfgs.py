@@ -57,6 +57,16 @@ def lbfgs_start(point: Tensor, memory: int = 10) -> LBFGS:
     return LBFGS(point, point.new_zeros(memory, len(point)), point.new_zeros(memory, len(point)))
 
 
+class Stepped(NamedTuple):
+    """Where an outer iteration led to."""
+
+    state: LBFGS  # the one before if the line search found no step
+    value: Tensor  # ()
+    gradient: Tensor  # (n,)
+    slope: float  # largest absolute entry of the gradient
+    moved: bool  # whether the point has changed
+
+
 def lbfgs_step(state: LBFGS, objective: Objective, value: Tensor, gradient: Tensor) -> tuple[LBFGS, Tensor, Tensor]:
     """One outer iteration on one function, from the value and gradient at `state.point`.
 
@@ -70,16 +80,25 @@ def lbfgs_step(state: LBFGS, objective: Objective, value: Tensor, gradient: Tens
     >>> float(value) < 1e-20
     True
     """
+    return lbfgs_stepped(state, objective, value, gradient)[:3]
+
+
+def lbfgs_stepped(state: LBFGS, objective: Objective, value: Tensor, gradient: Tensor) -> Stepped:
+    """`lbfgs_step`, and what callers decide by: it comes from the device in one copy for each evaluation."""
     one = torch.zeros(1, dtype=torch.int64, device=state.point.device)
     search = _searches(one, state.point[None], value[None], gradient[None], state.moves[None], state.changes[None])
     while True:
         trial = search.point + search.step[:, None] * search.direction
         search, taken, failed, given_up = _judge(search, trial, *(part[None] for part in objective(trial[0])))
-        if given_up:
-            return state, value, gradient
-        if taken:
-            return LBFGS(search.point[0], search.moves[0], search.changes[0]), search.value[0], search.gradient[0]
-        search = _begin(search, failed)
+        changed = (search.point[0] != state.point).any()
+        ends = torch.stack((taken[0], failed[0], given_up[0], changed)).to(search.gradient.dtype)
+        was_taken, has_failed, is_over, moved, slope = torch.cat((ends, _largest(search.gradient))).tolist()
+        if is_over:
+            return Stepped(state, value, gradient, slope, moved=False)
+        if was_taken:
+            new = LBFGS(search.point[0], search.moves[0], search.changes[0])
+            return Stepped(new, search.value[0], search.gradient[0], slope, bool(moved))
+        search = _begin(search, failed) if has_failed else search
 
 
 def many_lbfgs(
@@ -100,19 +119,24 @@ def many_lbfgs(
     value, gradient = objectives(start, number)
     found = Minimum(start.clone(), value.clone(), _largest(gradient))
     past = start.new_zeros(len(start), memory, start.shape[1])
+    if not len(start):
+        return found
     search, left = _searches(number, start, value, gradient, past, past.clone()), found.slope > tolerance
+    all_left = bool(left.all())
     for _ in range(evaluations):
-        if not left.all():
-            search = Search(*(part[left] for part in search))
+        if not all_left:
+            rest = left.nonzero().flatten()
+            search = Search(*(part[rest] for part in search))
         if not len(search.number):
             break
         trial = search.point + search.step[:, None] * search.direction
         search, taken, failed, given_up = _judge(search, trial, *objectives(trial, search.number))
-        search = _begin(search, taken | failed)
-        slope = _largest(search.gradient)
+        slope, ended = _largest(search.gradient), taken | failed
+        left = (slope > tolerance) & ~given_up
+        all_left, begins = torch.stack((left.all(), ended.any())).tolist()  # one copy from the device
+        search = _begin(search, ended) if begins else search
         for whole, part in zip(found, (search.point, search.value, slope), strict=True):
             whole[search.number] = part
-        left = (slope > tolerance) & ~given_up
     return found
 
 
@@ -156,8 +180,6 @@ def _judge(search: Search, trial: Tensor, value: Tensor, gradient: Tensor) -> tu
 
 def _begin(search: Search, these: Tensor) -> Search:
     """Start new line searches of `these (A,)`, with the full step, or without a memory with a short step downhill."""
-    if not these.any():
-        return search
     first = ~search.changes.flatten(1).any(1)
     short = 1 / torch.linalg.vector_norm(search.gradient, dim=1).clamp(min=1)
     direction = -_inverse_hessians_times(search)
@@ -173,6 +195,8 @@ def _begin(search: Search, these: Tensor) -> Search:
 def _inverse_hessians_times(search: Search) -> Tensor:
     """The inverse Hessians times the gradients (A, n), by the two-loop recursion."""
     products = (search.moves * search.changes).sum(2)  # (A, m)
+    if products.device.type != "cpu":
+        return _compact_product(search, products)
     unused = int(((products[:, :-1] > 0).any(0).cumsum(0) == 0).sum())  # oldest rows, which no function has filled
     moves, changes, products = search.moves[:, unused:], search.changes[:, unused:], products[:, unused:]
     weights = torch.where(products > 0, 1 / products, 0.0)  # rounding can leave a row that is not positive
@@ -188,6 +212,25 @@ def _inverse_hessians_times(search: Search) -> Tensor:
     for move, change, weight in steps:
         result += (shares.pop() - weight * (change * result).sum(1, keepdim=True)) * move
     return result
+
+
+def _compact_product(search: Search, products: Tensor) -> Tensor:
+    """The same in a few products of matrices, without reading how many rows are filled (Byrd, Nocedal & Schnabel 1994,
+    theorem 2.2). Rows that the recursion leaves out are rows of zeros."""
+    used = (products > 0).to(products.dtype)[:, :, None]
+    moves, changes, gradient = search.moves * used, search.changes * used, search.gradient[:, :, None]
+    upper = (moves @ changes.mT).triu()
+    upper = upper + torch.diag_embed(1 - used[:, :, 0])
+    newest = torch.where(products > 0, torch.arange(products.shape[1], device=products.device), 0).amax(1, keepdim=True)
+    product = (products * used[:, :, 0]).gather(1, newest)
+    length = changes.square().sum(2).gather(1, newest)
+    scale = torch.where(product > 0, product / length, 1.0)[:, :, None]
+    across = torch.linalg.solve_triangular(upper, moves @ gradient, upper=True)
+    diagonal = (products * used[:, :, 0])[:, :, None] * across
+    along = diagonal + scale * (changes @ (changes.mT @ across) - changes @ gradient)
+    along = torch.linalg.solve_triangular(upper.mT, along, upper=False)
+    found: Tensor = scale * gradient + moves.mT @ along - scale * (changes.mT @ across)
+    return found.squeeze(2)
 
 
 def _largest(gradient: Tensor) -> Tensor:

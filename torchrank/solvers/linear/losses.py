@@ -7,7 +7,7 @@ from torch import Tensor
 
 from torchrank.functional.arrays import to_offsets
 from torchrank.functional.losses.listnet import listnet_slopes
-from torchrank.functional.ragged import list_ids, pairs, read, segment_softmax, wide
+from torchrank.functional.ragged import list_ids, pairs, segment_softmax, wide
 
 
 class ListNetLoss(NamedTuple):
@@ -25,10 +25,14 @@ class ListNetLoss(NamedTuple):
         """Values that each list needs for one column of scores (Q,)."""
         return self.offsets.diff()
 
-    def block(self, first: int, last: int) -> "ListNetLoss":
-        """The lists from `first` up to `last`."""
-        entries = slice(*read(self.offsets[[first, last]]))
-        return ListNetLoss(self.offsets[first : last + 1] - entries.start, self.target[entries])
+    @property
+    def ends(self) -> Tensor:
+        """Where the values of each list begin and end (Q+1,)."""
+        return self.offsets
+
+    def block(self, first: int, last: int, inside: slice) -> "ListNetLoss":
+        """The lists from `first` up to `last`, whose values are those `inside`."""
+        return ListNetLoss(self.offsets[first : last + 1] - inside.start, self.target[inside])
 
     def __call__(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Loss (Q, A) and its slopes (N, A) in the scores (N, A)."""
@@ -53,11 +57,13 @@ class RankSVMLoss(NamedTuple):
     def work(self) -> Tensor:
         return torch.maximum(self.bounds.diff(), self.offsets.diff())
 
-    def block(self, first: int, last: int) -> "RankSVMLoss":
-        ends, inside = (self.offsets[first : last + 1], self.bounds[first : last + 1])
-        chosen = slice(*read(inside[[0, -1]]))
-        start = ends[0]
-        return RankSVMLoss(ends - start, self.winner[chosen] - start, self.loser[chosen] - start, inside - inside[0])
+    @property
+    def ends(self) -> Tensor:
+        return self.bounds
+
+    def block(self, first: int, last: int, inside: slice) -> "RankSVMLoss":
+        ends, bounds = self.offsets[first : last + 1], self.bounds[first : last + 1] - inside.start
+        return RankSVMLoss(ends - ends[0], self.winner[inside] - ends[0], self.loser[inside] - ends[0], bounds)
 
     def __call__(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         ids = list_ids(self.bounds, len(self.winner))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +22,7 @@ from torchrank.solvers.linear.losses import LOSSES
 from torchrank.solvers.linear.scores import column_sums, row_products
 
 BLOCK = 2**18  # scores, or differences of pairs, computed at once: 2 MB in float64
+ON_DEVICE = 2**25  # the same on a device, where a block must keep all cores busy
 LONGEST = 2**22  # the same for one list, which is never split: long lists are computed for fewer models at once
 MODELS = 512  # models solved at once on all lists
 MEMBERS = 2**24  # values in the rows of all members of the models solved at once: 128 MB in float64
@@ -151,9 +153,10 @@ class SharedLists:
 
     def __init__(self, lists: Lists, loss: str):
         self.x, self.loss = lists.x, LOSSES[loss].of(lists.labels, lists.offsets)
-        self.bounds, self.work = read(lists.offsets), self.loss.work.cumsum(0)
-        self.used = torch.tensor([len(lists.query)], device=lists.x.device)
-        self.most = max(1, LONGEST // max([1, *read(self.loss.work)]))
+        self.bounds, self.ends, work = read(lists.offsets), read(self.loss.ends), read(self.loss.work)
+        self.work = np.cumsum(work, dtype=np.int64)
+        self.used = torch.full((1,), len(lists.query), device=lists.x.device)
+        self.most = max(1, LONGEST // max([1, *work]))
 
     def sums(self, weight: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over the lists of loss (A,) and gradient (A, D) at weights (A, D)."""
@@ -163,16 +166,18 @@ class SharedLists:
         total, gradient = weight.new_zeros(len(weight)), torch.zeros_like(weight)
         for first, last in self._blocks(len(weight)):
             x = self.x[self.bounds[first] : self.bounds[last]]
-            loss, slopes = self.loss.block(first, last)(row_products(x, weight.T))
+            block = self.loss.block(first, last, slice(self.ends[first], self.ends[last]))
+            loss, slopes = block(row_products(x, weight.T))
             total += loss.sum(0)
             gradient += column_sums(x, slopes).T
         return total, gradient
 
     def _blocks(self, columns: int) -> Iterable[tuple[int, int]]:
-        step = max(1, BLOCK // max(1, columns))  # work of a block; a long list is its own block
+        most = BLOCK if self.x.device.type == "cpu" else ON_DEVICE
+        step = max(1, most // max(1, columns))  # work of a block; a long list is its own block
         ends = range(step, int(self.work[-1]) if len(self.work) else 0, step)
-        inner = torch.searchsorted(self.work, torch.tensor(ends, device=self.work.device), right=True)
-        return pairwise(sorted({0, len(self.work), *read(inner)}))
+        inner = np.searchsorted(self.work, np.array(ends, dtype=np.int64), side="right")
+        return pairwise(sorted({0, len(self.work), *inner.tolist()}))
 
 
 class OwnLists:

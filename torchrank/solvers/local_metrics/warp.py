@@ -46,8 +46,11 @@ def sampled_warp(
             f"each step; got weights {tuple(weights.shape)}, steps {tuple(steps.shape)}, step sizes {tuple(lr.shape)}"
         )
     weights = weights.clone()
-    pay = rank_weights(longest_list(offsets, len(labels), None)).tolist()
     places, plan = _plan(warp_labels(labels, negatives), offsets, steps, lr, generator)
+    paid = rank_weights(longest_list(offsets, len(labels), None), features.device)
+    if features.device.type != "cpu":
+        return _steps_on_device(features, weights, places, plan, paid, margin, nonneg)
+    pay = paid.tolist()
     for step in plan:
         own = weights if weights.ndim == 1 else weights[step.list]
         rows, others = features[step.start : step.end], places[step.first : step.last]
@@ -58,6 +61,26 @@ def sampled_warp(
             own.sub_(rows[negative] - rows[step.positive], alpha=step.lr * pay[rank])
             if nonneg:
                 own.clamp_(min=0)
+    return weights
+
+
+def _steps_on_device(
+    features: Tensor, weights: Tensor, places: Tensor, plan: Iterator["_Step"], pay: Tensor, margin: float, nonneg: bool
+) -> Tensor:
+    """The same steps without waiting for the device, which decides by itself whether and how far the weights move."""
+    for step in plan:
+        own = weights if weights.ndim == 1 else weights[step.list]
+        rows, others = features[step.start : step.end], places[step.first : step.last]
+        scores = rows @ own.to(rows.dtype)
+        passed = (margin + scores[others] > scores[step.positive]).cumsum(0)  # violators up to each negative
+        found, total = passed[-1:].double(), step.last - step.first
+        draws = 1 + torch.floor(math.log1p(-step.patience) / torch.log1p(-found / total))  # 1 where all violate
+        rank = torch.where((found > 0) & (draws <= total), torch.floor(total / draws).clamp(min=1), 0)
+        negative = others[torch.searchsorted(passed, torch.floor(step.choice * found).long() + 1).clamp(max=total - 1)]
+        length = torch.where(rank > 0, step.lr * pay[rank.long()], 0.0)
+        own.sub_((length * (rows[negative] - rows[step.positive])[0]).to(own.dtype))
+        if nonneg:
+            own.clamp_(min=0)
     return weights
 
 
@@ -83,11 +106,14 @@ def _plan(
     order, partners, first = partner_blocks(labels, offsets)
     places = positions_within(offsets, len(labels))[order]
     positives = segment_sum((partners > 0).long(), offsets)  # in this order they come first in their list
-    drawable = positives[steps.to(device)] > 0
-    steps, lr, uniform = steps.to(device)[drawable], lr.to(device)[drawable], uniform.to(device)[drawable]
+    given = torch.cat((lr[:, None].to(uniform), uniform), 1).to(device)
+    steps = steps.to(device)
+    drawable = (positives[steps] > 0).nonzero().flatten()
+    steps, lr, uniform = steps[drawable], given[drawable, 0], given[drawable, 1:]
     slot = offsets[steps] + (uniform[:, 0] * positives[steps]).long()
     columns = (steps, offsets[steps], offsets[steps + 1], places[slot], first[slot], first[slot] + partners[slot], lr)
-    rows = zip(*(column.tolist() for column in (*columns, uniform[:, 1], uniform[:, 2])), strict=True)
+    known = torch.stack([column.double() for column in (*columns, uniform[:, 1], uniform[:, 2])]).cpu()  # one copy
+    rows = zip(*known[:6].long().tolist(), *known[6:].tolist(), strict=True)
     return places, map(_Step._make, rows)
 
 
