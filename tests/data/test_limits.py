@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from tests.attack.mutations import mutations
-from torchrank.data.formats import convert
+from torchrank.data.catalogue import load_splits
+from torchrank.data.formats import convert, open_source
 from torchrank.data.formats.arrays import read_npz
 from torchrank.data.letor import read_letor
+from torchrank.data.letor.stream import stream_letor
 from torchrank.data.sources import frames
 from torchrank.data.sources.point_tables import read_points
 from torchrank.data.sources.tables import read_table
@@ -174,3 +176,33 @@ def test_mutated_arrays(tmp_path, kind):
             assert str(path) in str(error)
         else:
             assert found[0].tolist() == x.tolist() and found[1].tolist() == [1, 2, 1, 2]
+
+
+def test_indices_that_make_absurd_widths(tmp_path):
+    """The reader keeps such rows sparse; whatever makes names or weights of them needs to be told."""
+    path = tmp_path / "wide.txt"
+    path.write_text("1 qid:1 1:1\n0 qid:1 2147483647:1\n")
+    assert read_letor(path).num_features == 2**31 - 1
+    told = rf"^{path}, line 2: index 2147483647 makes rows of 2147483647 features.*data.num_features=2147483647"
+    with pytest.raises(DataError, match=told):
+        convert(path, str(tmp_path / "a.npz"), "letor", "npz")
+    with pytest.raises(DataError, match=told):
+        open_source(path, "letor")
+    with pytest.raises(DataError, match=told):
+        load_splits("files", train=path, cache_dir=tmp_path)
+    path.write_text("1 qid:1 1:1\n0 qid:1 16777216:1\n1 qid:2 1:1\n")
+    assert load_splits("files", train=path, val=path, cache_dir=tmp_path)["train"].num_features == 2**24
+
+
+@pytest.mark.parametrize("lengths", ["9" * 18 + "\n", "-1\n", "0\n", "1" * 5000 + "\n", "1e3\n"])
+def test_list_lengths_of_absurd_sizes(tmp_path, lengths):
+    path = tmp_path / "a.txt"
+    path.write_text("1 1:1\n")
+    (tmp_path / "a.txt.query").write_text(lengths * 40)
+    for read in (
+        lambda: read_letor(path, qid="file"),
+        lambda: list(stream_letor(path, qid="file", num_features=1)),
+        lambda: open_source(path, "lightgbm"),
+    ):
+        with pytest.raises(DataError, match=rf"^{path}.query, line \d+: (list length|the list lengths sum to)"):
+            read()

@@ -12,6 +12,7 @@ import numpy as np
 
 from torchrank.data.cache import cached
 from torchrank.data.letor import read_letor, side_files
+from torchrank.data.letor.files import check_width
 from torchrank.data.sets import RankingSet
 from torchrank.data.sources.download import Link, fetch
 from torchrank.errors import DataError, DataWarning
@@ -317,6 +318,7 @@ def _read(
             shape = {"num_features": sets["train"].num_features, "sparse": sets["train"].is_sparse}
         sides = side_files(path, options)
         sets[split] = cached(path, read_letor, {**options, **shape}, sides=sides, cache_dir=cache_dir)
+        check_width(path, sets[split].num_features, shape["num_features"])
         sets[split].name = split
     return sets
 

@@ -1,6 +1,7 @@
 """Downloads against a server on the loopback: plain, resumed, cut, without Range, changed content."""
 
 import contextlib
+import errno
 import hashlib
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
+from torchrank.data.sources import download as downloads
 from torchrank.data.sources.download import Link, download, fetch
 from torchrank.errors import DataError
 
@@ -258,3 +260,49 @@ def test_a_server_that_drips_is_left(raw, tmp_path):
     with pytest.raises(ConnectionError, match=r"only \d+ bytes in .* seconds.*run again to resume"):
         download(raw.url, tmp_path / "file", sha256="0" * 64, size=100, timeout=0.4)
     assert not (tmp_path / "file").exists()
+
+
+class Slow(Raw):
+    """Sends a byte of its headers now and then, without end."""
+
+    def do_GET(self):
+        with contextlib.suppress(OSError):
+            for byte in b"HTTP/1.1 200 OK\r\nX-Slow: " + b"x" * 100:
+                self.wfile.write(bytes([byte]))
+                time.sleep(0.1)
+
+
+def test_a_server_that_drips_its_headers_is_left(raw, tmp_path):
+    raw.RequestHandlerClass = Slow
+    began = time.monotonic()
+    with pytest.raises(ConnectionError, match=r"was interrupted.*run again to resume"):
+        download(raw.url, tmp_path / "file", **FIVE, timeout=0.4)
+    assert time.monotonic() - began < 5
+
+
+def test_a_full_disk_is_one_line_and_what_has_arrived_is_kept(raw, tmp_path, monkeypatch):
+    class Full:
+        """A file on a disk with room for three more bytes."""
+
+        def __init__(self, *args):
+            self.file = open(*args)  # noqa: SIM115
+
+        def write(self, data):
+            self.file.write(data[:3])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.file.close()
+
+        def __getattr__(self, name):
+            return getattr(self.file, name)
+
+    monkeypatch.setattr(downloads, "open", Full, raising=False)
+    told = rf"^{tmp_path}/file.part cannot be written: No space left on device. 3 bytes are kept: make room"
+    with pytest.raises(DataError, match=told):
+        download(raw.url, tmp_path / "file", **FIVE)
+    monkeypatch.undo()
+    assert download(raw.url, tmp_path / "file", **FIVE).read_bytes() == b"12345"

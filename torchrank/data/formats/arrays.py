@@ -12,6 +12,7 @@ import torch
 
 from torchrank.data.formats.pieces import Layout, Piece, Source, from_dense, generic_names, real
 from torchrank.data.letor import joined
+from torchrank.data.letor.files import WIDEST
 from torchrank.data.relevance import Explicit
 from torchrank.data.sets import RankingSet
 from torchrank.data.sources.point_tables import read_arrays
@@ -67,6 +68,10 @@ def set_source(lists: RankingSet) -> Source:
     """A set in memory as a source."""
     if lists.is_shared:
         raise DataError(f"{lists.name}: lists that share a corpus cannot be converted")
+    if lists.num_features > WIDEST:
+        raise DataError(
+            f"{lists.name}: {lists.num_features} features, expected at most {WIDEST} to convert or describe"
+        )
     names, dtype = lists.feature_names, real(lists.x.dtype != torch.float64)
     documents, named = lists.document_ids is not None, names is not None
     layout = Layout(names or generic_names(lists.num_features), named, documents, False, dtype, lists.is_sparse)

@@ -19,7 +19,7 @@ from torchrank.data.formats.pieces import (
     real,
 )
 from torchrank.data.letor import parsed, tell_changes
-from torchrank.data.letor.files import read_lengths, side_file
+from torchrank.data.letor.files import check_width, read_lengths, side_file
 from torchrank.data.letor.form import Form, Rows, document_id
 from torchrank.data.letor.store import SPARSE_BELOW
 from torchrank.errors import DataError
@@ -45,6 +45,7 @@ def letor_source(path: Path, form: Form, query_file: str | None, *, digits: bool
         comments = comments or any(document_id(comment) != comment for comment in block.documents or ())
         single = single and fits_float32(block.values)
     _check_size(path, rows, width, lengths)
+    check_width(path, width, form.num_features)
     tell_changes(str(path), form, rows, 0, 0, filled, clipped)
     sparse = present < SPARSE_BELOW * rows * width
     layout = Layout(generic_names(width), False, documents, comments, real(single), sparse)

@@ -20,6 +20,7 @@ from torchrank.progress import bar
 
 BLOCK = 4 << 20
 ZSTD_PIECE = 1 << 12
+WIDEST = 2**24  # features that a file may have without being asked for
 STDIN = "stdin"  # the name of a stream, in messages
 GZIP, ZSTD, BOM = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xef\xbb\xbf"
 
@@ -101,7 +102,7 @@ def _announced(raw: Any, start: bytes) -> int:
     if not raw.seekable():
         return 0
     place = raw.tell()
-    raw.seek(-min(4, os.fstat(raw.fileno()).st_size), os.SEEK_END)
+    raw.seek(max(place, raw.seek(0, os.SEEK_END) - 4))
     size = int.from_bytes(raw.read(4), "little")
     raw.seek(place)
     return size
@@ -203,12 +204,24 @@ def line_with(path: Path, index: int) -> int:
     return next((line for line, text in read_lines(path) if token.search(text.partition(b"#")[0])), 0)
 
 
+def check_width(path: Path, width: int, num_features: int | None) -> None:
+    """Refuse a largest index that makes names, weights or dense rows of absurd sizes, unless it was asked for."""
+    if num_features is None and width > WIDEST:
+        raise DataError(
+            f"{path}, line {line_with(path, width)}: index {width} makes rows of {width} features, over {WIDEST}: set "
+            f"num_features={width} (data.num_features={width}) if the file is right"
+        )
+
+
 def read_lengths(path: Path) -> list[int]:
     """The list lengths of a .query or .group file, one integer per line."""
-    lengths = []
+    lengths, total = [], 0
     for line, token in read_lines(path):
         if token and not (token.isdigit() and 0 < len(token) < 19 and int(token) > 0):
             raise DataError(f"{path}, line {line}: list length {show(token)}: expected one integer >= 1")
         if token:
             lengths.append(int(token))
+            total += lengths[-1]
+        if total >= 2**63:
+            raise DataError(f"{path}, line {line}: the list lengths sum to {total}, expected the number of rows")
     return lengths

@@ -2,13 +2,16 @@
 
 import hashlib
 import os
+import socket
 import time
 from collections.abc import Sequence
-from http.client import HTTPException, HTTPResponse
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
+from threading import Timer
 from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from torchrank.errors import DataError
 from torchrank.files import alone
@@ -126,6 +129,44 @@ class _WebOnly(HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
+class _Prompt:
+    """A connection whose answer has to begin in time: the timeout of a socket begins again with every byte."""
+
+    sock: Any
+    timeout: Any
+
+    def getresponse(self) -> HTTPResponse:
+        clock = Timer(self.timeout, self._end)
+        clock.daemon = True
+        clock.start()
+        try:
+            return super().getresponse()  # type: ignore[misc,no-any-return]
+        finally:
+            clock.cancel()
+
+    def _end(self) -> None:
+        with suppress(OSError, AttributeError):  # it may have ended by itself
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+
+class _Plain(_Prompt, HTTPConnection):
+    pass
+
+
+class _Secure(_Prompt, HTTPSConnection):
+    pass
+
+
+class _PlainHandler(HTTPHandler):
+    def http_open(self, req: Request) -> Any:
+        return self.do_open(_Plain, req)
+
+
+class _SecureHandler(HTTPSHandler):
+    def https_open(self, req: Request) -> Any:
+        return self.do_open(_Secure, req)
+
+
 def _fetch(url: str, part: Path, size: int | None, timeout: float) -> None:
     """Append what is missing of `url` to `part`; start over if the server cannot resume."""
     have = part.stat().st_size if part.exists() else 0
@@ -134,7 +175,7 @@ def _fetch(url: str, part: Path, size: int | None, timeout: float) -> None:
         have = 0
     request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
-        with build_opener(_WebOnly).open(request, timeout=timeout) as response:
+        with build_opener(_WebOnly, _PlainHandler, _SecureHandler).open(request, timeout=timeout) as response:
             if have and not (response.status == 206 and _first_byte(response) == have):
                 have = 0  # the server sent the whole file
             total = _total(response, url, have, size)
@@ -146,6 +187,12 @@ def _fetch(url: str, part: Path, size: int | None, timeout: float) -> None:
     except (URLError, HTTPException, TimeoutError, ConnectionError) as error:
         kept = part.stat().st_size if part.exists() else 0
         raise ConnectionError(f"{url} was interrupted: {error}. {kept} bytes are kept: run again to resume.") from error
+    except OSError as error:  # of the disk
+        kept = part.stat().st_size if part.exists() else 0
+        raise DataError(
+            f"{part} cannot be written: {error.strerror or error}. {kept} bytes are kept: make room and run again to "
+            "resume."
+        ) from error
 
 
 def _first_byte(response: HTTPResponse) -> int:
