@@ -24,7 +24,7 @@ ALL = CASES | {
 }
 
 
-def fit(case: Case) -> dict:
+def fit(case: Case, precision: str = "64-true") -> dict:
     seed_everything(1, verbose=False)
     ranker, evaluation = case.make(), RankingEvaluation()
     trainer = Trainer(
@@ -32,7 +32,7 @@ def fit(case: Case) -> dict:
         devices=int(os.environ["WORLD_SIZE"]),
         strategy=DDPStrategy(process_group_backend="gloo", broadcast_buffers=False),
         max_epochs=case.epochs,
-        precision="64-true",
+        precision=precision,
         callbacks=[evaluation],
         enable_progress_bar=False,
         enable_model_summary=False,

@@ -163,6 +163,8 @@ class LGMMLNet(NeuralRanker):
         turn = torch.linalg.eigh(found.factors.mT @ moments @ found.factors).eigenvectors.flip(-1)
         rank = self.scorer.factors.shape[2]
         factors = found.factors @ turn[:, :, :rank]
+        largest = factors.gather(1, factors.abs().argmax(1, keepdim=True))
+        factors = factors * torch.where(largest < 0, -1.0, 1.0)  # rounding must not decide the signs of directions
         missing = rank - factors.shape[2]  # directions of features that never vary
         shifts = torch.einsum("mdk,md->mk", factors, found.anchors)
         self.scorer.live.copy_((found.factors != 0).any(2).any(0))
