@@ -67,7 +67,7 @@ def _leaves(value: Any) -> Iterator[Tensor]:
 def check_options(kind: type[Ranker], options: dict[str, Any], size: int) -> None:
     """Refuse options of another class, and those with which a ranker would be absurdly large for the file."""
     known = {name for each in kind.__mro__ for name in inspect.signature(vars(each).get("__init__", object)).parameters}
-    if foreign := [name for name in options if name not in known]:
+    if foreign := [name for name in options if name not in known and not name.startswith("_")]:  # Lightning's own do
         raise CheckpointError(f"its hyper-parameters are not those of a {kind.__name__}: {', '.join(foreign)}")
     own = inspect.signature(kind).parameters
     with torch.device("meta"):  # sizes without memory
