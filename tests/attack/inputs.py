@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from torchrank.data.cache import cached, open_folder, save_folder
 from torchrank.data.formats.arrays import read_npz, write_npz
 from torchrank.data.sources.point_tables import read_points
 from torchrank.data.sources.tables import read_table
+from torchrank.data.sparse import SparseRows
 from torchrank.data.trec import read_qrels, read_run
 from torchrank.rankers.core.checkpoint_files import write_whole
 from torchrank.record import read_run as read_results
@@ -231,19 +232,14 @@ def checkpoint_file(name: str = "listnet") -> bytes:
 
 
 def read_lists(path: Path, **options: Any) -> Values:
-    found = values_of(read_letor(path, **options))
-    return rows_of(found)
-
-
-def rows_of(found: Values) -> Values:
-    """Rows without their zeros, by query."""
-    bounds = found["offsets"].tolist()
-    rows: Values = {}
-    for query, start, stop in zip(found["queries"], bounds, bounds[1:], strict=False):
-        own = [(label, {int(i) + 1: row[i] for i in np.flatnonzero(row)}) for label, row in
-               zip(found["labels"][start:stop], found["x"][start:stop], strict=True)]  # fmt: skip
-        rows[query] = own
-    return rows
+    """Rows without their zeros, by query; rows of any width are never spread out."""
+    lists = read_letor(path, **options)
+    x = lists.x if isinstance(lists.x, SparseRows) else SparseRows.from_dense(lists.x)
+    cells = list(zip((x.columns + 1).tolist(), x.values.numpy(), strict=True))
+    rows = [dict(cells[start:stop]) for start, stop in pairwise(x.row_offsets.tolist())]
+    labelled = list(zip(lists.labels.numpy(), rows, strict=True))
+    bounds = pairwise(lists.offsets.tolist())
+    return {str(query): labelled[start:stop] for query, (start, stop) in zip(lists.query_ids, bounds, strict=True)}
 
 
 def plain_lists(data: bytes) -> Values:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.attack.mutations import mutations
 from torchrank.data import letor
 from torchrank.data.letor.exact import parse_exact
 from torchrank.data.letor.fast import parse_fast
@@ -217,12 +218,7 @@ def joined(rows) -> st.SearchStrategy[bytes]:
     return st.lists(st.tuples(rows, ENDS), max_size=6).map(lambda lines: "".join(a + b for a, b in lines).encode())
 
 
-@st.composite
-def damaged(draw) -> bytes:
-    """A good file with one place changed."""
-    data = draw(joined(GOOD_ROWS))
-    place, length = draw(st.integers(0, max(len(data) - 1, 0))), draw(st.integers(0, 2))
-    return data[:place] + draw(st.binary(max_size=2)) + data[place + length :]
+DAMAGED = st.builds(lambda data, seed: next(mutations(data, seed)), joined(GOOD_ROWS), st.integers(0, 2**32))
 
 
 @settings(max_examples=150, deadline=None)
@@ -255,14 +251,14 @@ def test_good_files_in_blocks_of_any_size(data, block):
 
 
 @settings(max_examples=150, deadline=None)
-@given(damaged(), OPTIONS)
+@given(DAMAGED, OPTIONS)
 def test_damaged_files(data, options):
     compare(data, options)
 
 
 @pytest.mark.slow
 @settings(max_examples=400, deadline=None)
-@given(st.one_of(SOUP, joined(ROWS), joined(GOOD_ROWS), damaged()), OPTIONS)
+@given(st.one_of(SOUP, joined(ROWS), joined(GOOD_ROWS), DAMAGED), OPTIONS)
 def test_the_fast_way_says_what_the_exact_way_says(data, options):
     ways_agree(data, options)
 
