@@ -1,0 +1,160 @@
+"""Fits in two processes of one thread each against one process: CPU seconds of the slower one.
+
+Waiting for each other takes no CPU time, so the ratio is the bound of the gain that a busy machine can measure; the
+time that passed is beside it, which means something on an idle machine only. The rows lie in mapped files, as in the
+cache of a data set. A fit ends after a given number of rounds, and each of them is validated.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from pytorch_lightning import Callback, Trainer, seed_everything
+from pytorch_lightning.strategies import DDPStrategy
+
+from benchmarks.suite import Row, Setting
+from torchrank import (
+    LGMML,
+    MLR,
+    DominationRank,
+    LambdaRank,
+    RankBoost,
+    Ranker,
+    RankingDataModule,
+    RankingEvaluation,
+    RankingSet,
+)
+from torchrank.data.synthetic.matchmaking import load_matchmaking
+from torchrank.data.synthetic.mslr import synthetic_splits
+
+PARTS = ("x", "labels", "offsets", "queries")
+PHASES = ("before the first round", "rounds", "validations")
+
+
+class Case(NamedTuple):
+    make: Callable[[int], Ranker]
+    rounds: int
+    data: str = "lists"
+
+
+CASES = {
+    "L-GMML": Case(lambda width: LGMML(width, groups="random", rounds=10), 10),
+    "LambdaRank": Case(LambdaRank, 6),
+    "Domination": Case(DominationRank, 3),
+    "RankBoost": Case(lambda width: RankBoost(width, rounds=60), 60),
+    "MLR": Case(MLR, 12, "people"),
+}
+
+
+def rows(setting: Setting) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder, "lists"), synthetic_splits(setting.size(2360, 40)))
+        write(Path(folder, "people"), load_matchmaking(queries=setting.size(8500, 40)))
+        for name in CASES:
+            yield compared(name, Path(folder), setting.size(3, 1))
+
+
+def compared(name: str, folder: Path, repeats: int) -> Row:
+    """The best of several runs each; they take turns."""
+    runs = [(fits(name, folder, 1), fits(name, folder, 2)) for _ in range(repeats)]
+    one, two = (min(each, key=lambda run: run["cpu"]) for each in zip(*runs, strict=True))
+    gains = ", ".join(f"{phase} {before / max(after, 1e-9):.2f}" for phase, before, after in
+                      zip(PHASES, one["phases"], two["phases"], strict=True))  # fmt: skip
+    passed = " and ".join(f"{min(run[i]['wall'] for run in runs):.2f}" for i in (0, 1))
+    note = f"times faster: {gains}; time that passed {passed} s"
+    return Row(f"{name} in two processes", two["cpu"], peer="one process", theirs=one["cpu"], bar=1 / 1.6, note=note)
+
+
+def write(folder: Path, sets: dict[str, RankingSet]) -> None:
+    for split in ("train", "val"):
+        (folder / split).mkdir(parents=True)
+        for part in PARTS:
+            if (tensor := getattr(sets[split], part)) is not None:
+                np.save(folder / split / f"{part}.npy", tensor.numpy())
+
+
+def mapped(folder: Path) -> RankingSet:
+    found = {part: np.load(path, mmap_mode="c") for part in PARTS if (path := folder / f"{part}.npy").exists()}
+    return RankingSet(**{part: torch.from_numpy(array) for part, array in found.items()}, name=folder.name)
+
+
+def fits(name: str, folder: Path, processes: int) -> dict[str, Any]:
+    """What the slowest process reports, by CPU seconds."""
+    with tempfile.TemporaryDirectory() as reports:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        command += ["-m", "benchmarks.processes", name, str(folder), reports]
+        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        found = [json.loads(path.read_text()) for path in Path(reports).iterdir()]
+    return max(found, key=lambda report: report["cpu"]) | {"wall": max(report["wall"] for report in found)}
+
+
+# ---- in the processes -----------------------------------------------------------------------------------------------
+
+
+class Phases(Callback):
+    """CPU seconds before the first round, of the rounds, and of the validations."""
+
+    def __init__(self) -> None:
+        self.seconds, self._at, self._since = [0.0, 0.0, 0.0], 0, 0.0
+
+    def enter(self, phase: int) -> None:
+        now = time.process_time()
+        self.seconds[self._at] += now - self._since
+        self._at, self._since = phase, now
+
+    def on_train_start(self, *_: Any) -> None:
+        self.enter(1)
+
+    def on_validation_start(self, *_: Any) -> None:
+        self.enter(2)
+
+    def on_validation_end(self, *_: Any) -> None:
+        self.enter(1)
+
+
+def report(name: str, folder: Path) -> dict[str, Any]:
+    """One fit in this process, with its times."""
+    seed_everything(1, verbose=False)
+    case, phases = CASES[name], Phases()
+    sets = {split: mapped(folder / case.data / split) for split in ("train", "val")}
+    options: dict[str, Any] = {} if world() == 1 else {"strategy": DDPStrategy(process_group_backend="gloo")}
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=world(),
+        max_epochs=case.rounds,
+        callbacks=[RankingEvaluation(every_round=True), phases],
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        logger=False,
+        num_sanity_val_steps=0,
+        **options,
+    )
+    ranker, data = case.make(sets["train"].num_features), RankingDataModule.from_sets(**sets)
+    cpu, wall = time.process_time(), time.perf_counter()
+    phases.enter(0)
+    phases.seconds[0] = 0.0
+    trainer.fit(ranker, datamodule=data)
+    phases.enter(0)
+    return {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall, "phases": phases.seconds}
+
+
+def world() -> int:
+    return int(os.environ["WORLD_SIZE"])
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    found = report(sys.argv[1], Path(sys.argv[2]))
+    Path(sys.argv[3], os.environ["RANK"]).write_text(json.dumps(found))
