@@ -24,12 +24,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.utilities.distributed import gather_all_tensors
 
 from torchrank.errors import check_integer
 from torchrank.functional.arrays import Array, offsets_of, to_integers, to_tensor
 from torchrank.functional.conventions import Values, convention_of, describe, evaluate, parse_measure
 from torchrank.functional.ragged import read, segment_max, unpad
 
+SUMS = ("sums", "counts", "totals", "table", "seen")
 KEPT = {"kept_scores": torch.float64, "kept_labels": torch.float64, "kept_indexes": torch.int64}
 
 
@@ -91,12 +93,30 @@ class ListMetric(Metric):
         """A cast of the ranker (`trainer.precision=bf16-true`) does not touch the sums: they follow to its device."""
         return super()._apply(lambda state: state.to(fn(state.new_empty(0)).device), *arguments)
 
-    def _sync_dist(self, *arguments: Any, **options: Any) -> None:
+    def _sync_dist(self, dist_sync_fn: Any = gather_all_tensors, process_group: Any = None) -> None:
+        """All sums in one reduction; if any process kept something, torchmetrics gathers state by state."""
+        if dist_sync_fn is not gather_all_tensors or not self._sum_over(process_group or self.process_group):
+            self._gather(dist_sync_fn, process_group)
+
+    def _sum_over(self, group: Any) -> bool:
+        """Sum all states over the processes, unless one of them kept something."""
+        states = [name for name in SUMS if hasattr(self, name)]
+        parts = [getattr(self, name).double().flatten() for name in states]
+        joined = torch.cat([*parts, self.sums.new_tensor([float(len(self.kept_indexes))])])
+        torch.distributed.all_reduce(joined, group=group)
+        if joined[-1].tolist():
+            return False
+        for name, summed in zip(states, joined[:-1].split([part.numel() for part in parts]), strict=True):
+            before: Tensor = getattr(self, name)
+            setattr(self, name, summed.view_as(before).to(before.dtype))
+        return True
+
+    def _gather(self, dist_sync_fn: Any, process_group: Any) -> None:
         """A process that kept nothing gathers empty tensors of the right dtype."""
         for name, dtype in KEPT.items():
             if len(getattr(self, name)) == 0:
                 setattr(self, name, [torch.empty(0, dtype=dtype, device=self.device)])
-        super()._sync_dist(*arguments, **options)
+        super()._sync_dist(dist_sync_fn, process_group)
 
     def update(
         self,

@@ -221,8 +221,9 @@ class RankingDataModule(LightningDataModule):
 
     def _through(self, lists: RankingSet, transform: Transform | None) -> RankingSet:
         resident = self._fits(lists) if self.resident == "auto" else self.resident
-        prepare = lists.to if resident or lists.is_shared else lists.streamed
-        return prepare(self._device, transform)
+        if resident or lists.is_shared:
+            return lists.to(self._device, transform, share=self.share)
+        return lists.streamed(self._device, transform)
 
     def _fits(self, lists: RankingSet) -> bool:
         free = free_memory(self._device)
@@ -259,7 +260,11 @@ class RankingDataModule(LightningDataModule):
         return int(self._running.strategy.reduce(least, reduce_op="min"))
 
     def _sum_over_processes(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self.trainer.strategy.reduce(tensor, reduce_op="sum")  # type: ignore[union-attr]
+        if self._place()[1] == 1:
+            return tensor
+        there = tensor.to(self._device)  # NCCL adds up on devices only
+        torch.distributed.all_reduce(there)  # Lightning's would wait at a barrier first
+        return there.to(tensor.device)
 
     def _place(self) -> tuple[int, int]:
         """The number of this process, and the number of processes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -39,6 +40,23 @@ class Share(NamedTuple):
 
 
 ALONE = Share()
+
+
+@contextmanager
+def all_or_none(share: Share) -> Iterator[None]:
+    """What every process does for its share of the data: it is done in all of them afterwards, or all raise an error.
+
+    >>> with all_or_none(ALONE):
+    ...     pass
+    """
+    error = None
+    try:
+        yield
+    except DataError as found:
+        error = found
+    failed = share.reduce(torch.tensor([error is not None]).long())
+    if error is not None or failed.any():
+        raise error or DataError("another process found an error in its share of the data")
 
 
 class Chunks:
@@ -119,6 +137,13 @@ class Chunks:
         if self.share.reduce(failed).any():
             return self._alone().total(of_rows, join)  # raises the first error
         return reduce(join, self.share.reduce(table).unbind())
+
+    def write(self, rows: Tensor, share: Share = ALONE) -> None:
+        """Write a share of the chunks to their places in `rows (n, num_outputs)`."""
+        every = self._ranges()
+        mine = slice(len(every) * share.rank // share.world, len(every) * (share.rank + 1) // share.world)
+        for first, last in bar(every[mine], desc="rows in chunks"):
+            rows[int(self.bounds[first]) : int(self.bounds[last])] = self._chunk(first, last)[0]
 
     def _sum(self, part: list[tuple[int, int]], of_rows: Callable[[Any], Tensor], join: Join) -> Tensor:
         return reduce(join, (of_rows(self._chunk(first, last)[0]) for first, last in part))

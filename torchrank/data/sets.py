@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from copy import copy
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch.utils.data import Dataset
 
 from torchrank.data.batch import Batch, check_lists
 from torchrank.data.relevance import Explicit, Relevance, SameClass, WholeCorpus
-from torchrank.data.rows import check_finite, parts_of
+from torchrank.data.rows import ALONE, Share, all_or_none, check_finite, parts_of
 from torchrank.data.sparse import SparseRows, as_rows
 from torchrank.data.transforms import Transform, transform_batch, transform_rows
 from torchrank.errors import DataError, check_number
@@ -134,18 +135,29 @@ class RankingSet(Dataset[Batch]):
             if ids is not None and len(ids) != count:
                 raise DataError(f"{len(ids)} ids for {count} {what} in the set '{self.name}'")
 
-    def check_rows(self) -> None:
-        """Refuse NaN and infinite features and query vectors, with their place. Rows on the CPU are read, once."""
+    def check_rows(self, share: Share = ALONE) -> None:
+        """Refuse NaN and infinite features and query vectors, with their place. Rows on the CPU are read, once.
+
+        Args:
+            share: of this process, if all processes check the same rows together; an error is raised in all of them.
+        """
         if self._finite or self.x.device.type != "cpu":
             return
-        for start, part in parts_of(self.queries):
+        try:
+            with all_or_none(share):
+                self._check_part(share.rank, share.world)
+        except DataError:
+            self._check_part(0, 1)  # the first error of all rows
+        self._finite = True
+
+    def _check_part(self, rank: int, world: int) -> None:
+        for start, part in islice(parts_of(self.queries), rank, None, world):
             check_finite(part, start, f"{self.name} query")
         if isinstance(self.x, SparseRows):
             check_finite(self.x, 0, owner=self._owner)
         else:
-            for start, part in parts_of(self.x):
+            for start, part in islice(parts_of(self.x), rank, None, world):
                 check_finite(part, start, owner=self._owner)
-        self._finite = True
 
     def _owner(self, row: int) -> str:
         """Where a row belongs, for messages."""
@@ -324,13 +336,14 @@ class RankingSet(Dataset[Batch]):
         new._read = {}
         return new
 
-    def to(self, device: torch.device | str, transform: Transform | None = None) -> RankingSet:
+    def to(self, device: torch.device | str, transform: Transform | None = None, *, share: Share = ALONE) -> RankingSet:
         """The set on a device, its rows and query vectors in float32, after a transform.
 
         Args:
             device: where everything is moved to.
             transform: a fitted transform; it runs on the device in chunks of whole lists. Without one, float32 rows
                 that are on the device already are not copied.
+            share: of this process, if all processes do this together: they then transform the rows once per machine.
 
         Returns:
             A new set; this one stays as it is.
@@ -338,11 +351,11 @@ class RankingSet(Dataset[Batch]):
         if transform is not None:
             transform.check_lists(shared=self.is_shared, vectors=self.has_queries)
         new = self._copied()
-        new.x = transform_rows(self.x, None if self.is_shared else self.offsets, device, transform)
+        new.x = transform_rows(self.x, None if self.is_shared else self.offsets, device, transform, share)
         new.relevance, new._on_read = self.relevance.to(device), None
         if self.queries is not None:
             same = self.queries is self.x
-            new.queries = new.x if same else transform_rows(self.queries, None, device, transform)
+            new.queries = new.x if same else transform_rows(self.queries, None, device, transform, share)
         return new
 
     def streamed(self, device: torch.device | str, transform: Transform | None = None) -> RankingSet:
@@ -370,8 +383,11 @@ class RankingSet(Dataset[Batch]):
 
     # ---- checksums and ids --------------------------------------------------------------------------------------
 
-    def outline(self) -> dict[str, int]:
+    def outline(self, share: Share = ALONE) -> dict[str, int]:
         """Sizes and checksums that tell this set from others, and from itself in another order.
+
+        Args:
+            share: of this process, if all processes ask for the same set together: the first one reads it for all.
 
         Example:
             >>> lists = RankingSet(torch.eye(3), torch.tensor([0., 2., 1.]), torch.tensor([0, 2, 3]))
@@ -385,7 +401,9 @@ class RankingSet(Dataset[Batch]):
             "query vectors": (self.queries,),
             "labels": self.relevance.parts(),
         }
-        return sizes | {name: _checksum(tensors) for name, tensors in parts.items()}
+        sums = [_checksum(tensors) if share.rank == 0 else 0 for tensors in parts.values()]
+        told = share.reduce(torch.tensor(sums))
+        return sizes | dict(zip(parts, told.tolist(), strict=True))
 
     def tiebreak(self) -> Tensor:
         """The order of the entries of each list by document id, descending (N,): trec_eval's order of equal scores.

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
-from torchrank.data.rows import Chunks, Rows, column_squares, present, word_counts
+from torchrank.data.rows import ALONE, Chunks, Rows, Share, all_or_none, column_squares, present, word_counts
 from torchrank.data.sparse import SparseRows
 from torchrank.data.state import store
 from torchrank.data.transforms.base import Transform as Transform  # is in this room too
+from torchrank.data.transforms.shared import shared_rows
 from torchrank.errors import DataError
 from torchrank.functional.ragged import list_ids, per_entry
 
@@ -433,7 +434,13 @@ def make_transform(option: str | Mapping[str, Any] | Sequence[Any] | None, num_f
 
 
 @torch.no_grad()
-def transform_rows(x: Rows, offsets: Tensor | None, device: torch.device | str, transform: Transform | None) -> Any:
+def transform_rows(
+    x: Rows,
+    offsets: Tensor | None,
+    device: torch.device | str,
+    transform: Transform | None,
+    share: Share = ALONE,
+) -> Any:
     """The rows in float32 on a device, after a fitted transform that is applied to a chunk of lists at a time.
 
     Args:
@@ -441,15 +448,21 @@ def transform_rows(x: Rows, offsets: Tensor | None, device: torch.device | str, 
         offsets: (Q + 1,) the lists of the rows; None if they belong to no list (a shared corpus, query vectors).
         device: of the result.
         transform: None leaves the rows as they are.
+        share: of this process, if all processes call this together: on the CPU of one machine each transforms its share
+            of dense rows, and all have the result in the same memory.
     """
     if transform is None or isinstance(transform, Identity):
         return x.to(device=device, dtype=torch.float32)
     if isinstance(x, SparseRows):
         return _change_values(x.to(device), transform)
-    rows, start = torch.empty(len(x), transform.num_outputs, dtype=torch.float32, device=device), 0
-    for part, _ in Chunks(x, offsets, device, x.shape[1]).through(transform, transform.num_outputs):
-        rows[start : start + len(part)] = part
-        start += len(part)
+    chunks = Chunks(x, offsets, device, x.shape[1]).through(transform, transform.num_outputs)
+    together = share.world > 1 and torch.device(device).type == "cpu"
+    if together and (rows := shared_rows(len(x), transform.num_outputs, share)) is not None:
+        with all_or_none(share):
+            chunks.write(rows, share)
+        return rows
+    rows = torch.empty(len(x), transform.num_outputs, dtype=torch.float32, device=device)
+    chunks.write(rows)
     return rows
 
 

@@ -430,9 +430,9 @@ class Ranker(LightningModule):
             raise DataError(f"this needs {wanted} lists, but the data has {there} only: add {wanted}=...")
         if stage == "fit":
             self.feature_names = None  # of an earlier fit; a state that is resumed brings its own
-        self.check_set(data.sets[STAGE_SETS[stage]])
         for lists in data.sets.values():
-            lists.check_rows()
+            lists.check_rows(data.share)
+        self.check_set(data.sets[STAGE_SETS[stage]])
         if stage == "fit":
             self._check_trainer()
             self.check_validation("val" in data.sets)
@@ -454,7 +454,7 @@ class Ranker(LightningModule):
             raise ValueError(f"{name} decides when to stop, so min_epochs must be 1 or unset, got {least}.")
 
     def on_fit_start(self) -> None:
-        outline = self._data.sets["train"].outline()
+        outline = self._data.sets["train"].outline(self._data.share)
         if self._resumed:
             check_same_data(self.outline or outline, outline)
         self.outline = outline

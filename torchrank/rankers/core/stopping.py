@@ -7,6 +7,7 @@ import subprocess
 from contextlib import suppress
 from typing import Any
 
+import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import distributed
@@ -37,7 +38,11 @@ class SharedStop(Callback):
         self.asked = True
 
     def _agree(self, trainer: Trainer, *_: Any) -> None:
-        if trainer.world_size > 1 and trainer.strategy.reduce_boolean_decision(self.asked, all=False):
+        if trainer.world_size == 1:
+            return
+        asked = torch.tensor(float(self.asked), device=trainer.strategy.root_device)
+        distributed.all_reduce(asked)  # Lightning's would wait at a barrier first
+        if asked:
             self.asked = False  # a trainer can be used again
             raise SIGTERMException
 
