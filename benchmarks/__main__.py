@@ -62,6 +62,9 @@ def parse() -> argparse.Namespace:
         "--data", type=Path, default=os.environ.get("TORCHRANK_DATA"), metavar="FOLDER",
         help="folder of data sets (default: TORCHRANK_DATA); rows that need one are left out without it",
     )  # fmt: skip
+    parser.add_argument(
+        "--scratch", type=Path, metavar="FOLDER", help="keep large inputs here for the next run (default: nowhere)"
+    )
     parser.add_argument("--against", metavar="REVISION", help="compare with the sources of this revision of git")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to this file")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the ratios beside their bars")
@@ -88,6 +91,7 @@ def is_revision(name: str) -> bool:
 
 def measured(options: argparse.Namespace) -> Iterator["Row"]:
     """The rows of all benchmarks that were asked for; a peer that is not installed is a row that says so."""
+    import pytorch_lightning  # noqa: F401  sets the level of its own log
     import torch
 
     from benchmarks.suite import MissingPeerError, Row, Setting
@@ -96,6 +100,7 @@ def measured(options: argparse.Namespace) -> Iterator["Row"]:
     warnings.simplefilter("ignore")
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     setting = Setting(options.quick, torch.device(options.device), options.threads, options.data, options.scale)
+    setting = replace(setting, scratch=options.scratch)
     judged = not options.quick and options.scale == 1
     for name in options.names:
         print(f"{name} ...", file=sys.stderr, flush=True)
@@ -114,9 +119,10 @@ def beside_revision(options: argparse.Namespace) -> list["Row"]:
     from benchmarks.suite import Row
 
     rows: list[Row] = []
-    with worktree(options.against) as sources:
+    with worktree(options.against) as sources, tempfile.TemporaryDirectory() as folder:
+        scratch = options.scratch or Path(folder)
         for name in options.names:
-            turns = [(elsewhere(HERE.parent, name, options), elsewhere(sources, name, options)) for _ in range(TURNS)]
+            turns = [[elsewhere(each, scratch, name, options) for each in (HERE.parent, sources)] for _ in range(TURNS)]
             ours, theirs = (best([*chain(*each)]) for each in zip(*turns, strict=True))
             for key, row in ours.items():
                 old = theirs.get(key)
@@ -149,7 +155,7 @@ def best(rows: Sequence["Row"]) -> dict[str, "Row"]:
     return found
 
 
-def elsewhere(sources: Path, name: str, options: argparse.Namespace) -> list["Row"]:
+def elsewhere(sources: Path, scratch: Path, name: str, options: argparse.Namespace) -> list["Row"]:
     """The rows measured in a process of its own, by the benchmarks of this checkout, with the sources of another."""
     from benchmarks.suite import Row
 
@@ -158,7 +164,7 @@ def elsewhere(sources: Path, name: str, options: argparse.Namespace) -> list["Ro
         command = [sys.executable, "-c", "from benchmarks.__main__ import main; main()", name]
         command += ["--json", str(written), "--device", options.device, "--threads", str(options.threads)]
         command += ["--quick"] if options.quick else []
-        command += ["--scale", str(options.scale)]
+        command += ["--scale", str(options.scale), "--scratch", str(scratch.resolve())]
         command += ["--data", str(Path(options.data).resolve())] if options.data else []
         path = os.pathsep.join([str(sources), str(HERE.parent)])
         given = os.environ | {"PYTHONPATH": path}

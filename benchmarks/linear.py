@@ -106,4 +106,4 @@ def fits(setting: Setting, lists: RankingSet) -> Iterator[Row]:
     """Whole fits, with their transform: to be compared with another revision."""
     for name, make in FITS.items():
         (time,) = setting.race(lambda make=make: make().fit(lists), repeats=2)
-        yield Row(f"{name}: a fit on {len(lists.x):,} documents", time)
+        yield Row(f"{name}: a fit on {len(lists.x):,} documents", time, earlier=0.6)

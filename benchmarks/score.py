@@ -5,18 +5,16 @@ in turn in one process, by the time that passes: both use all cores. The peak me
 """
 
 import io
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 
 from benchmarks.reader import mslr_rows, write
-from benchmarks.suite import Row, Setting
+from benchmarks.suite import Row, Setting, run_alone
 
 FEATURES = 136
+SCORE = "import sys; from torchrank.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def rows(setting: Setting) -> Iterator[Row]:
@@ -38,7 +36,7 @@ def rows(setting: Setting) -> Iterator[Row]:
         assert len(out.read_text().splitlines()) == count, "the number of scores is not the number of rows"
         name = f"{path.stat().st_size / 1e6:,.0f} MB, {count:,} rows"
         yield Row(name, scoring, peer="the reader alone", theirs=reading, bar=1.25)
-        yield Row(f"{name}, peak memory", peak_memory(command), "MB", "limit", 800, bar=1)
+        yield Row(f"{name}, peak memory", run_alone(SCORE, *command, folder=folder).peak, "MB", "limit", 800, bar=1)
 
 
 def quietly(function: Callable[[list[str]], object], command: list[str]) -> None:
@@ -61,12 +59,3 @@ def save_linear(checkpoint: Path) -> None:
     ranker = ListNet(FEATURES, transform="standard", rounds=1)
     trainer.fit(ranker, datamodule=RankingDataModule.from_sets(train=sets["train"], val=sets["val"]))
     trainer.save_checkpoint(checkpoint)
-
-
-def peak_memory(command: list[str]) -> float:
-    """Peak MB of a process of its own."""
-    process = subprocess.Popen([sys.executable, "-m", "torchrank.cli", *command], stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit("torchrank score failed")
-    return usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)

@@ -5,11 +5,13 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import torch
 
@@ -19,7 +21,7 @@ class Row:
     """One line of the table: what was measured, beside a peer or a limit.
 
     `ratio` is always ours / theirs, so less is better, and `bar` is the ratio wanted at most. `earlier` is the ratio
-    wanted at most to the revision of `--against`.
+    wanted at most to the revision of `--against`, and `curve` has the sizes and times that a figure was fitted to.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Row:
     bar: float | None = None
     note: str = ""
     earlier: float | None = None
+    curve: tuple[tuple[float, float], ...] = ()
 
     @property
     def ratio(self) -> float | None:
@@ -50,6 +53,7 @@ class Setting:
         threads: of torch.
         data: the folder of data sets.
         scale: sizes and repeats are multiplied by it.
+        scratch: the folder in which large inputs are kept for the next run; None: in temporary ones.
     """
 
     quick: bool = False
@@ -57,6 +61,7 @@ class Setting:
     threads: int = 1
     data: Path | None = None
     scale: float = 1.0
+    scratch: Path | None = None
 
     def size(self, real: int, tiny: int) -> int:
         """The size or number of repeats to take."""
@@ -97,6 +102,30 @@ def in_process(code: str, *arguments: str) -> str:
     """What Python code prints in a process of its own, which finds the benchmarks wherever it starts."""
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment()).stdout
+
+
+class Finished(NamedTuple):
+    """What a process took: CPU seconds of all its threads, seconds that passed, and its peak memory in MB."""
+
+    cpu: float
+    wall: float
+    peak: float
+
+
+def run_alone(program: str, *arguments: str, folder: str | Path, code: int = 0) -> Finished:
+    """Run Python code in a process of its own, which has to end with this exit code; what it prints is dropped."""
+    start = time.perf_counter()
+    with tempfile.TemporaryFile() as told:
+        command = [sys.executable, "-c", program, *arguments]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=told, env=environment(), cwd=folder)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != code:
+            told.seek(0)
+            lines = told.read().decode(errors="replace").strip().splitlines()
+            raise RuntimeError(f"exit code {process.returncode} of {' '.join(arguments)}: {lines[-1] if lines else ''}")
+    peak = usage.ru_maxrss / (1e6 if sys.platform == "darwin" else 1e6 / 1024)
+    return Finished(usage.ru_utime + usage.ru_stime, time.perf_counter() - start, peak)
 
 
 def environment() -> dict[str, str]:

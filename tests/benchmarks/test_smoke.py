@@ -11,6 +11,8 @@ import pytest
 
 from benchmarks.__main__ import NAMES, best
 from benchmarks.page import keep, with_tables
+from benchmarks.plot import draw
+from benchmarks.scaling import grown
 from benchmarks.suite import MissingPeerError, Row, Setting, table
 
 ROOT = Path(__file__).parents[2]
@@ -81,6 +83,13 @@ def test_the_page_of_the_documentation_is_made_from_its_files():
 def test_the_best_row_of_each_name():
     rows = [Row("a", 2.0), Row("a", 1.0, peer="x", theirs=3.0), Row("a", 4.0), Row("b", None)]
     assert best(rows) == {"a": rows[1]}
+
+
+def test_an_exponent_is_the_slope_of_logarithms(tmp_path):
+    row = grown("squares", [2, 4, 8], [0.5, 2.0, 8.0], 1.1)
+    assert row.ours == pytest.approx(2.0) and row.missed
+    draw([row], tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").stat().st_size > 1000
 
 
 def test_functions_take_turns():
