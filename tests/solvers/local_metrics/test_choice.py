@@ -7,16 +7,26 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.linalg
 import torch
 
 from tests.reference import groups as plain
 from tests.reference.groups import mean_ndcg, plain_lists, scored, world
 from tests.reference.measures import ndcg
 from torchrank import LGMML, RankingSet
+from torchrank.data.batch import make_batch
 from torchrank.data.training import TrainingLists
-from torchrank.solvers.local_metrics.choice import FOLDS, Grid, Setting, Trial, choose_setting, draw_lists
+from torchrank.solvers.local_metrics.choice import (
+    FOLDS,
+    Grid,
+    Setting,
+    Trial,
+    choose_setting,
+    distance_scores,
+    draw_lists,
+)
 from torchrank.solvers.local_metrics.closed_form import MetricOptions
-from torchrank.solvers.local_metrics.groups import points_of
+from torchrank.solvers.local_metrics.groups import Averages, points_of, solve_spectra
 
 INF = math.inf
 START = Setting("given", 3, 5.0, 0.25, 0.1)
@@ -285,3 +295,32 @@ def test_a_choice_by_a_sample_of_the_lists_does_not_depend_on_their_order(monkey
     assert 20 <= lists[1] < 40
     assert one.findings == other.findings
     np.testing.assert_allclose(scored(other, test), scored(one, test), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("held", [1.0, 0.05])
+def test_distances_from_query_vectors_over_a_corpus(held):
+    """By images of the corpus or of each list: -sqrt((x - q)' M_t (x - q)), also where x is q."""
+    rng = np.random.default_rng(0)
+    corpus, queries, own = rng.normal(size=(60, 5)), rng.normal(size=(4, 5)), np.array([1, 0, 1, 1])
+    queries[2] = corpus[7]
+    rows = [np.sort(rng.choice(60, int(60 * held), replace=False)) for _ in range(4)]
+    rows[2][0] = 7
+    roots = rng.normal(size=(2, 2, 9, 5))
+    similar, dissimilar = np.einsum("kgni,kgnj->kgij", roots, roots)
+    found = Averages(torch.tensor(similar), torch.tensor(dissimilar), torch.zeros(2, 5), torch.zeros(2, 5).double())
+    spectra = solve_spectra(found, MetricOptions(ridge=0.0, ridge_mode="absolute"))
+    metrics = spectra.basis, torch.stack([spectra.values**t for t in (0.0, 0.25)], 2)
+    index, offsets = torch.tensor(np.concatenate(rows)), torch.arange(5) * len(rows[0])
+    batch = make_batch(
+        torch.tensor(corpus), torch.zeros(len(index)), offsets, index=index, queries=torch.tensor(queries)
+    )
+    scores = distance_scores(metrics, batch, torch.tensor(own))
+    for column, t in enumerate((0.0, 0.25)):
+        expected = []
+        for q, group in enumerate(own):
+            inverse, gaps = np.linalg.inv(similar[group]), corpus[rows[q]] - queries[q]
+            half = np.linalg.cholesky(inverse)
+            back = np.linalg.inv(half)
+            middle = scipy.linalg.fractional_matrix_power(back @ dissimilar[group] @ back.T, t)
+            expected.append(-np.sqrt(np.einsum("ni,ij,nj->n", gaps, half @ middle @ half.T, gaps)))
+        np.testing.assert_allclose(scores[:, column], np.concatenate(expected), rtol=1e-10, atol=1e-14)

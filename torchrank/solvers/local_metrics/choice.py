@@ -25,7 +25,7 @@ from torchrank.data.transforms import OneOf, Transform
 from torchrank.errors import DataError, check_choice, check_integer, check_number
 from torchrank.functional.columns import SAME, by_column
 from torchrank.functional.measures import ndcg
-from torchrank.functional.ragged import per_entry
+from torchrank.functional.ragged import list_ids, per_entry
 from torchrank.solvers.local_metrics.closed_form import CUTOFF, MetricOptions
 from torchrank.solvers.local_metrics.groups import (
     Averages,
@@ -42,6 +42,7 @@ from torchrank.solvers.local_metrics.groups import (
     shrink,
     solve_directions,
     solve_factors,
+    solve_spectra,
     sum_groups,
     within,
 )
@@ -50,6 +51,7 @@ FOLDS = 5
 DOCUMENTS = 200_000  # the choice is made on a sample of lists with about so many documents
 FORMS = 2**32  # with query vectors: documents of the sample times the square of the number of features
 LISTS_PER_GROUP = 20  # on average, at least
+CANCELLED = 1e-4  # share of the sizes below which a squared distance is not a difference of them
 NUMBERS = 2**26  # in the sums of all groups and folds: 512 MB
 
 Score = Callable[[Any, Batch, Tensor], Tensor]  # (model, batch, groups of its lists) -> scores (N, settings)
@@ -185,20 +187,22 @@ class Trial:
         settings = [Setting(self.transform, len(division.centres), alpha, t, ridge) for t in ts]
         return dict(zip(settings, values.unbind(1), strict=True))
 
-    def _metrics(self, found: Averages, ts: Sequence[float], ridge: float) -> Tensor:
-        """Slopes (C, T, D) of linear scores, or for distances from query vectors factors (C, T, D, k)."""
+    def _metrics(self, found: Averages, ts: Sequence[float], ridge: float) -> Any:
+        """Slopes (C, T, D) of linear scores; or for distances from query vectors what all t share, and the powers
+        (C, k, T) of its values."""
         options = replace(self.options, ridge=ridge)
         if not self.by_query:
             return solve_directions(found, options, ts)
-        return torch.stack([solve_factors(found, replace(options, t=t)) for t in ts], 1)
+        spectra = solve_spectra(found, options)
+        return spectra.basis, torch.stack([spectra.values**t for t in ts], 2)
 
     def try_soft(self, division: Division, setting: Setting) -> Tensor:
         """NDCG@10 (Q,) with the soft gate: the scores by all groups, each of deviation 1, mixed by the shares."""
 
-        def parts(metrics: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        def parts(metrics: Any, batch: Batch) -> tuple[Tensor, Tensor]:
             """Scores (N, C) by each group, and the shares of the lists in it."""
             score, lists = distance_scores if self.by_query else linear_scores, torch.zeros_like(batch.query)
-            found = torch.cat([score(metrics, batch, lists + group) for group in range(len(metrics))], 1)
+            found = torch.cat([score(metrics, batch, lists + group) for group in range(len(division.centres))], 1)
             shares = shares_of(query_points(batch), division.centres, division.width)
             return found, per_entry(shares, batch.offsets, len(found))
 
@@ -251,15 +255,45 @@ def linear_scores(slopes: Tensor, batch: Batch, own: Tensor) -> Tensor:
     return by_group(lambda group, rows: rows @ slopes[group].T, batch.dense, batch, own, slopes.shape[1])
 
 
-def distance_scores(factors: Tensor, batch: Batch, own: Tensor) -> Tensor:
-    """Minus the distances (N, T) from the query vectors, by the factors (C, T, D, k) of the groups `own (Q,)`."""
+def distance_scores(metrics: tuple[Tensor, Tensor], batch: Batch, own: Tensor) -> Tensor:
+    """Minus the distances (N, T) from the query vectors, by the metrics B diag(powers_t) B' of the groups `own (Q,)`.
 
-    def score(group: int, gaps: Tensor) -> Tensor:
-        return -(gaps @ factors[group]).square().sum(-1).sqrt().T
+    `metrics` are B (C, D, k) and the powers (C, k, T).
+    """
+    basis, powers = metrics
+    scores = powers.new_zeros(len(batch.labels), powers.shape[2])
+    for group in torch.unique(own).tolist():
+        some, entries = batch.take((own == group).nonzero().flatten())
+        squares = _shared_squares if shares_rows(some) else _own_squares
+        scores[entries] = -squares(some, basis[group], powers[group]).sqrt()
+    return scores
 
-    queries = query_points(batch)
-    gaps = batch.dense.double() - per_entry(queries, batch.offsets, len(batch.labels))
-    return by_group(score, gaps, batch, own, factors.shape[1])
+
+def shares_rows(batch: Batch) -> bool:
+    """Whether the lists hold a large part of the rows of a dense corpus each, so that all rows are used many times."""
+    return (
+        isinstance(batch.x, Tensor)
+        and batch.index is not None
+        and len(batch.x) * len(batch.query) <= 4 * len(batch.index)
+    )
+
+
+def _own_squares(batch: Batch, basis: Tensor, powers: Tensor) -> Tensor:
+    """Squared distances (N, T) from the query vectors."""
+    images, targets = batch.dense.double() @ basis, query_points(batch) @ basis
+    return (images - per_entry(targets, batch.offsets, len(images))).square_() @ powers
+
+
+def _shared_squares(batch: Batch, basis: Tensor, powers: Tensor) -> Tensor:
+    """The same as |a|^2 + |b|^2 - 2 ab, with the image of each row of a corpus once."""
+    images, targets = batch.x.double() @ basis, query_points(batch) @ basis  # type: ignore[union-attr]
+    lists, rows = list_ids(batch.offsets, len(batch.labels)), batch.index
+    products = images @ (targets[:, :, None] * powers).transpose(0, 1).flatten(1)  # (n, Q T)
+    sizes = (images.square() @ powers)[rows] + (targets.square() @ powers)[lists]
+    squares = sizes - 2 * products.view(len(images), len(targets), -1)[rows, lists]
+    lost = (squares < CANCELLED * sizes).any(1).nonzero().flatten()  # too near for a difference of large numbers
+    squares[lost] = (images[rows[lost]] - targets[lists[lost]]).square() @ powers  # type: ignore[index]
+    return squares
 
 
 # ---- the choice ------------------------------------------------------------------------------------------------------

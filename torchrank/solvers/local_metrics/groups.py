@@ -17,7 +17,7 @@ from torch.nn.functional import one_hot
 from torchrank.data.batch import Batch
 from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError
-from torchrank.functional.spd import gmml_factor
+from torchrank.functional.spd import FORMED, gmml_factor
 from torchrank.solvers.local_metrics.closed_form import MetricOptions, ridged
 from torchrank.solvers.local_metrics.scatter import Moments, add_scatter, corpus_sums, holds_corpus, moments
 from torchrank.solvers.query_means import query_vectors
@@ -239,6 +239,27 @@ def solve_factors(found: Averages, options: MetricOptions) -> Tensor:
     live = _live(found)
     factors = gmml_factor(*_ridged(found, options, live), options.t, method=options.solver)
     return found.delta.new_zeros(len(factors), found.delta.shape[1], len(live)).index_copy(1, live, factors)
+
+
+class Spectra(NamedTuple):
+    """The metrics B diag(c^t) B' of G groups for every t."""
+
+    basis: Tensor  # (G, D, k), k the number of features that vary within lists; the others have zero rows
+    values: Tensor  # (G, k)
+
+
+def solve_spectra(found: Averages, options: MetricOptions) -> Spectra:
+    """The metrics S^-1 #_t D of all t: with S = L L' and D = K K', c and V are those of L' D L, and B = L'^-1 V."""
+    live = _live(found)
+    lower, other = torch.linalg.cholesky(torch.stack(_ridged(found, options, live)))
+    product = lower.mT @ other
+    values, vectors = torch.linalg.eigh(product @ product.mT)
+    for group in (~(values[:, -1] <= FORMED * values[:, 0])).nonzero().flatten().tolist():
+        vectors[group], roots, _ = torch.linalg.svd(product[group])  # keeps twice the digits
+        values[group] = roots.square()
+    basis = torch.linalg.solve_triangular(lower.mT, vectors, upper=True)
+    room = found.delta.new_zeros(len(basis), found.delta.shape[1], len(live))
+    return Spectra(room.index_copy(1, live, basis), values.clamp(min=0))
 
 
 def _live(found: Averages) -> Tensor:
