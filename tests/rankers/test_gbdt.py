@@ -65,7 +65,7 @@ def test_sparse_rows_are_dense_ones():
 
 def test_real_valued_labels_are_for_regression():
     train, test = lists(0), lists(2)
-    real = RankingSet(train.x, train.labels / 3 - 0.2, train.offsets)
+    real = RankingSet(train.x, train.labels / 3 + 0.2, train.offsets)
     with pytest.raises(DataError, match="the labels are real-valued: use objective=regression"):
         GBDTRanker(FEATURES, **SMALL).fit(real)
     assert scores_of(GBDTRanker(FEATURES, "regression", **SMALL).fit(real), test).std() > 0
