@@ -53,11 +53,11 @@ class Fit:
 
 
 def rows(setting: Setting) -> Iterator[Row]:
-    sets = synthetic_splits(setting.size(1200, 40), num_features=136)
+    sets = synthetic_splits(setting.size(600, 40), num_features=136)
     yield from validations(setting, sets)
     yield from fits(setting, sets)
     yield closed_form(setting, sets["train"])
-    yield whole_corpus(setting)
+    yield from whole_corpus(setting)
 
 
 def validations(setting: Setting, sets) -> Iterator[Row]:
@@ -100,7 +100,7 @@ def closed_form(setting: Setting, train) -> Row:
     return Row(f"GMML in closed form, {len(train.x):,} documents", ours, earlier=1 / 3)
 
 
-def whole_corpus(setting: Setting) -> Row:
+def whole_corpus(setting: Setting) -> Iterator[Row]:
     random, (queries, documents, width) = np.random.default_rng(0), (144, setting.size(1400, 200), 384)
     corpus, vectors = (
         torch.from_numpy(random.normal(size=(count, width)).astype(np.float32)) for count in (documents, queries)
@@ -110,4 +110,8 @@ def whole_corpus(setting: Setting) -> Row:
     lists = RankingSet(corpus, relevance, queries=vectors)
     (ours,) = setting.race(lambda: GMML(width, **GIVEN).fit(lists), repeats=3)
     name = f"GMML on {queries} queries, each with the {documents:,} documents of a corpus"
-    return Row(name, ours, peer="limit", theirs=1.0, bar=1.0)
+    yield Row(name, ours, peer="limit", theirs=1.0, bar=1.0)
+    chosen = setting.seconds(lambda: GMML(width).fit(lists))
+    yield Row(
+        f"{name}, all settings chosen", chosen, peer="limit", theirs=1.0, bar=1.0, note="40 spectra of 384 numbers"
+    )
