@@ -34,7 +34,7 @@ from torchrank.functional.ragged import (
 from torchrank.functional.ranking import check, check_cutoff, check_lists, result_dtype
 from torchrank.functional.threads import side_by_side
 
-HOST_NUMBERS = 2**18  # numbers in the rows that are made at once on the CPU: all temporary tensors stay in the cache
+HOST_NUMBERS = 2**17  # numbers in the rows that are made at once on the CPU: all temporary tensors stay in the cache
 
 Oracle = Callable[..., Tensor]
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 Objectives = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # points (A, n), their numbers (A,) -> (A,), (A, n)
 Objective = Callable[[Tensor], tuple[Tensor, Tensor]]  # point (n,) -> value, gradient (n,)
+Scaling = Callable[[Tensor, Tensor], Tensor]  # vectors (A, n), the numbers (A,) of their functions -> (A, n)
 
 ROUNDING = 1e-14  # share of a value within which rounding errors may hide a decrease
 TRIALS = 60  # of a line search; then the memory is dropped, and without a memory the search is given up
@@ -101,13 +102,26 @@ def lbfgs_stepped(state: LBFGS, objective: Objective, value: Tensor, gradient: T
         search = _begin(search, failed) if has_failed else search
 
 
+def unscaled(vectors: Tensor, numbers: Tensor) -> Tensor:
+    """The scaling by the identity."""
+    return vectors
+
+
 def many_lbfgs(
-    objectives: Objectives, start: Tensor, *, tolerance: float = 1e-6, evaluations: int = 1000, memory: int = 20
+    objectives: Objectives,
+    start: Tensor,
+    *,
+    tolerance: float = 1e-6,
+    evaluations: int = 1000,
+    memory: int = 20,
+    scaling: Scaling = unscaled,
 ) -> Minimum:
     """Minima of M functions from `start (M, n)`, until no entry of a gradient is larger than `tolerance`.
 
     `objectives(points, numbers)` returns the values and gradients of the functions `numbers`, those that are not done.
     A function is also done when its line search finds no step, at the limit of the floating-point precision.
+    `scaling(vectors, numbers)` multiplies by a guess of the inverse Hessians, which the memory then improves; a factor
+    does not matter. It is used on the CPU.
 
     >>> scale = torch.tensor([1.0, 100.0]).double()[:, None]
     >>> bowls = lambda w, number: ((scale[number] * w * w).sum(1) / 2, scale[number] * w)
@@ -121,7 +135,7 @@ def many_lbfgs(
     past = start.new_zeros(len(start), memory, start.shape[1])
     if not len(start):
         return found
-    search, left = _searches(number, start, value, gradient, past, past.clone()), found.slope > tolerance
+    search, left = _searches(number, start, value, gradient, past, past.clone(), scaling), found.slope > tolerance
     all_left = bool(left.all())
     for _ in range(evaluations):
         if not all_left:
@@ -134,17 +148,25 @@ def many_lbfgs(
         slope, ended = _largest(search.gradient), taken | failed
         left = (slope > tolerance) & ~given_up
         all_left, begins = torch.stack((left.all(), ended.any())).tolist()  # one copy from the device
-        search = _begin(search, ended) if begins else search
+        search = _begin(search, ended, scaling) if begins else search
         for whole, part in zip(found, (search.point, search.value, slope), strict=True):
             whole[search.number] = part
     return found
 
 
-def _searches(number: Tensor, point: Tensor, value: Tensor, gradient: Tensor, moves: Tensor, changes: Tensor) -> Search:
+def _searches(
+    number: Tensor,
+    point: Tensor,
+    value: Tensor,
+    gradient: Tensor,
+    moves: Tensor,
+    changes: Tensor,
+    scaling: Scaling = unscaled,
+) -> Search:
     """Start the first line search of each function."""
     zeros = torch.zeros_like(value)
     blank = Search(number, point, value, gradient, gradient, zeros, zeros, zeros, zeros, moves, changes)
-    return _begin(blank, torch.ones_like(number, dtype=torch.bool))
+    return _begin(blank, torch.ones_like(number, dtype=torch.bool), scaling)
 
 
 def _judge(search: Search, trial: Tensor, value: Tensor, gradient: Tensor) -> tuple[Search, Tensor, Tensor, Tensor]:
@@ -178,11 +200,11 @@ def _judge(search: Search, trial: Tensor, value: Tensor, gradient: Tensor) -> tu
     return search, taken, failed, given_up
 
 
-def _begin(search: Search, these: Tensor) -> Search:
+def _begin(search: Search, these: Tensor, scaling: Scaling = unscaled) -> Search:
     """Start new line searches of `these (A,)`, with the full step, or without a memory with a short step downhill."""
     first = ~search.changes.flatten(1).any(1)
     short = 1 / torch.linalg.vector_norm(search.gradient, dim=1).clamp(min=1)
-    direction = -_inverse_hessians_times(search)
+    direction = -_inverse_hessians_times(search, scaling)
     return search._replace(
         direction=torch.where(these[:, None], direction, search.direction),
         step=torch.where(these, torch.where(first, short, 1.0), search.step),
@@ -192,7 +214,7 @@ def _begin(search: Search, these: Tensor) -> Search:
     )
 
 
-def _inverse_hessians_times(search: Search) -> Tensor:
+def _inverse_hessians_times(search: Search, scaling: Scaling = unscaled) -> Tensor:
     """The inverse Hessians times the gradients (A, n), by the two-loop recursion."""
     products = (search.moves * search.changes).sum(2)  # (A, m)
     if products.device.type != "cpu":
@@ -207,8 +229,9 @@ def _inverse_hessians_times(search: Search) -> Tensor:
         result -= shares[-1] * change
     each, rows = (torch.arange(size, device=products.device) for size in products.shape)
     newest = torch.where(products > 0, rows, 0).amax(1)
-    product, length = products[each, newest], changes[each, newest].square().sum(1)
-    result *= torch.where(product > 0, product / length, 1.0)[:, None]
+    product, change = products[each, newest], changes[each, newest]
+    length = (change * scaling(change, search.number)).sum(1)
+    result = scaling(result, search.number) * torch.where(product > 0, product / length, 1.0)[:, None]
     for move, change, weight in steps:
         result += (shares.pop() - weight * (change * result).sum(1, keepdim=True)) * move
     return result

@@ -16,8 +16,8 @@ from torch import Tensor
 from torchrank.data.batch import Batch
 from torchrank.errors import check_choice
 from torchrank.functional.arrays import to_offsets
-from torchrank.functional.ragged import entries_of, has_pairs, per_entry, positions_within, read, wide
-from torchrank.solvers.linear.lbfgs import Objectives, many_lbfgs
+from torchrank.functional.ragged import entries_of, has_pairs, per_entry, positions_within, read, segment_sum, wide
+from torchrank.solvers.linear.lbfgs import Objectives, Scaling, many_lbfgs, unscaled
 from torchrank.solvers.linear.losses import LOSSES
 from torchrank.solvers.linear.scores import column_sums, row_products
 
@@ -26,6 +26,8 @@ ON_DEVICE = 2**25  # the same on a device, where a block must keep all cores bus
 LONGEST = 2**22  # the same for one list, which is never split: long lists are computed for fewer models at once
 MODELS = 512  # models solved at once on all lists
 MEMBERS = 2**24  # values in the rows of all members of the models solved at once: 128 MB in float64
+
+TINY = 1e-30  # so that no matrix is 0
 
 Reduce = Callable[[Tensor], Tensor]  # sum over processes
 
@@ -116,7 +118,9 @@ def solve_many_linear(
         objectives = _objectives(source, spanned, l2, count.expand(len(models)).clamp(min=1), add)
         width = lists.x.shape[1] if spanned is None else spanned.shape[1]
         start = used.new_zeros(len(models), width)
-        solved = many_lbfgs(objectives, start, tolerance=tolerance, evaluations=evaluations)
+        scaled = own is not None and lists.x.device.type == "cpu"
+        scaling = _scaling(add(source.moments()), l2 * count.clamp(min=1)) if scaled else unscaled
+        solved = many_lbfgs(objectives, start, tolerance=tolerance, evaluations=evaluations, scaling=scaling)
         found.append(ManyLinear(_spanned(solved.point, spanned), solved.value, solved.slope, used))
     return ManyLinear(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
@@ -146,6 +150,20 @@ def _objectives(source: Any, basis: Tensor | None, l2: float, count: Tensor, red
         return sums[:, 0] + l2 / 2 * points.square().sum(1), gradient + l2 * points
 
     return objectives
+
+
+def _scaling(moments: Tensor, l2: Tensor) -> Scaling:
+    """Multiplies by inv(moments + l2): the inverse Hessians of ListNet at weights 0, with which `many_lbfgs` needs a
+    quarter of the evaluations on lists of similar queries, whose features vary least where they are alike."""
+    least = moments.diagonal(dim1=1, dim2=2).mean(1) * 1e-6  # without a penalty there may be features that never vary
+    moments.diagonal(dim1=1, dim2=2).add_((l2 + least + TINY)[:, None])
+    factors = torch.linalg.cholesky_ex(moments).L
+    inverse = torch.cholesky_inverse(factors)
+
+    def scaling(vectors: Tensor, numbers: Tensor) -> Tensor:
+        return torch.bmm(inverse[numbers], vectors[:, :, None])[:, :, 0]
+
+    return scaling
 
 
 class SharedLists:
@@ -204,6 +222,19 @@ class OwnLists:
         self.place = model * longest + positions_within(to_offsets(sizes), len(model))
         rows = torch.zeros(len(members) * longest, lists.x.shape[1], dtype=torch.float64, device=lists.x.device)
         self.rows = rows.index_copy_(0, self.place, lists.x.double()).view(len(members), longest, lists.x.shape[1])
+
+    def moments(self) -> Tensor:
+        """Sums over the lists of the covariance of their rows, (A, D, D)."""
+        offsets, (count, longest, width) = self.loss.offsets, self.rows.shape
+        shares = 1 / offsets.diff().double().clamp(min=1)
+        weights = self.rows.new_zeros(count * longest)
+        weights[self.place] = per_entry(shares, offsets, len(self.place))
+        weighted = self.rows * weights.view(count, longest, 1)
+        means = segment_sum(weighted.flatten(0, 1)[self.place], offsets)
+        own = self.model.new_zeros(count).index_add_(0, self.model, torch.ones_like(self.model))
+        spread = means.new_zeros(count, self.members.shape[1], width)
+        spread[self.model, positions_within(to_offsets(own), len(means))] = means
+        return torch.bmm(weighted.mT, self.rows).baddbmm_(spread.mT, spread, alpha=-1)
 
     def sums(self, weight: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over the lists of loss (A,) and gradient (A, D) at weights (A, D)."""
