@@ -2,11 +2,13 @@
 
     python -m benchmarks [--quick] [--device cuda] [--threads 2] [--against REVISION] [--json FILE] [--plot FILE]
                          [--write docs/benchmarks.md] [name ...]
+    python -m benchmarks --estimate [--machine NAME=bandwidth,f32,f64] [ranker ...]
 
 Every ratio is torchrank / peer within one run: less is better. On one thread the CPU time of the process is measured,
 so that other programs disturb little; with more threads or on a device the time that passes, which needs an idle
 machine. `--against` measures the same rows with the sources of another revision, in processes that take turns. A
-benchmark that fails is a row that says so, the others go on, and the exit code is 1.
+benchmark that fails is a row that says so, the others go on, and the exit code is 1. `--estimate` prints what a GPU
+would take for a round and a validation of each ranker, by a roofline: see benchmarks/estimate.py.
 """
 
 import argparse
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from benchmarks.suite import Row
 
 HERE = Path(__file__).parent
-SHARED = {"__init__", "__main__", "suite", "plot", "page", "mlr_plain"}  # no benchmarks of their own
+SHARED = {"__init__", "__main__", "suite", "plot", "page", "mlr_plain", "estimate"}  # no benchmarks of their own
 NAMES = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in SHARED)
 FAILED = "failed"
 TURNS = 2  # of the processes of two revisions
@@ -41,6 +43,8 @@ def main() -> int:
     os.environ |= dict.fromkeys(
         ("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(options.threads)
     )  # before torch is imported
+    if options.estimate:
+        return estimate(options)
     from benchmarks.suite import machine
 
     run = machine() | {"device": options.device, "threads": options.threads}
@@ -65,6 +69,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--scratch", type=Path, metavar="FOLDER", help="keep large inputs here for the next run (default: nowhere)"
     )
+    parser.add_argument("--estimate", action="store_true", help="the roofline of rankers on GPUs, not the benchmarks")
+    parser.add_argument(
+        "--machine", action="append", default=[], metavar="NAME=BANDWIDTH,F32,F64",
+        help="a further GPU for --estimate, in 10^12 bytes and operations per second",
+    )  # fmt: skip
     parser.add_argument("--against", metavar="REVISION", help="compare with the sources of this revision of git")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to this file")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the ratios beside their bars")
@@ -73,6 +82,8 @@ def parse() -> argparse.Namespace:
         help="keep the rows of each benchmark as PAGE/NAME.json (without .md), and make the tables of PAGE from them",
     )  # fmt: skip
     options = parser.parse_args()
+    if options.estimate:
+        return options
     unknown = set(options.names) - set(NAMES)
     if unknown:
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
@@ -82,6 +93,28 @@ def parse() -> argparse.Namespace:
         parser.error(f"there is no page {options.write}")
     options.names = options.names or NAMES
     return options
+
+
+def estimate(options: argparse.Namespace) -> int:
+    """Print the table of the roofline, row by row."""
+    import torch
+
+    from benchmarks.estimate import CASES, MACHINES, estimated, machine
+
+    torch.set_num_threads(options.threads)
+    warnings.simplefilter("ignore")
+    unknown = set(options.names) - set(CASES)
+    if unknown:
+        print(f"no ranker is called {', '.join(sorted(unknown))}; there are {', '.join(CASES)}", file=sys.stderr)
+        return 2
+    try:
+        machines = MACHINES | dict(map(machine, options.machine))
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for line in estimated(options.names or list(CASES), machines, 0.05 if options.quick else options.scale):
+        print(line, flush=True)
+    return 0
 
 
 def is_revision(name: str) -> bool:

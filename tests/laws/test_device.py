@@ -18,6 +18,7 @@ from tests.laws.device import DEVICE, Count, counting, emulated
 from tests.laws.rankers import CASES, sets
 from torchrank import Ranker
 from torchrank.data.sampler import ranges
+from torchrank.functional import cloud_pca, gmml_factor
 from torchrank.rankers.core.fitting import Descent, Watch
 from torchrank.solvers.local_metrics.warp import sampled_warp
 
@@ -47,7 +48,7 @@ CEILINGS = {
     "lgmml_soft": Ceiling(630, 3, 180, 1),
     "lgmml": Ceiling(510, 2, 200, 1),
     "lgmml_per_query": Ceiling(530, 2, 240, 1),
-    "lgmml_sgd": Ceiling(370, 5, 200, 1),  # the device decides, in place of a wait in every step
+    "lgmml_sgd": Ceiling(170, 8, 200, 1),
     "lgmml_queries": Ceiling(360, 3, 300, 3),
     "lgmml_net": Ceiling(340, 2, 190, 1),
     "pamir": Ceiling(150, 6, 180, 1),
@@ -197,7 +198,7 @@ def test_the_device_refuses_tensors_of_the_host_and_counts_waits():
 
 @pytest.mark.parametrize("nonneg", [True, False])
 @pytest.mark.parametrize("own", [True, False])
-def test_sampled_warp_decides_on_the_device(own, nonneg):
+def test_sampled_warp_hardly_waits_for_a_device(own, nonneg):
     generator = torch.Generator().manual_seed(4)
     offsets = torch.tensor([0, 30, 31, 31, 70, 90])
     features, labels = torch.randn(90, 4, generator=generator).double(), torch.randint(4, (90,), generator=generator)
@@ -210,6 +211,23 @@ def test_sampled_warp_decides_on_the_device(own, nonneg):
         with counting() as count:
             found = sampled_warp(*there, generator=torch.Generator().manual_seed(1), **given)
         found = found.cpu()
-    assert count.waits <= 5, dict(count.waited_at)
+    assert count.waits <= 6, dict(count.waited_at)
     torch.testing.assert_close(found, here, rtol=1e-9, atol=1e-12)
     assert not torch.allclose(found, weights)
+
+
+def test_many_eigenproblems_above_32_columns_are_solved_on_the_host():
+    generator = torch.Generator().manual_seed(5)
+    x, offsets = torch.randn(300, 40, generator=generator).double(), torch.arange(0, 301, 60)
+    root = torch.randn(4, 40, 40, generator=generator).double()
+    similar, dissimilar = (root @ root.mT + torch.eye(40).double() * size for size in (1.0, 3.0))
+    with emulated(), counting() as count:
+        found = cloud_pca(x.to(DEVICE), offsets.to(DEVICE), 5)
+        factors = [gmml_factor(similar.to(DEVICE), dissimilar.to(DEVICE), t=t) for t in (0.5, 0.3)]
+        assert max(kernels for kernels, *_ in count.work) < 20  # none of them one after the other
+        found, factors = [each.cpu() for each in found], [each.cpu() for each in factors]
+    for one, other in zip(found, cloud_pca(x, offsets, 5), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+    for t, factor in zip((0.5, 0.3), factors, strict=True):
+        expected = gmml_factor(similar, dissimilar, t=t)
+        torch.testing.assert_close(factor @ factor.mT, expected @ expected.mT, rtol=1e-7, atol=1e-9)

@@ -10,13 +10,14 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.linalg import eigh, qr, svd, vector_norm
+from torch.linalg import qr, svd, vector_norm
 
 from torchrank.errors import check_choice
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.batching import Chunk, Cloud, centred, check_rows, cloud_chunks
 from torchrank.functional.ragged import read, wide
 from torchrank.functional.ranking import result_dtype
+from torchrank.functional.threads import many_eigh as eigh
 from torchrank.functional.threads import side_by_side
 
 EXTRA, STEPS, PER_QR = 6, 16, 2  # subspace iteration: directions in addition to P, products, products between two QR

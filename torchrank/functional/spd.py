@@ -16,7 +16,7 @@ from torchrank.errors import NotPositiveDefinite, check_choice
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.ragged import read, wide
 from torchrank.functional.ranking import result_dtype
-from torchrank.functional.threads import side_by_side
+from torchrank.functional.threads import many_eigh, side_by_side
 
 FORMED = 1e6  # condition up to which C = L^T D L may be formed: beyond it the svd of L^T K keeps twice the digits
 SUSPECT = 1e-8  # unexplained share of a variance below which eigenvalues must decide whether the rank is full
@@ -256,7 +256,7 @@ def _spread(route: Route, root_s: Tensor, root_d: Tensor, t: float) -> tuple[Ten
 def _eigh(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
     """The factor from the eigenvectors of C, and which matrices are doubtful."""
     z = root_s.mT @ root_d
-    values, vectors = eigh(z @ z.mT)
+    values, vectors = many_eigh(z @ z.mT)
     powers = values.clamp_min(0).pow(t / 2).unsqueeze(-2)
     return solve_triangular(root_s.mT, vectors * powers, upper=True), ~(values[:, -1] <= FORMED * values[:, 0])
 
@@ -271,7 +271,7 @@ def _svd(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
 def _dbase(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
     """The factor from the eigenvectors of B = K^T S K: M = K B^(t-1) K^T needs no triangular solve."""
     z = root_s.mT @ root_d
-    values, vectors = eigh(z.mT @ z)
+    values, vectors = many_eigh(z.mT @ z)
     smallest = torch.finfo(values.dtype).eps * values[:, -1:].clamp_min(torch.finfo(values.dtype).tiny)
     powers = values.clamp_min(smallest).pow((t - 1) / 2).unsqueeze(-2)
     return root_d @ (vectors * powers), ~(values[:, -1] <= FORMED * values[:, 0])
@@ -322,7 +322,7 @@ def _route(method: str, t: float, roots: Tensor) -> Route:
     if t in (0, 1):
         return _at_dissimilar if t else _at_similar
     if method == "auto":
-        return _gemm if roots.is_cuda and roots.shape[-1] > 32 and t == 0.5 else _eigh
+        return _gemm if roots.device.type != "cpu" and roots.shape[-1] > 32 and t == 0.5 else _eigh
     return METHODS["svd" if method == "gemm" and t != 0.5 else method]
 
 
@@ -424,7 +424,7 @@ def _scaled_eigh(matrices: Tensor, names: list[str]) -> tuple[Tensor, Tensor]:
             raise ValueError(f"{name} has values that are not finite: clean the features it is made from")
     scale = matrices.diagonal(dim1=1, dim2=2).abs().sqrt()
     scale = torch.where(scale > 0, scale, 1)
-    values, vectors = eigh(matrices / scale.unsqueeze(-1) / scale.unsqueeze(-2))
+    values, vectors = many_eigh(matrices / scale.unsqueeze(-1) / scale.unsqueeze(-2))
     return values, vectors * scale.unsqueeze(-1)
 
 

@@ -5,6 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
+from torch import Tensor
+
+LOOPED = 32  # columns above which CUDA solves one eigenproblem after the other
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
@@ -29,3 +32,20 @@ def side_by_side(function: Callable[[Piece], Result], pieces: list[Piece], devic
             return list(pool.map(alone, pieces))
     finally:
         torch.set_num_threads(threads)  # threads started later inherit the number that was set last
+
+
+def many_eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """`torch.linalg.eigh` of symmetric matrices (B, D, D). On CUDA torch solves those of more than 32 columns one after
+    the other, slower than one core: they are solved on the host, side by side.
+
+    >>> many_eigh(torch.eye(2).expand(3, 2, 2))[0].shape
+    torch.Size([3, 2])
+    """
+    on_host = matrices.device.type in ("cpu", "meta")
+    if on_host or matrices.ndim != 3 or len(matrices) < 2 or matrices.shape[-1] <= LOOPED:
+        values, vectors = torch.linalg.eigh(matrices)
+        return values, vectors
+    parts = list(matrices.cpu().chunk(torch.get_num_threads()))
+    found = zip(*side_by_side(torch.linalg.eigh, parts, torch.device("cpu")), strict=True)
+    values, vectors = (torch.cat(part).to(matrices.device) for part in found)
+    return values, vectors
