@@ -60,7 +60,7 @@ CASES = {
     "domination solver=cd": Case(lambda width: tr.DominationRank(width, l1=0.1, solver="cd")),
     "domination solver=blocked": Case(lambda width: tr.DominationRank(width, l1=0.1, solver="blocked")),
     "lgmml": Case(lambda width: tr.LGMML(width, groups="random")),
-    "lgmml mode=sgd": Case(lambda width: tr.LGMML(width, groups="random", mode="sgd")),
+    "lgmml mode=sgd": Case(lambda width: tr.LGMML(width, groups="random", mode="sgd"), host=True),
     "gmml": Case(tr.GMML),
     "rankboost": Case(tr.RankBoost),
     "adarank": Case(tr.AdaRank),

@@ -32,7 +32,7 @@ def sampled_warp(
     the weights move by -lr L(k) (features of n - features of p); with `nonneg`, negative weights are then set to 0. If
     no violator is found in as many draws as there are negatives, nothing moves. If k were the number of violators, and
     without that cap, the expected move would be -lr times the gradient of `warp_loss`; the estimate and the cap make it
-    1.2 to 1.8 times as long. The steps, thousands of tiny ones, run on the host: a device would be slower than one core.
+    1.2 to 1.8 times as long. The steps are tiny and run on the host: a device would be slower than one core.
 
     >>> features, labels, offsets = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]), torch.tensor([0, 2])
     >>> generator = torch.Generator().manual_seed(0)
