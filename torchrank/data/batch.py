@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,8 +60,16 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
-        parts: list[Any] = [part.to(device) if isinstance(part, Tensor | SparseRows) else part for part in self]
-        return Batch(*parts)
+        return self._moved(lambda part: part.to(device))
+
+    def streamed_to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device; CUDA devices copy it from pinned memory, so that nobody waits."""
+        if torch.device(device).type != "cuda" or self.offsets.device.type != "cpu":
+            return self.to(device)
+        return self._moved(lambda part: part.pin_memory().to(device, non_blocking=True))
+
+    def _moved(self, move: Callable[[Any], Any]) -> Batch:
+        return Batch(*(move(part) if isinstance(part, Tensor | SparseRows) else part for part in self))
 
     def take(self, lists: Tensor) -> tuple[Batch, Tensor]:
         """A batch of these lists alone, and the places of its entries in this batch. Reads the labels on the host."""

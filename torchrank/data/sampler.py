@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,7 +13,9 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from torchrank.data.batch import Batch
+from torchrank.data.sparse import SparseRows
 
+Place = TypeVar("Place")
 WINDOW = 50  # batches whose lists are sorted by length together: lengths are similar in a batch, and still shuffled
 
 
@@ -191,9 +194,11 @@ class BatchLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         self.given, self._skip, self._epoch = self._skip, 0, self.sampler.epoch
-        for positions in islice(self.sampler, self.given, None):
+        positions, lists = islice(self.sampler, self.given, None), self.lists
+        batches = lists.batches(positions) if hasattr(lists, "batches") else map(lists.__getitem__, positions)
+        for batch in batches:
             self.given += 1
-            yield self.lists[positions]
+            yield batch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch, on which the order of the batches depends."""
@@ -209,3 +214,48 @@ class BatchLoader:
         """Make the next pass start after the batches that were already yielded."""
         self.set_epoch(state["epoch"])
         self.given, self._skip, self._epoch = 0, state["given"] % len(self), None
+
+
+def read_ahead(read: Callable[[Place], Batch], places: Iterable[Place]) -> Iterator[Batch]:
+    """`read(place)` of each place, in order: while one is used, a thread reads the next, so that two are in memory.
+
+    On a CUDA device the thread copies and computes in a stream of its own, and whoever takes a batch lets the current
+    stream wait for it.
+
+    >>> from torchrank.data import RankingSet
+    >>> lists = RankingSet(torch.eye(2), torch.ones(2), torch.arange(3))
+    >>> [batch.query.tolist() for batch in read_ahead(lists.__getitem__, [0, 1])]
+    [[0], [1]]
+    """
+    stream = torch.cuda.Stream() if torch.cuda.is_available() else None
+
+    def fetch(place: Place) -> Batch:
+        with torch.no_grad(), torch.cuda.stream(stream):
+            return read(place)
+
+    with ThreadPoolExecutor(1, "torchrank-read-ahead") as thread:
+        coming = None
+        for place in places:
+            asked, coming = coming, None
+            batch = None if asked is None else taken(asked.result(), stream)
+            coming = thread.submit(fetch, place)
+            if batch is not None:
+                yield batch
+                batch = None  # or three would be in memory
+        if coming is not None:
+            yield taken(coming.result(), stream)
+
+
+def taken(batch: Batch, stream: torch.cuda.Stream | None) -> Batch:
+    """The batch for the current stream, which begins when the stream that made it is done."""
+    if stream is not None and batch.offsets.device.type == "cuda":
+        current = torch.cuda.current_stream(batch.offsets.device)
+        current.wait_stream(stream)
+        for tensor in _tensors(batch):
+            tensor.record_stream(current)
+    return batch
+
+
+def _tensors(batch: Batch) -> list[Tensor]:
+    rows = (batch.x.row_offsets, batch.x.columns, batch.x.values) if isinstance(batch.x, SparseRows) else (batch.x,)
+    return [part for part in (*rows, *batch[1:]) if isinstance(part, Tensor)]

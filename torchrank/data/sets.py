@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from itertools import islice
 from typing import Any
@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 from torchrank.data.batch import Batch, check_lists
 from torchrank.data.relevance import Explicit, Relevance, SameClass, WholeCorpus
 from torchrank.data.rows import ALONE, Share, all_or_none, check_finite, parts_of
+from torchrank.data.sampler import read_ahead
 from torchrank.data.sparse import SparseRows, as_rows
 from torchrank.data.transforms import Transform, transform_batch, transform_rows
 from torchrank.errors import DataError, check_number
@@ -358,10 +359,15 @@ class RankingSet(Dataset[Batch]):
             new.queries = new.x if same else transform_rows(self.queries, None, device, transform, share)
         return new
 
+    def batches(self, positions: Iterable[Positions]) -> Iterator[Batch]:
+        """The batches at these positions, one after another; those of a streamed set are read ahead by a thread."""
+        return map(self.__getitem__, positions) if self._on_read is None else read_ahead(self.__getitem__, positions)
+
     def streamed(self, device: torch.device | str, transform: Transform | None = None) -> RankingSet:
         """The same set, but its batches are moved to a device and transformed when they are read.
 
-        For sets that do not fit on the device. The batches equal those of `to(device, transform)`.
+        For sets that do not fit on the device, or in memory at all. The batches equal those of `to(device, transform)`.
+        To a CUDA device they go through pinned memory, without waiting for it.
 
         Args:
             device: where the batches are moved to.
@@ -372,7 +378,7 @@ class RankingSet(Dataset[Batch]):
         """
 
         def read(batch: Batch) -> Batch:
-            batch = batch.to(device)
+            batch = batch.streamed_to(device)
             if transform is not None:
                 batch = transform_batch(transform, _with_dtype(batch, torch.float64))  # as resident sets are
             return _with_dtype(batch, torch.float32)

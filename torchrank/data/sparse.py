@@ -175,10 +175,20 @@ class SparseRows:
         """The same rows and columns with other values (nnz,)."""
         return replace(self, values=values)
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> SparseRows:
+    def pin_memory(self) -> SparseRows:
+        """The same rows in memory from which a CUDA device copies without keeping anybody waiting."""
+        values, columns, offsets = (part.pin_memory() for part in (self.values, self.columns, self.row_offsets))
+        return replace(self, values=values, columns=columns, row_offsets=offsets)
+
+    def to(
+        self,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        non_blocking: bool = False,
+    ) -> SparseRows:
         """The same rows on a device; `dtype` is that of the values."""
-        values = self.values.to(device=device, dtype=dtype)
-        columns, offsets = self.columns.to(device=device), self.row_offsets.to(device=device)
+        values = self.values.to(device=device, dtype=dtype, non_blocking=non_blocking)
+        columns, offsets = (part.to(device, non_blocking=non_blocking) for part in (self.columns, self.row_offsets))
         return replace(self, values=values, columns=columns, row_offsets=offsets)
 
 

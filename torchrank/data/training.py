@@ -66,7 +66,7 @@ class TrainingLists:
         if self._made is not None:
             return iter(self._made)
         first, last = shard(self.lists.lengths, self.rank, self.world)
-        return (self.lists[a:b] for a, b in ranges(self.lists.lengths, self.budget, first, last))
+        return self.lists.batches(slice(a, b) for a, b in ranges(self.lists.lengths, self.budget, first, last))
 
     @property
     def num_entries(self) -> int:
