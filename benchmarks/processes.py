@@ -5,10 +5,10 @@ time that passed is beside it, which means something on an idle machine only. Th
 cache of a data set. A fit ends after a given number of rounds, and each of them is validated.
 """
 
-import json
+import logging
+import multiprocessing
 import os
-import subprocess
-import sys
+import socket
 import tempfile
 import time
 import warnings
@@ -89,14 +89,26 @@ def mapped(folder: Path) -> RankingSet:
 
 def fits(name: str, folder: Path, processes: int) -> dict[str, Any]:
     """What the slowest process reports, by CPU seconds."""
-    with tempfile.TemporaryDirectory() as reports:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-        paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        command += ["-m", "benchmarks.processes", name, str(folder), reports]
-        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        found = [json.loads(path.read_text()) for path in Path(reports).iterdir()]
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    reports = context.SimpleQueue()
+    place = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    started = [context.Process(target=send, args=(name, folder, place | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                                                  reports)) for rank in range(processes)]  # fmt: skip
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+    if any(process.exitcode for process in started):
+        raise RuntimeError(f"{name} failed in {processes} processes")
+    found = [reports.get() for _ in started]
     return max(found, key=lambda report: report["cpu"]) | {"wall": max(report["wall"] for report in found)}
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 # ---- in the processes -----------------------------------------------------------------------------------------------
@@ -105,8 +117,8 @@ def fits(name: str, folder: Path, processes: int) -> dict[str, Any]:
 class Phases(Callback):
     """CPU seconds before the first round, of the rounds, and of the validations."""
 
-    def __init__(self) -> None:
-        self.seconds, self._at, self._since = [0.0, 0.0, 0.0], 0, 0.0
+    def begin(self) -> None:
+        self.seconds, self._at, self._since = [0.0, 0.0, 0.0], 0, time.process_time()
 
     def enter(self, phase: int) -> None:
         now = time.process_time()
@@ -123,15 +135,25 @@ class Phases(Callback):
         self.enter(1)
 
 
-def report(name: str, folder: Path) -> dict[str, Any]:
+def send(name: str, folder: Path, place: dict[str, str], reports: Any) -> None:
+    """A small fit, since the first one of a process loads and prepares much, then the one that counts."""
+    warnings.simplefilter("ignore")
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    os.environ |= place
+    torch.set_num_threads(1)
+    sets = {split: mapped(folder / CASES[name].data / split) for split in ("train", "val")}
+    report(name, {split: lists.subset(range(min(20, len(lists)))) for split, lists in sets.items()})
+    reports.put(report(name, sets))
+
+
+def report(name: str, sets: dict[str, RankingSet]) -> dict[str, Any]:
     """One fit in this process, with its times."""
     seed_everything(1, verbose=False)
-    case, phases = CASES[name], Phases()
-    sets = {split: mapped(folder / case.data / split) for split in ("train", "val")}
-    options: dict[str, Any] = {} if world() == 1 else {"strategy": DDPStrategy(process_group_backend="gloo")}
+    case, phases, world = CASES[name], Phases(), int(os.environ["WORLD_SIZE"])
+    options: dict[str, Any] = {} if world == 1 else {"strategy": DDPStrategy(process_group_backend="gloo")}
     trainer = Trainer(
         accelerator="cpu",
-        devices=world(),
+        devices=world,
         max_epochs=case.rounds,
         callbacks=[RankingEvaluation(every_round=True), phases],
         enable_progress_bar=False,
@@ -142,19 +164,8 @@ def report(name: str, folder: Path) -> dict[str, Any]:
         **options,
     )
     ranker, data = case.make(sets["train"].num_features), RankingDataModule.from_sets(**sets)
-    cpu, wall = time.process_time(), time.perf_counter()
-    phases.enter(0)
-    phases.seconds[0] = 0.0
+    wall = time.perf_counter()
+    phases.begin()
     trainer.fit(ranker, datamodule=data)
     phases.enter(0)
-    return {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall, "phases": phases.seconds}
-
-
-def world() -> int:
-    return int(os.environ["WORLD_SIZE"])
-
-
-if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    found = report(sys.argv[1], Path(sys.argv[2]))
-    Path(sys.argv[3], os.environ["RANK"]).write_text(json.dumps(found))
+    return {"cpu": sum(phases.seconds), "wall": time.perf_counter() - wall, "phases": phases.seconds}
