@@ -139,15 +139,15 @@ def send(name: str, folder: Path, place: dict[str, str], reports: Any) -> None:
     """A small fit, since the first one of a process loads and prepares much, then the one that counts."""
     warnings.simplefilter("ignore")
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-    os.environ |= place
     torch.set_num_threads(1)
     sets = {split: mapped(folder / CASES[name].data / split) for split in ("train", "val")}
-    report(name, {split: lists.subset(range(min(20, len(lists)))) for split, lists in sets.items()})
-    reports.put(report(name, sets))
+    report(name, {split: lists.subset(range(min(20, len(lists)))) for split, lists in sets.items()}, place)
+    reports.put(report(name, sets, place))
 
 
-def report(name: str, sets: dict[str, RankingSet]) -> dict[str, Any]:
+def report(name: str, sets: dict[str, RankingSet], place: dict[str, str]) -> dict[str, Any]:
     """One fit in this process, with its times."""
+    os.environ |= place  # Lightning takes some of it away after a fit
     seed_everything(1, verbose=False)
     case, phases, world = CASES[name], Phases(), int(os.environ["WORLD_SIZE"])
     options: dict[str, Any] = {} if world == 1 else {"strategy": DDPStrategy(process_group_backend="gloo")}

@@ -69,7 +69,8 @@ class Batch(NamedTuple):
         return self._moved(lambda part: part.pin_memory().to(device, non_blocking=True))
 
     def _moved(self, move: Callable[[Any], Any]) -> Batch:
-        return Batch(*(move(part) if isinstance(part, Tensor | SparseRows) else part for part in self))
+        parts: list[Any] = [move(part) if isinstance(part, Tensor | SparseRows) else part for part in self]
+        return Batch(*parts)
 
     def take(self, lists: Tensor) -> tuple[Batch, Tensor]:
         """A batch of these lists alone, and the places of its entries in this batch. Reads the labels on the host."""

@@ -295,6 +295,7 @@ class RankingDataModule(LightningDataModule):
         lists, (rank, world) = self.ready(split), self._place()
         module, room = (None, None) if shuffle else (self._module, self._room())
         budget, seed = batch_entries(lists, self.batch_documents, module, room), self.order_seed
+        budget *= 1 if shuffle else world  # a step is divided; what is only scored fills the batches of every process
         sampler = BudgetSampler(lists.lengths, budget=budget, shuffle=shuffle, seed=seed, rank=rank, world=world)
         return BatchLoader(lists, sampler)
 

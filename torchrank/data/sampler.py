@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice, pairwise
 from typing import Any, TypeVar
 
@@ -234,16 +234,14 @@ def read_ahead(read: Callable[[Place], Batch], places: Iterable[Place]) -> Itera
             return read(place)
 
     with ThreadPoolExecutor(1, "torchrank-read-ahead") as thread:
-        coming = None
+        coming: list[Future[Batch]] = []
         for place in places:
-            asked, coming = coming, None
-            batch = None if asked is None else taken(asked.result(), stream)
-            coming = thread.submit(fetch, place)
-            if batch is not None:
-                yield batch
-                batch = None  # or three would be in memory
-        if coming is not None:
-            yield taken(coming.result(), stream)
+            ready = [taken(each.result(), stream) for each in coming]
+            coming = [thread.submit(fetch, place)]
+            while ready:
+                yield ready.pop()  # and hold it no longer: the thread makes another
+        while coming:
+            yield taken(coming.pop().result(), stream)
 
 
 def taken(batch: Batch, stream: torch.cuda.Stream | None) -> Batch:
