@@ -127,7 +127,8 @@ def test_a_fit_on_a_device(name):
         ranker = fitted(name, DEVICE)
         assert {each.device for each in (*ranker.parameters(), *ranker.buffers())} == {DEVICE}
         here = scores(ranker, name)
-    torch.testing.assert_close(here, scores(fitted(name, "cpu"), name), rtol=1e-5, atol=1e-7)
+    # models that are solved to a gradient of 1e-6 agree to that
+    torch.testing.assert_close(here, scores(fitted(name, "cpu"), name), rtol=1e-5, atol=2e-6)
     last, val = found.rounds[-1], found.validations[-1]
     ceiling = CEILINGS[name]
     assert last.waits <= ceiling.waits, dict(last.waited_at)
