@@ -77,7 +77,7 @@ def one_line(output: Path) -> str:
     return ""
 
 
-def limited_fit(case: str, size: int, seed: int) -> str:
+def limited_fit(case: str, size: int) -> str:
     """A fit that runs into the limit, then one without: whole checkpoints, and the same result; what is wrong."""
     folder = Path(tempfile.mkdtemp(prefix="limit-"))
     try:
@@ -94,7 +94,7 @@ def limited_fit(case: str, size: int, seed: int) -> str:
         children.wait(children.start(limited, place.output))
         if left := [path.name for path in place.checkpoints.iterdir() if path.name not in kills.FILES]:
             return f"left behind: {', '.join(left)}"
-        return kills._finished(setting, place, expected)
+        return kills.finished(setting, place, expected)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -199,7 +199,7 @@ def attack(what: str, seed: int, tries: int) -> Tally:
 
 CASES = ("lambdarank", "rankboost", "mlp_listnet_pca", "lgmml", "gbdt", "domination_cd")
 ATTACKS: dict[str, Callable[[random.Random, int], Any]] = {
-    "file size limit, checkpoints": lambda draw, size: limited_fit(draw.choice(CASES), size, 0),
+    "file size limit, checkpoints": lambda draw, size: limited_fit(draw.choice(CASES), size),
     "file size limit, cache": lambda draw, size: limited_cache(size),
     "full disk": lambda draw, size: full_disk(size + 30_000),
     "runs in one folder at once": lambda draw, size: runs_at_once(draw.randint(2, 4)),

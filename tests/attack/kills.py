@@ -181,7 +181,7 @@ def chain(setting: Setting, folder: Path, kills: int, seed: str, expected: Any, 
         other = tempfile.TemporaryDirectory(dir=OTHER) if setting.apart else None
         temporary = Path(stack.enter_context(other), "tmp") if other else folder / "tmp"
         place = Place(folder, temporary)
-        wrong = _killed(setting, place, kills, draw, seconds, tally) or _finished(setting, place, expected)
+        wrong = killed(setting, place, kills, draw, seconds, tally) or finished(setting, place, expected)
     tally.tries = 1
     tally.count("resumed to the same bits", int(not wrong))
     if wrong:
@@ -189,7 +189,7 @@ def chain(setting: Setting, folder: Path, kills: int, seed: str, expected: Any, 
     return tally
 
 
-def _killed(setting: Setting, place: Place, kills: int, draw: random.Random, seconds: float, tally: Tally) -> str:
+def killed(setting: Setting, place: Place, kills: int, draw: random.Random, seconds: float, tally: Tally) -> str:
     """Start and end the fit so many times; what went wrong."""
     for _ in range(kills):
         processes, victims = place.start(setting), draw.choice(("one", "all"))
@@ -209,7 +209,7 @@ def _killed(setting: Setting, place: Place, kills: int, draw: random.Random, sec
     return ""
 
 
-def _finished(setting: Setting, place: Place, expected: Any) -> str:
+def finished(setting: Setting, place: Place, expected: Any) -> str:
     """Let the fit finish; what is wrong with its result."""
     place.result.unlink(missing_ok=True)
     codes = [children.wait(child) for child in place.start(setting)]

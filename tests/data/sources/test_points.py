@@ -2,7 +2,10 @@
 
 import gzip
 import os
+import struct
 import tracemalloc
+import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -257,6 +260,30 @@ def test_files_that_cannot_be_read_say_what_to_do(tmp_path):
     for name, message in (("cells.mat", "type object"), ("sparse.mat", "expected a table"), ("text.npz", "of numbers")):
         with pytest.raises(DataError, match=rf"^{tmp_path}/{name}: .*{message}"):
             read_points(tmp_path / name)
+
+
+@pytest.mark.parametrize("number", [0.5, np.nan, np.inf, 1e300, -(2.0**63) * 2])
+def test_a_class_that_is_no_integer_is_refused(tmp_path, number):
+    np.savez(tmp_path / "a.npz", x=np.eye(2), y=[1.0, number])
+    with pytest.raises(DataError, match=r"class .* of point 2: expected integers or text"):
+        read_points(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_no_byte_of_the_layout_of_a_mat_file_ends_the_process(tmp_path, compressed):
+    """Unknown types of parts made the reader of scipy read beyond its tables."""
+    from scipy.io import savemat
+
+    savemat(tmp_path / "a.mat", {"fea": np.eye(2, dtype=np.float32), "gnd": np.ones((2, 1))})
+    whole = (tmp_path / "a.mat").read_bytes()
+    for place in range(128, 128 + 64):
+        for byte in (0, 8, 23, 255):
+            damaged = whole[:place] + bytes([byte]) + whole[place + 1 :]
+            packed = zlib.compress(damaged[128:])
+            packed = damaged[:128] + struct.pack("<II", 15, len(packed)) + packed
+            (tmp_path / "a.mat").write_bytes(packed if compressed else damaged)
+            with suppress(DataError):
+                read_points(tmp_path / "a.mat")
 
 
 def test_download_fetches_only_what_is_not_there(tmp_path):

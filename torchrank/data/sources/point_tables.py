@@ -18,7 +18,10 @@ from torchrank.errors import DataError
 Points = tuple[np.ndarray, np.ndarray]  # features (n, D) and classes (n,)
 
 NESTED = ("cell", "struct", "object", "opaque", "function")  # never read: they nest as deep as they like
-COMPRESSED = 15  # the type of an element of a mat file
+NESTED_CLASSES = (1, 2, 3, 16, 17)  # the same in a mat file
+SPARSE, COMPLEX = 5, 0x800  # a class, and a flag beside it
+MATRIX, COMPRESSED = 14, 15  # the types of elements of a mat file
+PARTS = (1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 16, 17, 18)  # the types of parts of arrays: numbers and text
 SCIKIT_LEARN = ("wine", "breast_cancer", "wdbc", "iris", "digits")
 
 
@@ -73,7 +76,8 @@ def _classes(classes: np.ndarray, count: int, path: Path) -> np.ndarray:
         raise DataError(f"{path}: classes are of type {classes.dtype}, expected integers or text")
     if classes.dtype.kind != "f":
         return classes
-    for point in np.flatnonzero(~np.isfinite(classes) | (classes != np.floor(classes)))[:1]:
+    whole = (np.abs(classes) < 2.0**63) & (classes == np.floor(classes))
+    for point in np.flatnonzero(~whole)[:1]:
         raise DataError(f"{path}: class {classes[point]} of point {point + 1}: expected integers or text")
     return classes.astype(np.int64)
 
@@ -127,25 +131,58 @@ def _check_header(stream: IO[bytes], size: int, name: str) -> None:
 def _read_mat(path: Path) -> dict[str, np.ndarray]:
     from scipy.io import loadmat, whosmat
 
-    _check_compressed(path)
+    _check_elements(path)
     found = {name: (shape, kind in NESTED) for name, shape, kind in whosmat(path)}
     arrays = loadmat(path, variable_names=[name for name, (_, nested) in found.items() if not nested])
     objects = {name: np.broadcast_to(np.array(None), shape) for name, (shape, nested) in found.items() if nested}
     return {name: value for name, value in (arrays | objects).items() if not name.startswith("__")}
 
 
-def _check_compressed(path: Path) -> None:
-    """Refuse a mat file whose compressed elements expand out of proportion."""
+def _check_elements(path: Path) -> None:
+    """Refuse a mat file whose compressed elements expand out of proportion, or whose arrays are not laid out as such:
+    the reader of scipy would end the process."""
     data = path.read_bytes()
+    if 0 in data[:4]:  # version 4, which has neither
+        return
     order, place, expanded = ">" if data[126:128] == b"MI" else "<", 128, 0
     while place + 8 <= len(data):
         kind, size = struct.unpack(f"{order}II", data[place : place + 8])
-        rest, stream = data[place + 8 : place + 8 + size], zlib.decompressobj()
-        while kind == COMPRESSED and rest:
-            expanded += len(stream.decompress(rest, 1 << 20))
-            check_expansion(path, expanded, len(data), 0)
-            rest = stream.unconsumed_tail
+        content = data[place + 8 : place + 8 + size]
+        if kind == COMPRESSED:
+            content = _decompressed(path, content, expanded)
+            expanded += len(content)
+        if kind in (COMPRESSED, MATRIX):
+            _check_parts(content[8:] if kind == COMPRESSED else content, order)
         place += 8 + size
+
+
+def _decompressed(path: Path, rest: bytes, before: int) -> bytes:
+    """The content of an element of a mat file, unless it expands out of proportion together with those before it."""
+    stream, pieces, size = zlib.decompressobj(), [], before
+    while rest:
+        pieces.append(stream.decompress(rest, 1 << 20))
+        size += len(pieces[-1])
+        check_expansion(path, size, path.stat().st_size, 0)
+        rest = stream.unconsumed_tail
+    return b"".join(pieces)
+
+
+def _check_parts(content: bytes, order: str) -> None:
+    """Refuse an array with a part of unknown type, with one that is longer than the array, or with too few."""
+    if len(content) < 16:
+        raise DataError(f"an array has {len(content)} bytes, but its flags take 16")
+    (flags,) = struct.unpack(f"{order}I", content[8:12])
+    if flags & 0xFF in NESTED_CLASSES:
+        return
+    place, parts, expected = 16, 0, 3 + bool(flags & COMPLEX) + 2 * (flags & 0xFF == SPARSE)  # sizes, name, values
+    while place + 8 <= len(content):
+        kind, size = struct.unpack(f"{order}II", content[place : place + 8])
+        kind, size = (kind & 0xFFFF, 0) if kind >> 16 else (kind, size)  # a short part lies in its own header
+        if kind not in PARTS or place + 8 + size > len(content):
+            raise DataError(f"a part of an array has the unknown type {kind}, or {size} bytes that are not there")
+        place, parts = place + 8 + size + -size % 8, parts + 1
+    if parts < expected:
+        raise DataError(f"an array has {parts} parts, expected {expected}")
 
 
 def _two(arrays: dict[str, np.ndarray], path: Path) -> Points:
