@@ -10,19 +10,17 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import NAMES, best
-from benchmarks.estimate import MACHINES, Machine, estimated
-from benchmarks.estimate import machine as parse_machine
 from benchmarks.page import keep, with_tables
 from benchmarks.plot import draw
 from benchmarks.scaling import grown
 from benchmarks.suite import MissingPeerError, Row, Setting, table
-from tests.laws.device import Count
 
+LONG = {"mslr30k", "processes", "scaling", "startup"}  # also with --quick; the weekly workflow runs them
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in LONG])
 def test_a_benchmark_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     try:
@@ -99,14 +97,3 @@ def test_functions_take_turns():
     calls = []
     times = Setting().race(lambda: calls.append("a"), lambda: calls.append("b"), repeats=3)
     assert calls == list("ababab") and all(time >= 0 for time in times)
-
-
-def test_the_estimate_is_a_roofline():
-    machine = Machine(bandwidth=1e12, float32=1e13, float64=1e12)
-    count = Count(waits=2, work=[(1, 10**9, 1.0, "float32"), (3, 10, 1.0, "float32"), (1, 10, 5e9, "float64")])
-    assert machine.seconds(count) == pytest.approx(1e-3 + 3 * 5e-6 + 5e-3 + 2 * 15e-6)
-    assert parse_machine("H100=2.7,50,26") == ("H100", Machine(2.7e12, 50e12, 26e12))
-    with pytest.raises(ValueError, match="a machine is NAME=bandwidth,f32,f64"):
-        parse_machine("H100=2.7")
-    lines = list(estimated(["listnet"], {"A100": MACHINES["A100"]}, 0.03))
-    assert len(lines) == 4 and lines[2].startswith("| listnet | round | ")

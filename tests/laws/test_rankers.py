@@ -456,7 +456,7 @@ def test_streamed_sets_give_the_fit_of_resident_ones(name, tmp_path):
         runner = trainer(tmp_path / str(resident), CASES[name].epochs)
         runner.fit(ranker, datamodule=data(name, resident=resident))
         found.append(ranker)
-    equal(*found)
+    equal(*found, rtol=1e-5, atol=1e-6)  # rows elsewhere in memory may be multiplied in another order
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)

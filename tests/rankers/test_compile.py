@@ -29,7 +29,7 @@ def _fresh(monkeypatch):
 class Net(nn.Module):
     def __init__(self, num_inputs):
         super().__init__()
-        self.last = nn.Linear(num_inputs, 1)
+        self.last = nn.Linear(num_inputs, 1, bias=False)  # a bias has no gradient but rounding
 
     def forward(self, x):
         return self.last(x)

@@ -17,7 +17,7 @@ RANKERS = {
     "rounds": lambda: RankBoost(FEATURES, rounds=5, bins=4),
 }
 PARTS = ("loops", "callbacks", "optimizer_states", "lr_schedulers", "random_state")
-TURNS = 20
+TURNS = 12
 
 
 def fit(name, folder, epochs, path=None):

@@ -15,6 +15,7 @@ from tests.rankers.small import FEATURES, lists
 from tests.reference.domination import Objective, list_loss, margins_of
 from torchrank import DominationRank, RankingSet
 from torchrank.functional import ndcg
+from torchrank.solvers.domination.penalty import Penalty
 from torchrank.solvers.narrowing import keep_negatives
 
 MATRIX = [[9.0, 9.0, 9.0], [0.4, 9.0, 9.0], [2.5, 1.0, 9.0]]  # of which the part below the diagonal counts
@@ -136,7 +137,7 @@ def test_drawn_negatives_are_the_lists_that_are_learned_from(pooled, grades):
 
 def test_a_fit_is_the_minimum_with_real_labels():
     noise = torch.randn(len(lists(0).labels), generator=torch.Generator().manual_seed(1))
-    train = relabelled(lists(0), (lists(0).labels + 0.3 * noise).round(decimals=1))
+    train = relabelled(lists(0), (lists(0).labels + 0.3 * noise).round(decimals=1) + 2)
     check(solved(train, batch_documents=30, l1=1.0, l2=0.0), reference(train, l1=1.0))
 
 
@@ -252,4 +253,5 @@ def test_wrong_options_are_refused(given, message):
 def test_a_fit_that_overflows_says_so(objective, violation):
     ranker = DominationRank(FEATURES)
     with pytest.raises(ValueError, match=f"objective is {objective} and its violation {violation}: .* too large, use"):
-        ranker._report(objective, violation, ranker.weight)
+        gradient = torch.full_like(ranker.weight, violation)
+        ranker._report(torch.tensor(objective), gradient, Penalty(0.0, 0.0), ranker.weight)

@@ -149,7 +149,7 @@ def test_lists_in_several_batches_and_on_several_processes(sparse):
 
 def test_real_valued_labels():
     x, labels, offsets = problem(seed=9, grades=5)
-    labels = labels / 3 - 0.5
+    labels = labels / 3
     weights = [
         coordinate_sweep(lists, zeros(), Penalty(0.1, 0.0), steepness, range(FEATURES))
         for lists, steepness in (setting(x, labels, offsets, sparse=sparse) for sparse in (False, True))

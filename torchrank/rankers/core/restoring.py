@@ -48,8 +48,12 @@ def check_progress(trainer: Trainer, fresh: dict[str, Any], checkpoint: dict[str
         state = checkpoint["callbacks"][key]
         _require(_is_alike(fresh[key], state), "callbacks")
         _require(state.get("kth_best_model_path", "") in ("", *state.get("best_k_models", ())), "callbacks")
-    schedules = [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs]
-    _require(_is_alike(schedules, checkpoint["lr_schedulers"]), "lr_schedulers")
+    schedules, found = (
+        [each.scheduler.state_dict() for each in trainer.lr_scheduler_configs],
+        checkpoint["lr_schedulers"],
+    )
+    _require(isinstance(found, list) and len(found) == len(schedules), "lr_schedulers")
+    _require(all(map(_is_schedule, schedules, found)), "lr_schedulers")
     states = checkpoint["optimizer_states"]
     _require(isinstance(states, list) and len(states) == len(trainer.optimizers), "optimizer_states")
     _require(all(map(_is_state_of, trainer.optimizers, states)), "optimizer_states")
@@ -76,6 +80,14 @@ def _is_alike(own: Any, found: Any) -> bool:
     if isinstance(own, float):
         return type(found) in (int, float) and math.isfinite(found)
     return type(own) is type(found) and (not isinstance(own, int) or found >= 0)
+
+
+def _is_schedule(own: dict[str, Any], found: Any) -> bool:
+    """Whether it can be the state of a schedule: what is a number in a fresh one is a number; more may be known."""
+    numbers = [key for key, value in own.items() if isinstance(value, int | float)]
+    return isinstance(found, dict) and all(
+        isinstance(found.get(key), int | float) or _is_score(found.get(key)) for key in numbers
+    )
 
 
 def _is_score(value: Any) -> bool:
