@@ -18,3 +18,8 @@ def signals():
     yield
     for each, handler in before.items():
         signal.signal(each, handler)
+
+
+# they teach torch a device that is not there, after which no copy of the process can fit by gradients: test_device.py
+# collects them in a process of its own
+collect_ignore = [] if "TORCHRANK_DEVICE" in os.environ else ["laws/device.py", "laws/device_laws.py"]

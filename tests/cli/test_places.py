@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import SMALL, quick_train, results
+from tests.cli.running import SMALL, quick_train, results, train
 from tests.report.sweep import write_sweep
 from torchrank.screen import quoted
 
@@ -28,7 +28,7 @@ def test_a_sweep_over_data_folders_keeps_them_apart(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "t=.txt").write_text("".join(lines), encoding="utf-8")
     given = ["data=files", "data.root='a b','c[d]'", "data.train='t=.txt'", "conventions=[default,letor]"]
-    done = quick_train("-m", "model=random", *given, "hydra.sweep.dir=out", cwd=tmp_path)
+    done = train("-m", "model=random", *given, "hydra.sweep.dir=out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     folders = [path.parent for path in (tmp_path / "out").rglob("results.json")]
     assert len(folders) == 2 and all(f"Results in {folder}" in done.stdout for folder in folders)
