@@ -19,6 +19,9 @@ test: .venv/installed
 attack: .venv/installed  # about 20 minutes: kills, damaged and hostile files, full disks; ends with a table
 	$(BIN)/python -m tests.attack --json attack.json $(ARGS)
 
+bench: .venv/installed  # all benchmarks, or ARGS="--quick measures losses"
+	$(BIN)/python -m benchmarks $(ARGS)
+
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -64,4 +67,4 @@ notebooks: .venv/notebooks  # the four stories with quick settings, then the not
 clean:
 	rm -rf .venv site dist
 
-.PHONY: train quick test attack lint format docs browser notebooks wheel clean
+.PHONY: bench train quick test attack lint format docs browser notebooks wheel clean
