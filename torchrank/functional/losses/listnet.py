@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.operations import readable
 from torchrank.functional.ragged import (
     has_pairs,
@@ -21,10 +22,40 @@ from torchrank.functional.ragged import (
     segment_softmax,
     wide,
 )
+from torchrank.functional.ranking import check_lists, result_dtype
 
 MOST_PADDING = 1.5  # places of the dense form for each entry
 LOWEST = -1e30  # fills the scores of the dense form: next to any larger score its share is 0
 EXACT = 2**24  # integers up to here are exact in float32
+
+
+@takes_arrays
+def listnet_loss(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    *,
+    max_length: int | None = None,
+    num_grades: int | None = None,
+    num_pairs: int | None = None,
+) -> Tensor:
+    """ListNet: cross entropy of softmax(labels) and softmax(scores) over the list (Cao et al. 2007, top one).
+
+    Args:
+        scores: score of each entry, `(N,)`.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`.
+        max_length, num_grades, num_pairs: sizes of the batch, which this loss does not need.
+
+    Returns:
+        The loss of each list, `(Q,)`. Its gradient is in closed form and can be differentiated again.
+
+    Example:
+        >>> listnet_loss(torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
+        tensor([0.6931, 0.0000])
+    """
+    check_lists(scores, labels, offsets)
+    return listnet_sums(scores, labels, offsets).to(result_dtype(scores))
 
 
 def listnet_sums(scores: Tensor, labels: Tensor, offsets: Tensor) -> Tensor:
