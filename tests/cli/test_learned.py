@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torchrank import GMML, LGMML, MLR, AdaRank, ListNet, RandomRanker
-from torchrank.cli.learned import describe_learned, learned_of, measured_importances, validation_of
+from torchrank.cli.shared.learned import describe_learned, learned_of, measured_importances, validation_of
 from torchrank.data import synthetic_splits
 
 

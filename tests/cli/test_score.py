@@ -39,7 +39,7 @@ def write(path, ids, seed=0, label="1"):
 
 @pytest.mark.parametrize("label", ["1", "-1"])
 def test_scores_are_in_the_order_of_the_file(checkpoint, tmp_path, monkeypatch, capsys, label):
-    monkeypatch.setattr("torchrank.cli.scoring.DOCUMENTS", 4)  # several batches
+    monkeypatch.setattr("torchrank.cli.shared.scoring.DOCUMENTS", 4)  # several batches
     x = write(tmp_path / "new.txt", "bbbaaaaaacc", label=label)
     assert main(["score", str(checkpoint[0]), str(tmp_path / "new.txt"), "--out", str(tmp_path / "scores.txt")]) == 0
     with torch.no_grad():

@@ -76,7 +76,7 @@ class Sources:
         self.convention = options.convention or self._convention()
 
     def _qrels(self, path: str) -> Qrels:
-        from torchrank.cli.measuring import local, read_judgements
+        from torchrank.cli.shared.measuring import local, read_judgements
 
         labels = self.options.qrels or self.options.labels
         if labels is None:
@@ -85,7 +85,7 @@ class Sources:
         return read_judgements(labels, label_options(self.options))
 
     def _read(self, path: str, qrels: Qrels) -> Any:
-        from torchrank.cli.measuring import read_scored
+        from torchrank.cli.shared.measuring import read_scored
 
         return read_scored(path, qrels, complete=self.options.complete)
 
@@ -122,7 +122,7 @@ class Sources:
     def _file(self, path: str, measure: str) -> System:
         import numpy as np
 
-        from torchrank.cli.measuring import measure as measure_lists
+        from torchrank.cli.shared.measuring import measure as measure_lists
         from torchrank.report.comparison import System
 
         scored = self.scored[path]

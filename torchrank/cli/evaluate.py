@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from torchrank.cli.measuring import measure, read_judgements, read_scored, show_measured
+    from torchrank.cli.shared.measuring import measure, read_judgements, read_scored, show_measured
 
     if options.results == options.labels == "-":
         raise ValueError("only one of the two files can be stdin (-)")

@@ -71,7 +71,7 @@ def _check(options: argparse.Namespace) -> None:
 def measure_importance(ranker: Ranker, options: argparse.Namespace) -> Importance:
     """The importance of all features on the labelled lists of the file."""
     from torchrank import permutation_importance
-    from torchrank.cli.scoring import existing_file
+    from torchrank.cli.shared.scoring import existing_file
     from torchrank.data.letor import read_letor
 
     sparse = None if "sparse" in ranker.takes and not ranker.transform.sparse_refusal else False
@@ -94,7 +94,7 @@ def explain_pair(ranker: Ranker, options: argparse.Namespace) -> Explanation:
 
 def find_query(ranker: Ranker, options: argparse.Namespace) -> tuple[RankingSet, list[str]]:
     """The list of the query, and the names of its documents: their ids, or their numbers."""
-    from torchrank.cli.scoring import read_unlabelled
+    from torchrank.cli.shared.scoring import read_unlabelled
 
     for lists in read_unlabelled(options.file, ranker, **reader_options(options)):
         ids, lengths = [str(name) for name in lists.query_ids or ()], lists.lengths.tolist()

@@ -29,6 +29,7 @@ EXTRAS = {  # those of pyproject.toml that a command or a config asks for
     "peers": ("metric-learn",),
     "plots": ("matplotlib",),
     "export": ("onnx", "onnxscript", "onnxruntime"),
+    "tune": ("optuna",),
     "loggers": ("tensorboard", "wandb"),
 }
 SHOWN = 10  # constant features that are named

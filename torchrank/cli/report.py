@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from torchrank.cli.learned import learned_of
+    from torchrank.cli.shared.learned import learned_of
     from torchrank.report.page.collect import collect
     from torchrank.report.page.page import write_page
 

@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from torchrank.cli.scoring import RunWriter, beside_the_reader, read_unlabelled, score_text, scores_of
+    from torchrank.cli.shared.scoring import RunWriter, beside_the_reader, read_unlabelled, score_text, scores_of
 
     ranker = load_ranker(options)
     name = type(ranker).__name__

@@ -14,7 +14,7 @@ from torchrank.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from torchrank.cli.measuring import Scored
+    from torchrank.cli.shared.measuring import Scored
     from torchrank.rankers.core.ranker import Ranker
 
 EXAMPLES = """
@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from torchrank.cli.measuring import measure, show_measured
+    from torchrank.cli.shared.measuring import measure, show_measured
 
     ranker = load_ranker(options)
     scored = score_files(ranker, options.files, label_options(options))
@@ -52,8 +52,8 @@ def score_files(ranker: "Ranker", files: list[str], reader: dict[str, object]) -
     """The scores and labels of the lists of all files, which are read in the memory of a block."""
     import torch
 
-    from torchrank.cli.measuring import Scored, tiebreak_of
-    from torchrank.cli.scoring import read_pieces, scores_of
+    from torchrank.cli.shared.measuring import Scored, tiebreak_of
+    from torchrank.cli.shared.scoring import read_pieces, scores_of
 
     parts, names, documents = [], [], []
     for path in files:
