@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank.data.training import TrainingLists as TrainingLists
     from torchrank.data.trec import read_qrels as read_qrels
     from torchrank.data.trec import read_run as read_run
+    from torchrank.data.weights import propensity_weights as propensity_weights
     from torchrank.estimators.metric import MetricEstimator as MetricEstimator
     from torchrank.estimators.ranking import RankingEstimator as RankingEstimator
     from torchrank.explanations.importance import Importance as Importance
@@ -152,6 +153,7 @@ EXPORTS = RANKERS | {
     "SparseRows": "torchrank.data.sparse",
     "read_qrels": "torchrank.data.trec",
     "read_run": "torchrank.data.trec",
+    "propensity_weights": "torchrank.data.weights",
 }
 
 __all__ = [

@@ -209,7 +209,8 @@ def test_all_lists_are_gathered_on_every_process(world, kind, streamed):
     for batch in run(world, lambda training: training.gathered(), lists):
         assert batch.index is None and equal(sums(batch), sums(expected)) and torch.equal(batch.query, expected.query)
         assert torch.equal(batch.offsets, expected.offsets) and torch.equal(batch.labels, expected.labels)
-        assert (batch.max_length, batch.num_pairs, batch.num_grades) == expected[-3:]
+        sizes = (expected.max_length, expected.num_pairs, expected.num_grades)
+        assert (batch.max_length, batch.num_pairs, batch.num_grades) == sizes
 
 
 @pytest.mark.parametrize("positions", [[3], [39, 0, 7, 7, 21], list(range(0, 40, 3)), []])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchrank.data.sparse import SparseRows
+from torchrank.data.weights import at
 from torchrank.errors import DataError
 from torchrank.functional.ragged import entries_of
 from torchrank.functional.ranking import count_grades
@@ -31,6 +32,8 @@ class Batch(NamedTuple):
         max_length: entries of the longest list.
         num_pairs: pairs within a list with labels[i] > labels[j], summed over the lists.
         num_grades: K where the labels are the integers 0..K-1; 0 where they are real-valued (functions then sort).
+        weights: (N,) importance of each entry, where the data has it.
+        positions: (N,) where each document was shown, from 0, where the data has it.
 
     Example:
         >>> batch = make_batch(torch.eye(3), torch.tensor([0., 2., 1.]), torch.tensor([0, 2, 3]))
@@ -47,6 +50,8 @@ class Batch(NamedTuple):
     max_length: int
     num_pairs: int
     num_grades: int
+    weights: Tensor | None = None
+    positions: Tensor | None = None
 
     @property
     def num_lists(self) -> int:
@@ -84,6 +89,8 @@ class Batch(NamedTuple):
             index=index,
             queries=None if self.queries is None else self.queries[lists],
             num_grades=self.num_grades,
+            weights=at(self.weights, entries),
+            positions=at(self.positions, entries),
         )
         return part, entries
 
@@ -113,6 +120,8 @@ def make_batch(
     index: Tensor | None = None,
     queries: Tensor | None = None,
     num_grades: int | None = None,
+    weights: Tensor | None = None,
+    positions: Tensor | None = None,
 ) -> Batch:
     """Check that the parts of a batch fit together, and count its three integers. Reads the labels on the host.
 
@@ -124,6 +133,8 @@ def make_batch(
         index: (N,) the corpus row of each entry, where the lists share a corpus.
         queries: (Q, D) query vectors.
         num_grades: that of the whole set; by default the labels of this batch decide.
+        weights: (N,) importance of each entry.
+        positions: (N,) where each document was shown, from 0.
 
     Returns:
         The batch. Parts that do not fit together raise a `DataError`.
@@ -141,7 +152,11 @@ def make_batch(
     grades, bounds = labels.detach().cpu().numpy(), offsets.cpu().numpy()
     num_grades = grades_of(labels) if num_grades is None else num_grades
     pairs = int(count_pairs(grades, bounds, num_grades).sum())
-    return Batch(x, labels, offsets, query, index, queries, int(np.diff(bounds).max(initial=0)), pairs, num_grades)
+    for what, values in (("weights", weights), ("positions", positions)):
+        if values is not None and values.shape != labels.shape:
+            raise DataError(f"{what} {tuple(values.shape)} for {len(labels)} entries: give one number for each (N,)")
+    sizes = int(np.diff(bounds).max(initial=0)), pairs, num_grades
+    return Batch(x, labels, offsets, query, index, queries, *sizes, weights, positions)
 
 
 def unlabelled(

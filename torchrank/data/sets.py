@@ -19,6 +19,7 @@ from torchrank.data.rows import ALONE, Share, all_or_none, check_finite, parts_o
 from torchrank.data.sampler import read_ahead
 from torchrank.data.sparse import SparseRows, as_rows
 from torchrank.data.transforms import Transform, transform_batch, transform_rows
+from torchrank.data.weights import at, entry_positions, entry_weights
 from torchrank.errors import DataError, check_number
 from torchrank.functional.arrays import Array, columns_of, lists_of, offsets_of, only_column, to_numpy, to_tensor
 from torchrank.functional.ragged import entries_of
@@ -56,6 +57,8 @@ class RankingSet(Dataset[Batch]):
         max_label: the highest grade of the data set, if it is known (for ERR).
         feature_names: (D,) the names of the features; by default the columns of a data frame.
         unjudged: the label of entries whose label is negative, such as 0; None refuses them.
+        weights: (N,) importance of each entry, 0 or more; not with a `Relevance` over a whole corpus.
+        positions: (N,) where each document was shown, integers from 0; not with a `Relevance` over a whole corpus.
 
     Example:
         >>> lists = RankingSet(torch.eye(3), torch.tensor([0., 2., 1.]), torch.tensor([0, 2, 3]), query_ids=["a", "b"])
@@ -84,6 +87,8 @@ class RankingSet(Dataset[Batch]):
         max_label: float | None = None,
         feature_names: Sequence[str] | None = None,
         unjudged: float | None = None,
+        weights: Array = None,
+        positions: Array = None,
     ):
         check_number(">= 0", unjudged=unjudged)
         self.x, given = as_rows(x), any(each is not None for each in (offsets, group, qid, index))
@@ -102,6 +107,15 @@ class RankingSet(Dataset[Batch]):
         self._read: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self._finite = False  # whether `check_rows` has read the rows
         self._check()
+        self.weights = self._per_entry(entry_weights, weights)
+        self.positions = self._per_entry(entry_positions, positions)
+
+    def _per_entry(self, check: Callable[..., Tensor], values: Array) -> Tensor | None:
+        if values is None:
+            return None
+        if isinstance(self.relevance, WholeCorpus):
+            raise DataError("weights and positions are given for each entry: not with lists of a whole corpus")
+        return check(values, int(self.lengths.sum()), self.name).to(self.device)
 
     def _explicit(self, labels: Array, offsets: Array, group: Array, qid: Array, index: Array) -> Explicit:
         labels = self._here(labels, "labels")
@@ -263,7 +277,9 @@ class RankingSet(Dataset[Batch]):
         place, offsets = self._again(host, place, found.offsets)
         x = self.x if found.index is not None else self.x[found.rows]
         longest, pairs = int(self.lengths[host].max(initial=0)), int(self.pairs[host].sum())
-        return Batch(x, found.labels, offsets, place, found.index, queries, longest, pairs, self.num_grades)
+        sizes = longest, pairs, self.num_grades
+        beside = at(self.weights, found.rows), at(self.positions, found.rows)
+        return Batch(x, found.labels, offsets, place, found.index, queries, *sizes, *beside)
 
     def _again(self, host: slice | np.ndarray, place: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
         """Positions and offsets of a slice, in the same memory whenever it is read: by that a batch is known again."""
@@ -329,6 +345,7 @@ class RankingSet(Dataset[Batch]):
         new.x = self.x if self.is_shared or rows is None else self.x[rows]
         new.queries = None if self.queries is None else self.queries[torch.from_numpy(lists).to(self.device)]
         new.relevance, new.query_ids, new.document_ids = relevance, _take(self.query_ids, lists), document_ids
+        new.weights, new.positions = at(self.weights, rows), at(self.positions, rows)
         new._check()
         return new
 
@@ -354,6 +371,8 @@ class RankingSet(Dataset[Batch]):
         new = self._copied()
         new.x = transform_rows(self.x, None if self.is_shared else self.offsets, device, transform, share)
         new.relevance, new._on_read = self.relevance.to(device), None
+        new.weights = None if self.weights is None else self.weights.to(device)
+        new.positions = None if self.positions is None else self.positions.to(device)
         if self.queries is not None:
             same = self.queries is self.x
             new.queries = new.x if same else transform_rows(self.queries, None, device, transform, share)
@@ -407,6 +426,8 @@ class RankingSet(Dataset[Batch]):
             "query vectors": (self.queries,),
             "labels": self.relevance.parts(),
         }
+        given = {"weights": self.weights, "positions": self.positions}
+        parts |= {name: (each,) for name, each in given.items() if each is not None}
         sums = [_checksum(tensors) if share.rank == 0 else 0 for tensors in parts.values()]
         told = share.reduce(torch.tensor(sums))
         return sizes | dict(zip(parts, told.tolist(), strict=True))

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from torchrank.data.batch import Batch, make_batch
+from torchrank.data.weights import at
 from torchrank.functional.arrays import to_offsets
 from torchrank.functional.ragged import dominating, list_ids, positions_within, ranks, segment_sum
 from torchrank.solvers.metric_scores import metric_scores
@@ -57,6 +58,8 @@ def narrow(batch: Batch, kept: Tensor) -> Batch:
         index=None if batch.index is None else batch.index[rows],
         queries=batch.queries,
         num_grades=batch.num_grades,
+        weights=at(batch.weights, rows),
+        positions=at(batch.positions, rows),
     )
 
 

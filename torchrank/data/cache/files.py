@@ -34,6 +34,8 @@ KINDS: dict[str, tuple[Any, ...]] = {  # the files of a cache, and what they may
     "query_ids_offsets": (np.int64,),
     "document_ids": (np.uint8,),
     "document_ids_offsets": (np.int64,),
+    "weights": FLOATS,
+    "positions": (np.int64,),
 }
 ROWS = ("x", "values", "columns")
 TICK = 50 * 10**6  # ns: two changes of a file that are closer may have the same time
@@ -128,6 +130,8 @@ def _check_again(path: Path, known: Plain, width: int) -> Plain:
 
 def _arrays(lists: RankingSet) -> dict[str, np.ndarray]:
     arrays = {"labels": lists.labels.numpy(), "offsets": lists.offsets.numpy()}
+    given = {"weights": lists.weights, "positions": lists.positions}
+    arrays |= {name: each.numpy() for name, each in given.items() if each is not None}
     if isinstance(lists.x, SparseRows):
         for part in ("values", "columns", "row_offsets"):
             arrays[part] = vars(lists.x)[part].numpy()
@@ -170,6 +174,8 @@ def load_set(folder: Path, description: Plain) -> RankingSet:
         document_ids=ids("document_ids"),
         name=description["name"],
         feature_names=description.get("feature_names"),
+        weights=tensor("weights") if "weights" in arrays else None,
+        positions=tensor("positions") if "positions" in arrays else None,
     )
     if lists.num_features != description["num_features"]:
         raise DamagedError(f"it has {lists.num_features} features, expected {description['num_features']}")

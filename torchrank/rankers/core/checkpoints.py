@@ -99,7 +99,7 @@ def check_same_ranker(ranker: Ranker, checkpoint: dict[str, Any]) -> None:
 
 def check_same_data(saved: dict[str, int], given: dict[str, int]) -> None:
     """A fit is resumed on the training lists that it began with, told apart by their outlines."""
-    if other := [name for name in given if saved.get(name) != given[name]]:
+    if other := [name for name in saved | given if saved.get(name) != given.get(name)]:
         theirs, ours = (f"{of['lists']} lists, {of['entries']} entries" for of in (saved, given))
         raise CheckpointError(
             f"Cannot resume: the training data ({ours}) differs from the checkpoint's ({theirs}) in its "

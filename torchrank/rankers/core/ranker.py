@@ -601,4 +601,5 @@ def warn(message: str, category: type[Warning]) -> None:
 
 
 def without_labels(batch: Batch) -> Batch:
-    return batch._replace(labels=torch.zeros_like(batch.labels), num_pairs=0)
+    """The batch without labels, and without weights and positions, which may tell of them."""
+    return batch._replace(labels=torch.zeros_like(batch.labels), num_pairs=0, weights=None, positions=None)
