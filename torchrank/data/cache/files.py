@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from torchrank.data.batch import grades_of
+from torchrank.data.letor.strings import Strings
 from torchrank.data.relevance import Explicit
 from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
-from torchrank.data.strings import Strings
 from torchrank.progress import bar
 
 Plain = dict[str, Any]  # of plain values, which JSON can hold

@@ -24,10 +24,10 @@ from torchrank.data.letor.fast import parse
 from torchrank.data.letor.files import STDIN, Block, line_with, read_blocks, read_lengths, side_file
 from torchrank.data.letor.form import LARGEST, Form, Rows
 from torchrank.data.letor.store import FeatureStore, Growing, reorder, seen_before
+from torchrank.data.letor.strings import Strings
 from torchrank.data.relevance import Explicit
 from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
-from torchrank.data.strings import Strings
 from torchrank.errors import DataError, DataWarning
 
 THREADS = 2  # one splits lines while the CSV engine, which has threads of its own, parses another block

@@ -15,8 +15,8 @@ from torchrank.data.letor import check_form, parsed, settle_unjudged, tell_chang
 from torchrank.data.letor.files import STDIN, read_lengths, side_file
 from torchrank.data.letor.form import Form, Rows, show
 from torchrank.data.letor.store import FeatureStore
+from torchrank.data.letor.strings import Strings
 from torchrank.data.sets import RankingSet
-from torchrank.data.strings import Strings
 from torchrank.errors import DataError
 
 

@@ -23,10 +23,10 @@ from torchrank.data.letor.fast import parse
 from torchrank.data.letor.files import read_blocks, read_lines
 from torchrank.data.letor.form import Form, show
 from torchrank.data.letor.store import FeatureStore, seen_before
+from torchrank.data.letor.strings import Strings
 from torchrank.data.relevance import Judged
 from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows
-from torchrank.data.strings import Strings
 from torchrank.errors import DataError, DataWarning
 
 PAGE = "http://www.jmlr.org/papers/volume5/lewis04a/lyrl2004_rcv1v2_README.htm"
