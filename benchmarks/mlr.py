@@ -109,5 +109,6 @@ def rounds_on_isolet(setting: Setting, measure: str, rounds: int = 6, lists_at_o
         before = setting.clock()
         plane = add_cut(plane, psi / len(train), loss / len(train), C=10.0, eps=1e-2)
         seconds[number, 3] = setting.clock() - before
-    for name, part in zip(PARTS, seconds[2:].mean(0), strict=True):
-        yield Row(f"a round of {measure} on IsoLet, {name}", part, peer="the round", theirs=seconds[2:].mean(0).sum())
+    parts = seconds[2:].mean(0).tolist()
+    for name, part in zip(PARTS, parts, strict=True):
+        yield Row(f"a round of {measure} on IsoLet, {name}", part, peer="the round", theirs=sum(parts))

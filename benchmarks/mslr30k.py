@@ -84,7 +84,8 @@ def phases(name: str, text: Path, folder: Path, options: list[str]) -> Iterator[
     seconds = results["seconds"]
     told = ", ".join(f"{phase} {time:.3g} s" for phase, time in before(run, seconds).items())
     ndcg = results["val"]["default"]["measures"]["ndcg@10"]
-    note = f"{told} of the time that passes; {results['steps']} rounds, NDCG@10 {ndcg:.4f} on validation"
+    best = f"the best after {results['steps']} rounds, NDCG@10 {ndcg:.4f} on validation"
+    note = f"{told} of the time that passes; {best}"
     yield Row(name, run.cpu, "s", note=note, earlier=0.5 if options else None)
     rows = sum(1 for split in ("train", "val", "test") for _ in (text / f"{split}.txt").open("rb"))
     data = rows * 136 * 4 / 1e6

@@ -53,7 +53,7 @@ class Fit:
 
 
 def rows(setting: Setting) -> Iterator[Row]:
-    sets = synthetic_splits(setting.size(600, 40), num_features=136)
+    sets = synthetic_splits(setting.size(600, 40), num_features=136, mean_length=120)
     yield from validations(setting, sets)
     yield from fits(setting, sets)
     yield closed_form(setting, sets["train"])
