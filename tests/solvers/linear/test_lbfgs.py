@@ -16,6 +16,7 @@ from torchrank.solvers.linear.lbfgs import (
     lbfgs_start,
     lbfgs_step,
     many_lbfgs,
+    unscaled,
 )
 
 
@@ -267,5 +268,7 @@ def test_the_compact_form_for_devices_is_the_recursion(filled):
         changes[1, 4] = -changes[1, 4]  # a row that both leave out
     zeros = torch.zeros(3, dtype=torch.float64)
     search = Search(zeros.long(), gradient, zeros, gradient, gradient, zeros, zeros, zeros, zeros, moves, changes)
-    compact = _compact_product(search, (moves * changes).sum(2))
-    torch.testing.assert_close(compact, _inverse_hessians_times(search), rtol=1e-10, atol=1e-12)
+    guess = torch.linspace(0.1, 3.0, 8, dtype=torch.float64)
+    for scaling in (unscaled, lambda vectors, numbers: vectors * guess):
+        compact = _compact_product(search, (moves * changes).sum(2), scaling)
+        torch.testing.assert_close(compact, _inverse_hessians_times(search, scaling), rtol=1e-10, atol=1e-12)

@@ -218,7 +218,7 @@ def _inverse_hessians_times(search: Search, scaling: Scaling = unscaled) -> Tens
     """The inverse Hessians times the gradients (A, n), by the two-loop recursion."""
     products = (search.moves * search.changes).sum(2)  # (A, m)
     if products.device.type != "cpu":
-        return _compact_product(search, products)
+        return _compact_product(search, products, scaling)
     unused = int(((products[:, :-1] > 0).any(0).cumsum(0) == 0).sum())  # oldest rows, which no function has filled
     moves, changes, products = search.moves[:, unused:], search.changes[:, unused:], products[:, unused:]
     weights = torch.where(products > 0, 1 / products, 0.0)  # rounding can leave a row that is not positive
@@ -237,22 +237,22 @@ def _inverse_hessians_times(search: Search, scaling: Scaling = unscaled) -> Tens
     return result
 
 
-def _compact_product(search: Search, products: Tensor) -> Tensor:
+def _compact_product(search: Search, products: Tensor, scaling: Scaling = unscaled) -> Tensor:
     """The same in a few products of matrices, without reading how many rows are filled (Byrd, Nocedal & Schnabel 1994,
     theorem 2.2). Rows that the recursion leaves out are rows of zeros."""
-    used = (products > 0).to(products.dtype)[:, :, None]
-    moves, changes, gradient = search.moves * used, search.changes * used, search.gradient[:, :, None]
-    upper = (moves @ changes.mT).triu()
-    upper = upper + torch.diag_embed(1 - used[:, :, 0])
-    newest = torch.where(products > 0, torch.arange(products.shape[1], device=products.device), 0).amax(1, keepdim=True)
-    product = (products * used[:, :, 0]).gather(1, newest)
-    length = changes.square().sum(2).gather(1, newest)
-    scale = torch.where(product > 0, product / length, 1.0)[:, :, None]
-    across = torch.linalg.solve_triangular(upper, moves @ gradient, upper=True)
-    diagonal = (products * used[:, :, 0])[:, :, None] * across
-    along = diagonal + scale * (changes @ (changes.mT @ across) - changes @ gradient)
-    along = torch.linalg.solve_triangular(upper.mT, along, upper=False)
-    found: Tensor = scale * gradient + moves.mT @ along - scale * (changes.mT @ across)
+    used = (products > 0).to(products.dtype)
+    moves, changes, products = search.moves * used[:, :, None], search.changes * used[:, :, None], products * used
+    upper = (moves @ changes.mT).triu() + torch.diag_embed(1 - used)
+    each, rows = (torch.arange(size, device=products.device) for size in products.shape)
+    newest = (used * rows).long().amax(1)
+    product, change = products[each, newest], changes[each, newest]
+    length = (change * scaling(change, search.number)).sum(1)
+    factor = torch.where(product > 0, product / length, 1.0)[:, None]
+    across = torch.linalg.solve_triangular(upper, moves @ search.gradient[:, :, None], upper=True)
+    gap = (changes.mT @ across).squeeze(2) - search.gradient
+    pulled = (scaling(gap, search.number) * factor)[:, :, None]
+    along = torch.linalg.solve_triangular(upper.mT, products[:, :, None] * across + changes @ pulled, upper=False)
+    found: Tensor = moves.mT @ along - pulled
     return found.squeeze(2)
 
 
