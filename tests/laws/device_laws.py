@@ -129,8 +129,7 @@ def test_a_fit_on_a_device(name):
         ranker = fitted(name, DEVICE)
         assert {each.device for each in (*ranker.parameters(), *ranker.buffers())} == {DEVICE}
         here = scores(ranker, name)
-    # models that are solved to a gradient of 1e-6 agree to that
-    apart = 2e-6 if name == "queryknn" else 1e-7  # its models start elsewhere on a device, and end within 1e-6
+    apart = 2e-6 if name == "queryknn" else 1e-7  # its models are solved to a gradient of 1e-6
     torch.testing.assert_close(here, scores(fitted(name, "cpu"), name), rtol=1e-5, atol=apart)
     last, val = found.rounds[-1], found.validations[-1]
     ceiling = CEILINGS[name]
