@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchrank.functional.arrays import takes_arrays
-from torchrank.functional.operations import one_operation, readable, with_slopes
+from torchrank.functional.operations import ListLoss, one_operation, readable
 from torchrank.functional.ragged import list_ids, measure_sum, read, wide
 from torchrank.functional.ranking import check_lists, levels_of, result_dtype
 
@@ -53,8 +53,7 @@ def domination_loss(
     dtype = result_dtype(scores)
     scores, margin = _without_entry_margin(scores, margin)
     check_lists(scores, labels, offsets)
-    loss, slopes = _operation(scores.detach(), labels, offsets, margin, max_length, num_grades)
-    return with_slopes(scores, loss.to(dtype), slopes.to(dtype), list_ids(offsets, len(scores)))
+    return _LOSS(scores, labels, offsets, margin=margin, max_length=max_length, num_grades=num_grades).to(dtype)
 
 
 def domination_slopes(
@@ -139,6 +138,22 @@ def _empty(scores: Tensor, labels: Tensor, offsets: Tensor, *others: Any) -> tup
 
 
 _operation = one_operation("domination", _solve, _empty)
+
+
+def _sums(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+    *,
+    margin: Tensor | None,
+    max_length: int | None,
+    num_grades: int | None,
+) -> tuple[Tensor, Tensor]:
+    return _operation(scores, labels, offsets, margin, max_length, num_grades)
+
+
+_LOSS = ListLoss("domination_loss", _sums)
 
 
 def _check_margin(margin: Tensor, labels: Tensor) -> int:

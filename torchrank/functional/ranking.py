@@ -12,6 +12,7 @@ from torchrank.errors import DataError, check_choice
 from torchrank.functional.arrays import Array, to_integers, to_tensor
 from torchrank.functional.gains import Gain, gain_of
 from torchrank.functional.operations import readable
+from torchrank.functional.operations import result_dtype as result_dtype
 from torchrank.functional.ragged import levels_within, list_ids, longest_list, read, runs, segment_sum, wide
 from torchrank.functional.sorting import sort_keys
 
@@ -181,6 +182,31 @@ def check_labels(labels: Tensor) -> None:
     )
 
 
+def check_weights(scores: Tensor, offsets: Tensor, weights: Tensor | None, list_weights: Tensor | None) -> None:
+    """Refuses weights of entries `(N,)` or of lists `(Q,)` that do not fit, are negative, NaN or infinite.
+
+    They are read only on CPU. A caller has checked the lists before.
+
+    >>> check_weights(torch.zeros(2), torch.tensor([0, 2]), torch.tensor([1.0, -1.0]), None)
+    Traceback (most recent call last):
+    ValueError: weights[1] is -1.0: weights must be finite and 0 or more
+    """
+    for name, given, count, each in (
+        ("weights", weights, len(scores), "entry"),
+        ("list_weights", list_weights, len(offsets) - 1, "list"),
+    ):
+        if given is None:
+            continue
+        if given.ndim != 1 or len(given) != count:
+            raise ValueError(f"{name} must be ({count},), one per {each}, got {tuple(given.shape)}")
+        if not readable(given) or len(given) == 0:
+            continue
+        lowest, highest = (read(bound) for bound in given.aminmax())
+        if not (lowest >= 0 and highest < math.inf):
+            wrong = read((~((given >= 0) & (given < math.inf))).nonzero()[0, 0])
+            raise ValueError(f"{name}[{wrong}] is {read(given[wrong])}: {name} must be finite and 0 or more")
+
+
 def check_scores(scores: Tensor) -> None:
     """Refuses NaN scores. The second pass is needed only if the sum is NaN: inf may meet -inf."""
     if not readable(scores) or not scores.is_floating_point():
@@ -192,13 +218,6 @@ def check_scores(scores: Tensor) -> None:
 def check_cutoff(k: int | None) -> None:
     if k is not None and (not isinstance(k, Integral) or k < 1):
         raise ValueError(f"k must be a positive integer or None (the whole list), got {k!r}")
-
-
-def result_dtype(scores: Tensor) -> torch.dtype:
-    """The dtype of a result: that of the scores, float32 for half precision, torch's default for integers."""
-    if not scores.is_floating_point():
-        return torch.get_default_dtype()
-    return torch.float32 if scores.dtype in (torch.float16, torch.bfloat16) else scores.dtype
 
 
 def finish(values: Tensor, scores: Tensor) -> Tensor:

@@ -1,18 +1,15 @@
 """ListNet's loss with its slopes in closed form: softmax(scores) - softmax(labels).
 
-Two forms find the same. `_Dense` pads lists of similar length into one block on the CPU, where reading lengths is free,
-and computes in float32 for float32 scores (and half precision), else in float64. `_Flat` takes lists of any lengths and
-scores that are not finite, in float64, and never waits for a device.
+Two forms find the same. `_dense` pads lists of similar length into one block on the CPU, where reading lengths is free,
+and computes in float32 for float32 scores (and half precision), else in float64. `_one_column` takes lists of any
+lengths and scores that are not finite, in float64, and never waits for a device.
 """
-
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchrank.functional.arrays import takes_arrays
-from torchrank.functional.operations import readable
+from torchrank.functional.operations import ListLoss, readable
 from torchrank.functional.ragged import (
     has_pairs,
     list_ids,
@@ -20,9 +17,10 @@ from torchrank.functional.ragged import (
     per_entry,
     read,
     segment_softmax,
+    segment_sum,
     wide,
 )
-from torchrank.functional.ranking import check_lists, result_dtype
+from torchrank.functional.ranking import check_lists
 
 MOST_PADDING = 1.5  # places of the dense form for each entry
 LOWEST = -1e30  # fills the scores of the dense form: next to any larger score its share is 0
@@ -55,19 +53,27 @@ def listnet_loss(
         tensor([0.6931, 0.0000])
     """
     check_lists(scores, labels, offsets)
-    return listnet_sums(scores, labels, offsets).to(result_dtype(scores))
+    return _LOSS(scores, labels, offsets)
 
 
-def listnet_sums(scores: Tensor, labels: Tensor, offsets: Tensor) -> Tensor:
-    """The loss of each list, `(Q,)`; 0 for a list without two different labels, whose scores have slope 0.
-
-    >>> listnet_sums(torch.tensor([1.0, 1.0]), torch.tensor([0, 1]), torch.tensor([0, 2]))
-    tensor([0.6931])
-    """
+def _sums(scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The loss of each list, `(Q,)`, and its slopes, `(N,)`; 0 for a list without two different labels."""
     if longest := _dense_length(scores, offsets):
         return _dense(scores, labels, offsets, longest)
     several, target = _label_shares(labels, offsets)
-    return torch.where(several, _flat(_taught(scores, several, offsets), target, offsets), 0.0)
+    loss, slopes = _one_column(_taught(scores, several, offsets), target, offsets)
+    return torch.where(several, loss, 0.0), torch.where(per_entry(several, offsets, len(scores)), slopes, 0.0)
+
+
+def _products(scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None, direction: Tensor) -> Tensor:
+    """The second derivative diag(p) - p p' of each list times its part of the direction, `(N,)`."""
+    several, _ = _label_shares(labels, offsets)
+    shares = segment_softmax(_taught(scores, several, offsets), offsets)
+    along = torch.where(per_entry(several, offsets, len(scores)), wide(direction), 0.0)
+    return shares * (along - per_entry(segment_sum(shares * along, offsets), offsets, len(scores)))
+
+
+_LOSS = ListLoss("listnet_loss", _sums, _products)
 
 
 def _dense_length(scores: Tensor, offsets: Tensor) -> int:
@@ -86,36 +92,20 @@ def _taught(scores: Tensor, several: Tensor, offsets: Tensor) -> Tensor:
     return torch.where(per_entry(several, offsets, len(scores)), wide(scores), 0.0)
 
 
-class _Dense(torch.autograd.Function):
-    """The loss (Q,) of scores (N,) in lists that are padded to the same length."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, labels: Tensor, offsets: Tensor, longest: int) -> Tensor:
-        kind, places = _dense_dtype(scores, labels), _places(offsets, longest, len(scores))
-        own, grades = (
-            torch.full((len(offsets) - 1, longest), fill, dtype=kind).flatten().scatter_(0, places, each.to(kind))
-            for each, fill in ((scores, LOWEST), (labels, -torch.inf))
-        )
-        own, grades = own.view(-1, longest), grades.view(-1, longest)
-        several = grades.amax(1) > grades.abs().amin(1)  # labels are not negative
-        target, shares = torch.softmax(grades, 1), torch.softmax(own, 1)
-        linear = torch.linalg.vecdot(target, own.sub_(own.amax(1, keepdim=True)))
-        ctx.save_for_backward(scores, labels, offsets, shares - target, places, several)
-        return torch.where(several, -shares.amax(1).log() - linear, 0.0)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        scores, labels, offsets, slopes, places, several = ctx.saved_tensors
-        pull = torch.where(several, grads[0], 0.0)
-        if not torch.is_grad_enabled():
-            found = (slopes * pull[:, None]).flatten().index_select(0, places)
-            return found.to(scores.dtype), None, None, None
-        several, target = _label_shares(labels, offsets)  # somebody differentiates this gradient too
-        slopes = segment_softmax(_taught(scores, several, offsets), offsets) - target
-        return (per_entry(pull, offsets, len(scores)) * slopes).to(scores.dtype), None, None, None
-
-
-_dense: Callable[[Tensor, Tensor, Tensor, int], Tensor] = _Dense.apply  # which has no types
+def _dense(scores: Tensor, labels: Tensor, offsets: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+    """`_sums` of lists that are padded to the same length."""
+    kind, places = _dense_dtype(scores, labels), _places(offsets, longest, len(scores))
+    own, grades = (
+        torch.full((len(offsets) - 1, longest), fill, dtype=kind).flatten().scatter_(0, places, each.to(kind))
+        for each, fill in ((scores, LOWEST), (labels, -torch.inf))
+    )
+    own, grades = own.view(-1, longest), grades.view(-1, longest)
+    several = grades.amax(1) > grades.abs().amin(1)  # labels are not negative
+    target, shares = torch.softmax(grades, 1), torch.softmax(own, 1)
+    linear = torch.linalg.vecdot(target, own.sub_(own.amax(1, keepdim=True)))
+    loss = torch.where(several, -shares.amax(1).log() - linear, 0.0)
+    slopes = torch.where(several[:, None], shares.sub_(target), 0.0)
+    return loss, slopes.flatten().index_select(0, places)
 
 
 def _dense_dtype(scores: Tensor, labels: Tensor) -> torch.dtype:
@@ -132,26 +122,6 @@ def _places(offsets: Tensor, longest: int, num_entries: int) -> Tensor:
     steps = torch.ones(num_entries + 1, dtype=torch.int64)
     steps[0] = 0
     return steps.index_add_(0, offsets[1:].long(), longest - offsets.diff().long())[:-1].cumsum(0)
-
-
-class _Flat(torch.autograd.Function):
-    """The loss (Q,) of scores (N,), in float64."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, target: Tensor, offsets: Tensor) -> Tensor:
-        loss, slopes = _one_column(scores, target, offsets)
-        ctx.save_for_backward(scores, target, offsets, slopes)
-        return loss
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        scores, target, offsets, slopes = ctx.saved_tensors
-        if torch.is_grad_enabled():  # somebody differentiates this gradient too
-            slopes = segment_softmax(scores, offsets) - target
-        return per_entry(grads[0], offsets, len(scores)) * slopes, None, None
-
-
-_flat: Callable[[Tensor, Tensor, Tensor], Tensor] = _Flat.apply  # which has no types
 
 
 def _label_shares(labels: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:

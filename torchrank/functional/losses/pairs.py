@@ -49,7 +49,7 @@ def pair_sums(
     (tensor([0.6931], dtype=torch.float64), tensor([ 0.5000, -0.5000], dtype=torch.float64))
     """
     gains, discounts = weights or (None, None)
-    return _operation(scores.detach(), labels, offsets, gains, discounts, max_length, num_pairs)
+    return _operation(scores, labels, offsets, gains, discounts, max_length, num_pairs)
 
 
 def _pair_sums(

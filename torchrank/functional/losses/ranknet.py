@@ -6,9 +6,9 @@ from torch import Tensor
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.gains import check_gains, discount_of, gain_of, ideal_dcg
 from torchrank.functional.losses.pairs import Weights, pair_sums
-from torchrank.functional.operations import with_slopes
-from torchrank.functional.ragged import list_ids, longest_list, per_entry, ranks
-from torchrank.functional.ranking import check_cutoff, check_lists, count_grades, ratio, result_dtype
+from torchrank.functional.operations import ListLoss
+from torchrank.functional.ragged import longest_list, per_entry, ranks
+from torchrank.functional.ranking import check_cutoff, check_lists, count_grades, ratio
 
 
 @takes_arrays
@@ -39,7 +39,7 @@ def ranknet_loss(
         tensor([0.6931, 0.0000])
     """
     check_lists(scores, labels, offsets)
-    return _pair_loss(scores, labels, offsets, None, max_length, num_pairs)
+    return _RANKNET(scores, labels, offsets, None, None, max_length=max_length, num_pairs=num_pairs)
 
 
 @takes_arrays
@@ -76,6 +76,22 @@ def lambdarank_loss(
     """
     check_lists(scores, labels, offsets)
     check_cutoff(k)
+    sizes = {"max_length": max_length, "num_grades": num_grades, "num_pairs": num_pairs}
+    return _LAMBDARANK(scores, labels, offsets, None, None, k=k, **sizes)
+
+
+def _swapped_pairs(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+    *,
+    k: int | None,
+    max_length: int | None,
+    num_grades: int | None,
+    num_pairs: int | None,
+) -> tuple[Tensor, Tensor]:
+    """Loss `(Q,)` and slopes `(N,)` of pairs weighted by the change of NDCG@k."""
     longest = longest_list(offsets, len(scores), max_length)
     rank = ranks(scores, offsets, max_length=longest)
     discounts = discount_of(rank)
@@ -87,18 +103,8 @@ def lambdarank_loss(
         labels, offsets, cutoffs=[k], gain="exp2", discount="log2p1", longest=longest, num_grades=grades
     )
     gains = gain_of(labels) * per_entry(ratio(torch.ones_like(ideal), ideal, 0.0), offsets, len(labels))
-    return _pair_loss(scores, labels, offsets, Weights(gains, discounts), longest, num_pairs)
+    return pair_sums(scores, labels, offsets, Weights(gains, discounts), max_length=longest, num_pairs=num_pairs)
 
 
-def _pair_loss(
-    scores: Tensor,
-    labels: Tensor,
-    offsets: Tensor,
-    weights: Weights | None,
-    max_length: int | None,
-    num_pairs: int | None,
-) -> Tensor:
-    """The loss `(Q,)` of weighted pairs, connected to the graph."""
-    loss, slopes = pair_sums(scores, labels, offsets, weights, max_length=max_length, num_pairs=num_pairs)
-    dtype = result_dtype(scores)
-    return with_slopes(scores, loss.to(dtype), slopes.to(dtype), list_ids(offsets, len(scores)))
+_RANKNET = ListLoss("ranknet_loss", pair_sums)
+_LAMBDARANK = ListLoss("lambdarank_loss", _swapped_pairs)

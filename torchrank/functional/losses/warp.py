@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torchrank.errors import check_choice
 from torchrank.functional.arrays import takes_arrays
-from torchrank.functional.operations import empty_sums, one_operation, with_slopes
+from torchrank.functional.operations import ListLoss, empty_sums, in_forward_mode, one_operation
 from torchrank.functional.ragged import dominating, list_ids, longest_list, segment_cumsum, segment_sum, wide
 from torchrank.functional.ranking import check_lists, levels_of, ratio, result_dtype
 from torchrank.functional.sorting import sort_keys
@@ -51,9 +51,15 @@ def warp_loss(
     """
     check_lists(scores, labels, offsets)
     labels, num_grades = warp_labels(labels, negatives), num_grades if negatives == "lower" else 2
-    s, graph = wide(scores), torch.is_grad_enabled()
-    loss, slopes = _warp_sums(s.detach(), labels, offsets, margin, max_length, num_grades, graph)
-    loss = with_slopes(s, loss, slopes, list_ids(offsets, len(scores))) if graph else loss
+    loss = _LOSS(
+        wide(scores),
+        labels,
+        offsets,
+        margin=margin,
+        max_length=max_length,
+        num_grades=num_grades,
+        graph=torch.is_grad_enabled() or in_forward_mode(),
+    )
     return loss.to(result_dtype(scores))
 
 
@@ -84,7 +90,24 @@ def _warp(
     return loss, torch.where(loss.isnan()[ids], torch.nan, slopes)
 
 
-_warp_sums = one_operation("warp", _warp, empty_sums)
+_operation = one_operation("warp", _warp, empty_sums)
+
+
+def _sums(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+    *,
+    margin: float,
+    max_length: int | None,
+    num_grades: int | None,
+    graph: bool,
+) -> tuple[Tensor, Tensor]:
+    return _operation(scores, labels, offsets, margin, max_length, num_grades, graph)
+
+
+_LOSS = ListLoss("warp_loss", _sums)
 
 
 def rank_weights(longest: int, device: torch.device | str | None = None) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torchrank.errors import check_choice
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.gains import DISCOUNTS, discount_of
-from torchrank.functional.operations import empty_sums, one_operation, readable, with_slopes
+from torchrank.functional.operations import ListLoss, empty_sums, one_operation, readable
 from torchrank.functional.oracles.merged import Merged, merge, running_sums
 from torchrank.functional.oracles.top_k import cut_ndcg, cut_precision
 from torchrank.functional.oracles.whole_list import average_precision_places, ndcg_places
@@ -125,19 +125,45 @@ def structured_hinge(
         tensor([1., 0.])
     """
     check_lists(scores, labels, offsets)
-    ids, dtype, values = list_ids(offsets, len(scores)), result_dtype(scores), wide(scores.detach())
+    return _LOSS(
+        scores,
+        labels,
+        offsets,
+        measure=measure,
+        k=k,
+        threshold=threshold,
+        discount=discount,
+        max_length=max_length,
+    )
+
+
+def _hinge(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+    *,
+    measure: str,
+    k: int | None,
+    threshold: float,
+    discount: str,
+    max_length: int | None,
+) -> tuple[Tensor, Tensor]:
+    """The hinge of each list, `(Q,)`, and its slopes, `(N,)`."""
+    ids, most, values = list_ids(offsets, len(scores)), torch.finfo(result_dtype(scores)).max, wide(scores)
     scale = _scale(values, offsets)
     values = values * scale[ids]
     coefficients, loss = _operation(values, labels, offsets, measure, k, threshold, discount, max_length)
     several = has_pairs((labels >= threshold).long(), offsets)
     values = torch.where(several[ids], values, 0.0)  # without pairs the hinge is 0 whatever the scores are
-    weights, tiny = coefficients.abs(), torch.finfo(values.dtype).tiny
+    sizes, tiny = coefficients.abs(), torch.finfo(values.dtype).tiny
     # the mean of the misplaced scores is subtracted, so that no digits are lost to a shift or to scores far away
-    means = segment_sum(weights * values, offsets) / segment_sum(weights, offsets).clamp(min=tiny)
-    most = torch.finfo(dtype).max
+    means = segment_sum(sizes * values, offsets) / segment_sum(sizes, offsets).clamp(min=tiny)
     hinge = ((scale * loss - segment_sum(coefficients * (values - means[ids]), offsets)) / scale).clamp(-most, most)
-    slopes = torch.where(hinge.isnan()[ids], torch.nan, -coefficients)
-    return with_slopes(scores, hinge.to(dtype), slopes.to(dtype), ids)
+    return hinge, torch.where(hinge.isnan()[ids], torch.nan, -coefficients)
+
+
+_LOSS = ListLoss("structured_hinge", _hinge)
 
 
 def _scale(values: Tensor, offsets: Tensor) -> Tensor:
