@@ -66,7 +66,6 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank.rankers.core.rounds import Certificate as Certificate
     from torchrank.rankers.core.rounds import Round as Round
     from torchrank.rankers.domination.ranker import DominationRank as DominationRank
-    from torchrank.rankers.gbdt import GBDTRanker as GBDTRanker
     from torchrank.rankers.lgmml.gmml import GMML as GMML
     from torchrank.rankers.lgmml.net import LGMMLNet as LGMMLNet
     from torchrank.rankers.lgmml.ranker import LGMML as LGMML
@@ -86,6 +85,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank.rankers.rankboost import RankBoost as RankBoost
     from torchrank.rankers.singlefeature import SingleFeature as SingleFeature
     from torchrank.rankers.transductive import TransductivePCA as TransductivePCA
+    from torchrank.rankers.trees.ranker import GBDTRanker as GBDTRanker
 
 __version__ = "0.2.0"
 
@@ -95,7 +95,7 @@ RANKERS = {
     "LambdaRank": "torchrank.rankers.neural",
     "SingleFeature": "torchrank.rankers.singlefeature",
     "RandomRanker": "torchrank.rankers.random_order",
-    "GBDTRanker": "torchrank.rankers.gbdt",
+    "GBDTRanker": "torchrank.rankers.trees.ranker",
     "GMML": "torchrank.rankers.lgmml.gmml",
     "LGMML": "torchrank.rankers.lgmml.ranker",
     "LGMMLNet": "torchrank.rankers.lgmml.net",

@@ -44,6 +44,7 @@ CEILINGS = {
     "lambdarank": Ceiling(270, 2, 180, 1),
     "mlp_ranknet": Ceiling(160, 2, 190, 1),
     "gbdt": Ceiling(10, 0, 200, 3),
+    "xgboost": Ceiling(10, 0, 200, 3),
     "gmml": Ceiling(510, 24, 280, 15),
     "gmml_queries": Ceiling(600, 27, 320, 16),
     "lgmml_similar": Ceiling(1240, 7, 180, 1),

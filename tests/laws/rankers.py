@@ -64,6 +64,7 @@ CASES = {
         lambda: NeuralRanker(5, "mlp", "listnet", {"name": "pca", "variance": 0.9}, {"hidden": [4]}, lr=0.05), 3
     ),
     "gbdt": Case(lambda: GBDTRanker(5, rounds=6, **TREES), 6, one_process=True),
+    "xgboost": Case(lambda: GBDTRanker(5, rounds=6, leaves=4, threads=1, engine="xgboost"), 6, one_process=True),
     "gmml": Case(lambda: GMML(5, high="positive"), 1),
     "gmml_given": Case(lambda: GMML(5, high="positive", t=0.5, ridge=0.1, kappa=10.0, transform="standard"), 1),
     "gmml_queries": Case(lambda: GMML(5), 1, "points"),

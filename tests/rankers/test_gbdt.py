@@ -9,7 +9,7 @@ from tests.rankers.small import FEATURES, lists
 from torchrank import CheckpointError, DataError, GBDTRanker, RankingSet, TrainingLists
 from torchrank.data import SparseRows
 from torchrank.functional import ndcg
-from torchrank.rankers.gbdt import ALIASES
+from torchrank.rankers.trees.lightgbm import LightGBM
 
 lightgbm = pytest.importorskip("lightgbm")
 SMALL = {"rounds": 8, "min_leaf": 3, "leaves": 4, "threads": 1}
@@ -84,7 +84,7 @@ def test_aliases_of_lightgbm_are_what_they_are_called_there():
     """Beside the main names, which the ranker sets, LightGBM would ignore them."""
     from lightgbm.basic import _ConfigAliases
 
-    for name, aliases in ALIASES.items():
+    for name, aliases in LightGBM.aliases.items():
         assert {name, *aliases} == _ConfigAliases.get(name)
     train, test = lists(0), lists(2)
     given = GBDTRanker(FEATURES, lr=0.3, leaves=3, min_leaf=2, rounds=5, threads=1).fit(train)

@@ -360,7 +360,7 @@ def _rules(ranker: Any) -> np.ndarray:
 
 
 def _gain(ranker: Any) -> np.ndarray:
-    return np.asarray(ranker.booster.feature_importance("gain"), dtype=np.float64)
+    return np.asarray(ranker.importances())
 
 
 def _one(ranker: Any) -> np.ndarray:

@@ -7,13 +7,11 @@ import torch
 from torch import Tensor
 
 from torchrank.data.batch import Batch
-from torchrank.errors import NotFittedError
 from torchrank.explanations.gradients import integrated_parts
 from torchrank.export.models import weights_of
 from torchrank.functional.ragged import list_ids, wide
 from torchrank.rankers.core.linear import LinearRanker
 from torchrank.rankers.core.ranker import Ranker
-from torchrank.rankers.gbdt import GBDTRanker, array
 from torchrank.rankers.lgmml.net import LGMMLNet
 from torchrank.rankers.lgmml.ranker import LGMML
 from torchrank.rankers.localrank.ranker import LocalRank
@@ -22,6 +20,7 @@ from torchrank.rankers.metric.svmmap import SVMMap
 from torchrank.rankers.queryknn import QueryKNN
 from torchrank.rankers.rankboost import RankBoost
 from torchrank.rankers.transductive import TransductivePCA
+from torchrank.rankers.trees.ranker import GBDTRanker
 from torchrank.solvers.boosting.many import Rules
 from torchrank.solvers.linear.many import Lists
 from torchrank.solvers.query_means import nearest_queries
@@ -88,11 +87,8 @@ def _local_metrics(ranker: LGMML | LGMMLNet, batch: Batch, pairs: Tensor) -> Par
 
 @parts_of.register
 def _trees(ranker: GBDTRanker, batch: Batch, pairs: Tensor) -> Parts:
-    if ranker.booster is None:
-        raise NotFittedError("this GBDTRanker is not fitted: call fit first")
-    rows = array(batch.dense[pairs.flatten()])
-    threads = ranker.parameters_of_lightgbm["num_threads"]
-    found = torch.from_numpy(ranker.booster.predict(rows, pred_contrib=True, num_threads=threads))[:, :-1]
+    ranker.check_fitted()
+    found = torch.from_numpy(ranker.engine.contributions(ranker.booster, batch.dense[pairs.flatten()]))
     values = found.reshape(len(pairs), 2, -1).to(batch.device)
     return Parts(values[:, 0] - values[:, 1], "SHAP values of the trees, exact")
 

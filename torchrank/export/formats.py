@@ -20,8 +20,8 @@ from torchrank.export.models import OneList, check_exportable, model_of, weights
 from torchrank.export.rows import steps_of
 from torchrank.export.trees import trees_of
 from torchrank.rankers.core.ranker import Ranker
-from torchrank.rankers.gbdt import GBDTRanker
 from torchrank.rankers.rankboost import RankBoost
+from torchrank.rankers.trees.ranker import GBDTRanker
 
 OPSET = 18  # of ONNX, read by onnxruntime 1.14 and later
 
@@ -122,7 +122,7 @@ def plain_model(ranker: Ranker) -> dict[str, Any]:
     if isinstance(ranker, GBDTRanker):
         return {
             "kind": "trees",
-            **{name: value for name, value in trees_of(ranker)._asdict().items() if name != "depth"},
+            **{name: value.tolist() for name, value in trees_of(ranker)._asdict().items()},
         }
     model_of(ranker)  # refuses what no format can hold
     raise NotExportable(

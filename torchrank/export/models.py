@@ -17,7 +17,6 @@ from torchrank.functional.kernels import KERNELS
 from torchrank.rankers.adarank import AdaRank
 from torchrank.rankers.core.linear import LinearRanker
 from torchrank.rankers.core.ranker import Ranker
-from torchrank.rankers.gbdt import GBDTRanker
 from torchrank.rankers.lgmml.grouped import GroupScorer
 from torchrank.rankers.lgmml.net import LGMMLNet
 from torchrank.rankers.lgmml.ranker import LGMML
@@ -32,6 +31,7 @@ from torchrank.rankers.random_order import RandomRanker
 from torchrank.rankers.rankboost import RankBoost
 from torchrank.rankers.singlefeature import SingleFeature
 from torchrank.rankers.transductive import TransductivePCA
+from torchrank.rankers.trees.ranker import GBDTRanker
 from torchrank.solvers.local_metrics.groups import far_scores
 
 

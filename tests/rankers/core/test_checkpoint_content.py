@@ -31,8 +31,8 @@ VALUES = [None, "x", "", -1, 0, 2**31, 2**62, 1.5, math.nan, math.inf, True, [],
 BOOSTERS = """
 import random, re, sys
 from torchrank import CheckpointError
-from torchrank.rankers.booster_text import check_booster_text
-from torchrank.rankers.gbdt import as_booster
+from torchrank.rankers.trees.ranker import ENGINES, Common
+engine = ENGINES["lightgbm"](Common("lambdarank", 0.1, None, None, 1, 0), {})
 text, draw, refused = open(sys.argv[1]).read(), random.Random(0), 0
 for _ in range(150):
     places = list(re.finditer(r"-?[0-9.]+", text[:text.index("parameters:")]))
@@ -43,8 +43,7 @@ for _ in range(150):
     sizes = [len(part) for part in re.split("(?=Tree=)|(?=end of trees)", rest) if part.startswith("Tree=")]
     forged = re.sub("tree_sizes=.*", "tree_sizes=" + " ".join(map(str, sizes)), head) + gap + rest
     try:
-        check_booster_text(forged, 5)
-        as_booster(forged).predict([[0.0] * 5])
+        engine.read(forged, 5).predict([[0.0] * 5])
     except Exception as error:
         refused += isinstance(error, CheckpointError)
 print("refused", refused)

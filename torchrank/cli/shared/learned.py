@@ -75,7 +75,7 @@ def _spectrum(metric: Tensor) -> dict[str, Any]:
 
 def weights_of(ranker: Ranker) -> tuple[Tensor, str, str] | None:
     """A number for each feature, what it is in a sentence, and its name on an axis; None if the model has none."""
-    from torchrank.rankers.gbdt import GBDTRanker
+    from torchrank.rankers.trees.ranker import GBDTRanker
 
     model: Any = ranker
     if isinstance(ranker, GBDTRanker):
@@ -93,9 +93,7 @@ def weights_of(ranker: Ranker) -> tuple[Tensor, str, str] | None:
 
 
 def _gains(ranker: Any) -> tuple[Tensor, str, str]:
-    import torch
-
-    gains = torch.as_tensor(ranker.booster.feature_importance("gain"), dtype=torch.float64)
+    gains = ranker.importances()
     share = gains / gains.sum().clamp(min=1e-300)
     return share, "Share of the gain of all splits of the trees that use the feature", "share of the gain"
 

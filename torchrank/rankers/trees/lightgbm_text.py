@@ -6,6 +6,7 @@ import re
 import numpy as np
 
 from torchrank.errors import CheckpointError
+from torchrank.rankers.trees.forest import Forest, join, leaf
 
 OBJECTIVES = ("lambdarank", "rank_xendcg", "regression")
 NODES = (
@@ -117,3 +118,40 @@ def _is_number(word: str) -> bool:
 def _require(holds: bool, what: str) -> None:
     if not holds:
         raise CheckpointError(f"the text of its trees is damaged: {what}")
+
+
+# ---- trees as arrays -------------------------------------------------------------------------------------------------
+
+
+def read_forest(text: str) -> Forest:
+    """The trees of a text that LightGBM has written; a ValueError says which of their decisions have no such form."""
+    head, _, rest = text.partition("\n\n")
+    blocks = rest.partition("end of trees")[0].split("Tree=")[1:]
+    forest = join(_read_tree(_fields(block.strip("\n").split("\n")[1:])) for block in blocks)
+    averaged = "average_output" in head.split("\n")  # a random forest
+    return forest._replace(value=forest.value / len(blocks)) if averaged else forest
+
+
+def _read_tree(tree: dict[str, str]) -> Forest:
+    """Its inner nodes, then its leaves; LightGBM counts both from 0, the latter as ~0, ~1, ..."""
+    if tree["is_linear"] == "1":
+        raise ValueError("the leaves of these trees are linear models (linear_tree): only constants can be exported")
+    value = _numbers(tree["leaf_value"])
+    inner = len(value) - 1
+    if inner == 0:
+        return leaf(value[0])
+    kind = _integers(tree["decision_type"])
+    if (kind & 1).any():
+        raise ValueError("a tree decides by '==' (categorical features): only x <= threshold can be exported")
+    if ((kind >> 2 & 3) == 1).any():
+        raise ValueError("these trees take 0 for a missing value (zero_as_missing), which no format here knows")
+    places = [_integers(tree[name]) for name in ("left_child", "right_child")]
+    left, right = (np.concatenate((np.where(to < 0, inner + ~to, to), inner + np.arange(inner + 1))) for to in places)
+    feature = np.concatenate((_integers(tree["split_feature"]), np.zeros(inner + 1, dtype=np.int64)))
+    threshold = np.concatenate((_numbers(tree["threshold"]), np.zeros(inner + 1)))
+    values = np.concatenate((np.zeros(inner), value))
+    return Forest(feature, threshold, left, right, values, np.zeros(1, dtype=np.int64))
+
+
+def _numbers(text: str) -> np.ndarray:
+    return np.array(text.split(), dtype=np.float64)

@@ -1,0 +1,171 @@
+"""Gradient boosted trees as a ranker: one tree per round; validated, saved and tested like every other ranker."""
+
+from __future__ import annotations
+
+from typing import Any
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+from torchrank.data.batch import Batch
+from torchrank.data.training import TrainingLists
+from torchrank.errors import CheckpointError, NotFittedError, NumericalWarning, check_choice, check_integer
+from torchrank.rankers.core.kept import KEPT_BYTES, BatchMemory
+from torchrank.rankers.core.ranker import Ranker, TransformOption, warn
+from torchrank.rankers.core.rounds import Round
+from torchrank.rankers.trees.engine import Common, Engine, host
+from torchrank.rankers.trees.lightgbm import LightGBM
+from torchrank.rankers.trees.xgboost import XGBoost
+
+ENGINES: dict[str, type[Engine]] = {"lightgbm": LightGBM, "xgboost": XGBoost}
+
+
+class GBDTRanker(Ranker):
+    """Gradient boosted trees of LightGBM (Ke et al. 2017) or XGBoost (Chen and Guestrin 2016).
+
+    Early stopping uses the measures of torchrank, as for every ranker. A resumed fit continues from the text of the
+    booster. It equals an uninterrupted one, except where the engine draws random numbers (with LightGBM: rank_xendcg,
+    and any `options`): a warning says so.
+
+    Args:
+        num_features: number of columns of the rows.
+        objective: lambdarank or regression on the labels. LightGBM has rank_xendcg, XGBoost has rank:pairwise and
+            rank:map, too.
+        rounds: maximum number of trees.
+        lr: learning rate.
+        leaves: maximum number of leaves of a tree; None: the engine's default.
+        min_leaf: least size of a leaf: documents for LightGBM, the sum of second derivatives (min_child_weight) for
+            XGBoost; None: the engine's default.
+        threads: number of threads of the engine; 0: all cores.
+        seed: seed of the engine.
+        transform: feature transform, see `make_transform`.
+        options: further parameters by the engine's own names; they take precedence over those above.
+        engine: lightgbm or xgboost.
+
+    Example:
+        >>> from torchrank.data import RankingSet
+        >>> x, offsets = torch.tensor([[0.0], [2.0], [1.0]]), torch.tensor([0, 3])
+        >>> lists = RankingSet(x, torch.tensor([0.0, 2.0, 1.0]), offsets)
+        >>> GBDTRanker(1, rounds=5, min_leaf=1, threads=1).fit(lists).rank(x, offsets)
+        tensor([1, 2, 0])
+    """
+
+    takes = frozenset({"sparse"})
+
+    def __init__(
+        self,
+        num_features: int,
+        objective: str = "lambdarank",
+        rounds: int = 1000,
+        lr: float = 0.05,
+        leaves: int | None = None,
+        min_leaf: int | None = None,
+        threads: int = 0,
+        seed: int = 0,
+        transform: TransformOption = None,
+        options: dict[str, Any] | None = None,
+        engine: str = "lightgbm",
+    ):
+        check_choice(ENGINES, engine=engine)
+        check_integer(">= 2", leaves=leaves)
+        super().__init__(num_features, transform, rounds)
+        common = Common(objective, lr, leaves, min_leaf, threads, seed)
+        self.engine = ENGINES[engine](common, options or {})
+        self.takes = self.engine.takes
+        self.booster: Any = None
+
+    # ---- a fit --------------------------------------------------------------------------------------------------
+
+    def start(self, lists: TrainingLists) -> None:
+        self.booster = None
+
+    def open(self, lists: TrainingLists) -> None:
+        if lists.world > 1:
+            threads = f"trainer=cpu ({self.engine.title} uses all cores)"
+            raise ValueError(f"GBDTRanker trains in one process, but there are {lists.world}: use {threads}")
+        self.kept.data = None  # of the engine, made in the first round
+        self.kept.memory = BatchMemory(KEPT_BYTES)
+
+    def round(self, lists: TrainingLists, number: int) -> Round:
+        if self.kept.data is None:
+            data = self._training_data(lists)
+            grown = self.engine.begin(self.booster, data)
+            self.kept.data = data
+        else:
+            grown = self.engine.grow(self.booster, self.kept.data)
+        self.booster = grown.booster
+        return Round(done=grown.done)
+
+    def _training_data(self, lists: TrainingLists) -> Any:
+        batch = lists.lists[:]
+        self.engine.check(batch)
+        if self.booster is not None and not self.engine.resumes_exactly(batch):
+            warn(
+                f"{self.engine.title}'s random numbers start over, so the resumed fit differs from an uninterrupted "
+                "one",
+                NumericalWarning,
+            )
+        return self.engine.data(batch, None)
+
+    def release(self) -> None:
+        super().release()
+        if self.booster is not None:  # without the training data
+            self.booster = self.engine.read(self.engine.text(self.booster), self.transform.num_outputs)
+
+    # ---- scores -------------------------------------------------------------------------------------------------
+
+    def score(self, batch: Batch) -> Tensor:
+        if len(batch.labels) == 0 or self.booster is None:
+            return torch.zeros_like(batch.labels, dtype=self.engine.dtype)
+        return torch.from_numpy(self.engine.predict(self.booster, batch.x, None)).to(batch.device)
+
+    def validation_scores(self, batch: Batch) -> Tensor:
+        """Scores (N,); during a fit those of the last validation are kept, and only the new trees are added."""
+        memory: BatchMemory | None = getattr(self.kept, "memory", None)
+        if memory is None or self.booster is None:
+            return self.score(batch)
+        held: Any = memory.find(batch) or (None, 0, None)
+        booster, first, before = held
+        counted = self.engine.rounds(self.booster)
+        scores: Tensor | None = before
+        if booster is not self.booster or first > counted:
+            scores = self.score(batch)
+        elif first < counted:
+            scores = self._grown(batch, first, before)
+        memory.keep(batch, (self.booster, counted, scores))
+        assert scores is not None
+        return scores
+
+    def _grown(self, batch: Batch, first: int, before: Tensor) -> Tensor:
+        found = self.engine.added(self.booster, batch.x, first, host(before))
+        return self.score(batch) if found is None else torch.from_numpy(found).to(batch.device)
+
+    # ---- what was learned ---------------------------------------------------------------------------------------
+
+    def check_fitted(self) -> None:
+        """Refuse a ranker without trees."""
+        if self.booster is None:
+            raise NotFittedError("this GBDTRanker is not fitted: call fit first")
+
+    def importances(self) -> Tensor:
+        """The gain (D,) of all splits of each transformed feature, by which the engine has chosen them.
+
+        Returns:
+            Gains, not divided by their sum.
+        """
+        self.check_fitted()
+        return torch.from_numpy(self.engine.gains(self.booster))
+
+    def get_extra_state(self) -> dict[str, Any]:
+        text = None if self.booster is None else self.engine.text(self.booster)
+        return super().get_extra_state() | {"booster": text, "checksum": None if text is None else crc32(text.encode())}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        super().set_extra_state(state)
+        text = state["booster"]
+        if not isinstance(text, str | None):
+            raise CheckpointError(f"the trees in this state must be a text, got {type(text).__name__}")
+        if text is not None and state.get("checksum") != crc32(text.encode()):
+            raise CheckpointError("the trees in this state are damaged: their checksum differs. Fit the ranker again.")
+        self.booster = None if text is None else self.engine.read(text, self.transform.num_outputs)

@@ -1,0 +1,203 @@
+"""Trees of XGBoost (Chen and Guestrin 2016)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchrank.data.batch import Batch
+from torchrank.data.sparse import SparseRows
+from torchrank.errors import DataError
+from torchrank.rankers.trees.engine import Common, Engine, Grown, host, sizes
+from torchrank.rankers.trees.forest import Forest
+from torchrank.rankers.trees.xgboost_text import checked_text, read_forest
+
+OBJECTIVES = {
+    "lambdarank": "rank:ndcg",
+    "regression": "reg:squarederror",
+    **{name: name for name in ("rank:ndcg", "rank:pairwise", "rank:map", "reg:squarederror")},
+}
+ALIASES = {
+    "learning_rate": ("eta",),
+    "min_split_loss": ("gamma",),
+    "reg_lambda": ("lambda",),
+    "reg_alpha": ("alpha",),
+    "nthread": ("n_jobs",),
+    "seed": ("random_state",),
+    "num_boost_round": ("n_estimators", "num_round"),
+}
+MOST_GRADES = 32  # with exponential gains
+DRAWS = ("subsample", "colsample_bytree", "colsample_bylevel", "colsample_bynode")
+QUIET = {
+    "verbosity",
+    "eval_metric",
+    "disable_default_eval_metric",
+}  # not listed by the configuration of a booster
+
+
+class XGBoost(Engine):
+    """See `Engine`."""
+
+    title = "XGBoost"
+    dtype = torch.float32
+    objectives, aliases = OBJECTIVES, ALIASES
+    _threads = "nthread"
+
+    def __init__(self, common: Common, options: Mapping[str, Any]):
+        super().__init__(common, options)
+        self.given = {*self._by_main_names(options)} - QUIET
+
+    def _own(self, common: Common) -> dict[str, Any]:
+        best_first = {"max_leaves": common.leaves, "grow_policy": "lossguide", "max_depth": 0}
+        return {
+            "objective": common.objective,
+            "learning_rate": common.lr,
+            **({} if common.leaves is None else best_first),
+            "min_child_weight": common.min_leaf,
+            "nthread": common.threads,
+            "seed": common.seed,
+            "verbosity": 0,
+            "disable_default_eval_metric": True,
+        }
+
+    def _check_option(self, name: str, given: str, value: Any) -> None:
+        if name == "num_boost_round":
+            raise ValueError(f"options cannot have {given}={value}: rounds are an option of the ranker")
+        if name == "early_stopping_rounds":
+            raise ValueError(f"options cannot have {given}={value}: patience is an option of the ranker")
+        if (name == "booster" and value != "gbtree") or (name == "process_type" and value != "default"):
+            raise ValueError(f"options cannot have {given}={value}: it changes trees that are already validated")
+        if name in ("num_class", "num_target", "multi_strategy"):
+            raise ValueError(f"options cannot have {given}={value}: a ranker has one score for each document")
+
+    @property
+    def ranks(self) -> bool:
+        return str(self.parameters["objective"]).startswith("rank:")
+
+    @property
+    def unbiased(self) -> bool:
+        return self.ranks and str(self.parameters.get("lambdarank_unbiased", False)).lower() in ("true", "1")
+
+    def check(self, batch: Batch) -> None:
+        objective, others = self.parameters["objective"], "use objective=rank:pairwise or regression"
+        if objective == "rank:ndcg" and batch.num_grades == 0:
+            raise DataError(f"XGBoost's rank:ndcg ranks integer grades, but the labels are real-valued: {others}")
+        exponential = str(self.parameters.get("ndcg_exp_gain", True)).lower() in ("true", "1")
+        if objective == "rank:ndcg" and exponential and batch.num_grades > MOST_GRADES:
+            raise DataError(
+                f"XGBoost's rank:ndcg knows the gains of labels up to {MOST_GRADES - 1}, but the highest label is "
+                f"{batch.num_grades - 1}: set its option ndcg_exp_gain to false, or map the labels to fewer grades"
+            )
+        if objective == "rank:map" and batch.num_grades not in (1, 2):
+            raise DataError("XGBoost's rank:map takes labels 0 and 1 only: use objective=rank:ndcg")
+
+    def data(self, batch: Batch, start: np.ndarray | None) -> Any:
+        given = {"group": sizes(batch)} if self.ranks else {}
+        with one_line():
+            return package().DMatrix(rows(batch.x), host(batch.labels), base_margin=start, **given)
+
+    def begin(self, booster: Any, data: Any) -> Grown:
+        model = None if booster is None else bytearray(self.text(booster).encode())
+        again = 0 if booster is None or not self.unbiased else self.rounds(booster)
+        with one_line():  # XGBoost cannot go on with an unbiased booster, but it grows the same trees again
+            booster = package().Booster(self.parameters, [data], model_file=None if again else model)
+            for _ in range(again):
+                booster.update(data, self.rounds(booster))
+        grown = self.grow(booster, data)
+        self._check_names(booster)
+        return grown
+
+    def grow(self, booster: Any, data: Any) -> Grown:
+        with one_line():
+            booster.update(data, self.rounds(booster))
+        return Grown(booster)
+
+    def _check_names(self, booster: Any) -> None:
+        """Refuse options that XGBoost does not know, or does not use with this objective: it would ignore them."""
+        known = set(_names(json.loads(booster.save_config())))
+        if unknown := sorted(self.given - known):
+            objective = self.parameters["objective"]
+            raise ValueError(
+                f"XGBoost has no option {', '.join(unknown)} with objective {objective}: see its parameters"
+            )
+
+    def resumes_exactly(self, batch: Batch) -> bool:
+        return self.unbiased or all(float(self.parameters.get(name, 1)) == 1 for name in DRAWS)
+
+    def rounds(self, booster: Any) -> int:
+        return int(booster.num_boosted_rounds())
+
+    def predict(self, booster: Any, x: Tensor | SparseRows, start: np.ndarray | None) -> np.ndarray:
+        with one_line():
+            found: np.ndarray = booster.inplace_predict(rows(x), predict_type="margin", base_margin=start)
+        return found
+
+    def added(self, booster: Any, x: Tensor | SparseRows, first: int, scores: np.ndarray) -> np.ndarray | None:
+        text = booster[first:].save_raw("json").decode()
+        return read_forest(text, with_base=False).added_to(scores, rows(x))
+
+    def contributions(self, booster: Any, x: Tensor) -> np.ndarray:
+        with one_line():
+            found: np.ndarray = booster.predict(package().DMatrix(rows(x)), pred_contribs=True)[:, :-1]
+        return found.astype(np.float64)
+
+    def gains(self, booster: Any) -> np.ndarray:
+        found = np.zeros(booster.num_features())
+        for name, gain in booster.get_score(importance_type="total_gain").items():
+            found[int(name.removeprefix("f"))] = gain
+        return found
+
+    def forest(self, booster: Any) -> Forest:
+        return read_forest(self.text(booster), with_base=True)
+
+    def text(self, booster: Any) -> str:
+        return str(booster.save_raw("json").decode())
+
+    def read(self, text: str, num_features: int) -> Any:
+        content = bytearray(checked_text(text, num_features, self.objectives).encode())
+        booster = package().Booster(model_file=content)
+        booster.set_param({"nthread": self.threads, "verbosity": 0})
+        return booster
+
+
+def package() -> Any:
+    try:
+        import xgboost
+    except ImportError as error:
+        raise ImportError("GBDTRanker(engine='xgboost') needs XGBoost: pip install 'torchrank-ltr[xgboost]'") from error
+    return xgboost
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """What XGBoost says about its data and options, without the place in its sources."""
+    try:
+        yield
+    except package().core.XGBoostError as error:
+        first = str(error).strip().partition("\n")[0]
+        raise ValueError(f"XGBoost refuses this: {first.rpartition('Check failed: ')[2]}") from error
+
+
+def rows(x: Tensor | SparseRows) -> np.ndarray:
+    """Rows as XGBoost takes them, in single precision."""
+    if isinstance(x, SparseRows):
+        raise DataError("XGBoost takes what sparse rows do not hold for missing, not for 0: set data.sparse=false")
+    found: np.ndarray = host(x.to(dtype=torch.float32))
+    if x.dtype == torch.float64 and not np.isfinite(found).all():
+        row, feature = (int(place[0]) for place in np.nonzero(~np.isfinite(found)))
+        raise DataError(f"feature {feature} (counted from 0) of row {row} is beyond float32, in which XGBoost computes")
+    return found
+
+
+def _names(value: Any) -> Iterator[str]:
+    """All names in nested dicts and lists."""
+    if isinstance(value, dict):
+        yield from value
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _names(each)
