@@ -1,12 +1,26 @@
 """Weights and positions of entries go wherever their labels go; what cannot be one is refused with its place."""
 
+import gzip
+import json
+
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
-from torchrank import DataError, RankingSet, TrainingLists, propensity_weights
+from torchrank import (
+    DataError,
+    RankingDataModule,
+    RankingSet,
+    TrainingLists,
+    propensity_weights,
+    read_letor,
+    read_table,
+)
+from torchrank.cli import main
 from torchrank.data import BatchLoader, BudgetSampler, SameClass, clean, make_batch
 from torchrank.data.cache import open_folder, save_folder
+from torchrank.data.formats.arrays import read_npz
 from torchrank.solvers.narrowing import narrow
 
 
@@ -129,3 +143,139 @@ def test_inverse_propensities():
             propensity_weights(positions, wrong)
     with pytest.raises(ValueError, match="clip"):
         propensity_weights(positions, chances, clip=0)
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+ROWS = "1 qid:a 1:0.5\n0 qid:a 1:1\n0 qid:b 1:2\n2 qid:a 1:3\n1 qid:b 1:4\n"
+WEIGHTS, PLACES = [0.5, 1.0, 2.0, 1e-3, 0.1], [2, 0, 1, 1, 0]
+JOINED = [0, 1, 3, 2, 4]  # the rows of query a, then those of query b
+
+
+def write_letor(path, rows=ROWS, weights=WEIGHTS, places=PLACES):
+    path.write_text(rows)
+    path.with_name(path.name + ".weight").write_text("".join(f"{each}\n" for each in weights))
+    path.with_name(path.name + ".position").write_text("".join(f"{each}\n" for each in places))
+    return path
+
+
+@pytest.mark.filterwarnings("ignore:.*not contiguous")
+def test_a_letor_file_has_them_beside_it(tmp_path):
+    lists = read_letor(write_letor(tmp_path / "train.txt"))
+    assert lists.weights.tolist() == [WEIGHTS[row] for row in JOINED]
+    assert lists.positions.tolist() == [PLACES[row] for row in JOINED]
+    packed = tmp_path / "train.txt.gz"
+    packed.write_bytes(gzip.compress(ROWS.encode()))
+    assert torch.equal(read_letor(packed).weights, lists.weights)
+
+
+@pytest.mark.filterwarnings("ignore:.*not contiguous", "ignore:.*label -1")
+def test_dropped_rows_take_theirs_with_them(tmp_path):
+    path = write_letor(tmp_path / "train.txt", ROWS.replace("0 qid:a", "-1 qid:a"))
+    assert read_letor(path, unjudged="drop").positions.tolist() == [PLACES[row] for row in (0, 3, 2, 4)]
+    assert read_letor(path, unjudged=0).positions.tolist() == [PLACES[row] for row in JOINED]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_data_module_reads_them_and_notices_a_change(tmp_path):
+    rows = "".join(f"{row % 2} qid:{row // 2} 1:{row}\n" for row in range(20))
+    path = write_letor(tmp_path / "train.txt", rows, range(20), range(20))
+    for factor in (1, 2):
+        (tmp_path / "train.txt.weight").write_text("".join(f"{factor * each}\n" for each in range(20)))
+        data = RankingDataModule("files", train=str(path))
+        data.setup()
+        for lists in data.sets.values():
+            assert torch.equal(lists.weights, factor * lists.x[:, 0].double())
+            assert torch.equal(lists.positions, lists.x[:, 0].long())
+
+
+@pytest.mark.parametrize(
+    ("ending", "text", "message"),
+    [
+        ("weight", "1\n2\n", r"train.txt.weight: 2 weights, but train.txt has 5 rows"),
+        ("weight", "1\n-2\n1\n1\n1\n", r"weight, line 2: weight '-2': expected one finite number of 0 or more"),
+        ("weight", "1\n1 1\n1\n1\n1\n", "line 2: weight '1 1'"),
+        ("weight", "1\nnan\n1\n1\n1\n", "line 2: weight 'nan'"),
+        ("weight", "1\n1\n\n1e400\n1\n1\n", "line 4: weight '1e400'"),
+        ("position", "0\n1.5\n0\n0\n0\n", "line 2: position '1.5': expected one integer of 0 or more"),
+        ("position", "0\n0\n-1\n0\n0\n", "line 3: position '-1'"),
+    ],
+)
+def test_wrong_numbers_are_told_with_their_line(tmp_path, ending, text, message):
+    path = write_letor(tmp_path / "train.txt")
+    (tmp_path / f"train.txt.{ending}").write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_letor(path)
+
+
+@pytest.mark.filterwarnings("ignore:.*not contiguous")
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".arrow"])
+def test_a_table_has_columns_of_them(tmp_path, suffix):
+    frame = pl.DataFrame({"label": [1, 0, 0, 2, 1], "query": [*"aabab"], "f": range(5), "w": WEIGHTS, "place": PLACES})
+    path = tmp_path / f"shop{suffix}"
+    {".csv": frame.write_csv, ".parquet": frame.write_parquet, ".arrow": frame.write_ipc}[suffix](path)
+    lists = read_table(path, weight="w", position="place")
+    assert lists.feature_names == ("f",) and lists.weights.tolist() == [WEIGHTS[row] for row in JOINED]
+    assert lists.positions.tolist() == [PLACES[row] for row in JOINED]
+    assert read_table(path).feature_names == ("f", "w", "place") and read_table(path).weights is None
+    with pytest.raises(DataError, match=r"row 1, column 'w': 0.5, expected a position, an integer of 0 or more"):
+        read_table(path, position="w")
+    with pytest.raises(DataError, match=r"no column 'nowhere' \(data.weight\)"):
+        read_table(path, weight="nowhere")
+
+
+def test_negative_weights_of_a_table_are_told_with_their_row(tmp_path):
+    (tmp_path / "shop.csv").write_text("label,query,f,w\n1,a,1,1\n0,a,2,-0.5\n")
+    with pytest.raises(DataError, match=r"row 2, column 'w': -0.5, expected a weight of 0 or more"):
+        read_table(tmp_path / "shop.csv", weight="w")
+    (tmp_path / "shop.csv").write_text("label,query,f,w\n1,a,1,\n0,a,2,1\n")
+    with pytest.raises(DataError, match=r"row 1, column 'w': the value is missing"):
+        read_table(tmp_path / "shop.csv", weight="w")
+
+
+@pytest.mark.filterwarnings("ignore:.*not contiguous")
+@pytest.mark.parametrize("target", ["out.txt", "out.csv", "out.parquet", "out.arrow", "out.npz", "out.torchrank"])
+def test_a_conversion_keeps_them(tmp_path, target):
+    source, out = write_letor(tmp_path / "train.txt"), tmp_path / target
+    main(["convert", str(source), str(out)])
+    columns = ["--weight", "weight", "--position", "position"] if target.endswith(("csv", "parquet", "arrow")) else []
+    back = tmp_path / "back.txt"
+    main(["convert", str(out), str(back), *columns])
+    found, expected = read_letor(back), read_letor(source)
+    assert torch.equal(found.weights, expected.weights) and torch.equal(found.positions, expected.positions)
+    assert torch.equal(found.x, expected.x)
+
+
+def test_a_conversion_removes_weights_of_an_older_file(tmp_path):
+    source = write_letor(tmp_path / "a.txt", "1 qid:a 1:1\n0 qid:a 1:2\n", [1, 2], [0, 1])
+    main(["convert", str(source), str(tmp_path / "b.svm"), "--to", "lightgbm"])
+    assert (tmp_path / "b.svm.weight").read_text() == "1\n2\n" and (tmp_path / "b.svm.query").is_file()
+    for ending in ("weight", "position"):
+        (tmp_path / f"a.txt.{ending}").unlink()
+    main(["convert", str(source), str(tmp_path / "b.svm"), "--to", "lightgbm"])
+    assert read_letor(tmp_path / "b.svm", qid="file").weights is None
+
+
+def test_folds_keep_them(tmp_path):
+    rows = "".join(f"{row % 2} qid:{row // 2} 1:{row + 1}\n" for row in range(12))
+    path = write_letor(tmp_path / "all.txt", rows, [row + 1 for row in range(12)], range(1, 13))
+    main(["folds", str(path), "--out", str(tmp_path / "shop"), "--folds", "3"])
+    for part in ("train", "vali", "test"):
+        lists = read_letor(tmp_path / "shop" / "Fold2" / f"{part}.txt")
+        assert torch.equal(lists.weights, lists.x[:, 0].double()) and torch.equal(lists.positions, lists.x[:, 0].long())
+    assert sorted(path.name for path in (tmp_path / "shop").iterdir()) == ["Fold1", "Fold2", "Fold3"]
+
+
+def test_info_tells_them(tmp_path, capsys):
+    main(["info", str(write_letor(tmp_path / "train.txt")), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["positions"] == {"min": 0.0, "mean": 0.8, "max": 2.0} and found["weights"]["max"] == 2.0
+    main(["info", str(tmp_path / "train.txt")])
+    assert "weights" in capsys.readouterr().out
+
+
+def test_an_npz_file_with_wrong_weights_is_refused(tmp_path):
+    arrays = {"x": np.eye(2), "labels": np.ones(2), "offsets": np.array([0, 2])}
+    np.savez(tmp_path / "a.npz", **arrays, weights=np.array(["a", "b"]))
+    with pytest.raises(DataError, match="the array weights is of type"):
+        read_npz(tmp_path / "a.npz")

@@ -45,6 +45,8 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--query", default="query", help="its column of query ids (default: query)")
     parser.add_argument("--document", help="its column of document ids (default: document, if there is one)")
     parser.add_argument("--features", nargs="+", metavar="NAME", help="its features (default: all other numbers)")
+    parser.add_argument("--weight", help="its column of weights of the documents (default: none)")
+    parser.add_argument("--position", help="its column of positions, from 0 (default: none)")
     parser.add_argument("--qid", default="token", help="where LETOR has query ids: token, comment or file (FILE.query)")
     parser.add_argument("--query-file", metavar="FILE", help="list lengths of a LightGBM file (default: FILE.query)")
     parser.add_argument("--missing", type=float, help="the number to use for NULL and for empty cells")
@@ -57,7 +59,7 @@ def open_options(options: argparse.Namespace, **changed: Any) -> Source:
 
     given = {name: value for name, value in {**vars(options), **changed}.items() if value is not None}
     kind = given.get("from_") or format_of(options.source, reading=True)
-    columns = Columns(options.label, options.query, options.document, options.features)
+    columns = Columns(**{name: vars(options)[name] for name in Columns._fields})
     reader = {name: given[name] for name in ("qid", "query_file", "missing", "num_features") if name in given}
     return open_source(Path(options.source), kind, columns, **reader)
 
@@ -77,7 +79,7 @@ def run(options: argparse.Namespace) -> None:
             options.target,
             source,
             target,
-            columns=Columns(options.label, options.query, options.document, options.features),
+            columns=Columns(**{name: vars(options)[name] for name in Columns._fields}),
             qid=options.qid,
             query_file=options.query_file,
             missing="error" if options.missing is None else options.missing,

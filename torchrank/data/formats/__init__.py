@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import gzip
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -19,10 +21,10 @@ from torchrank.data.cache import open_folder, save_folder
 from torchrank.data.formats.arrays import gather, read_npz, set_source, write_npz
 from torchrank.data.formats.frames import check_names, csv_text, table_source, write_frames
 from torchrank.data.formats.pieces import Piece, Source
-from torchrank.data.formats.text import letor_source, letor_text, list_lengths, qrels_text
+from torchrank.data.formats.text import letor_source, letor_text, list_lengths, qrels_text, with_sides
 from torchrank.data.letor.form import Form
 from torchrank.data.sources.names import read_names
-from torchrank.errors import check_choice
+from torchrank.errors import DataWarning, check_choice
 from torchrank.files import write_atomically
 
 SUFFIXES = {
@@ -46,6 +48,8 @@ class Columns(NamedTuple):
     query: str = "query"
     document: str | None = None
     features: Sequence[str] | None = None
+    weight: str | None = None
+    position: str | None = None
 
 
 DEFAULT = Columns()
@@ -187,8 +191,10 @@ def _write(out: str, target: str, source: Source, where: str) -> None:
     layout = source.layout
     if target in TABLES:
         check_names(layout)
+    sides: dict[str, list[bytes]] = {}
     if target == "letor":
-        _write_text(out, letor_text(source.read(), layout))
+        _write_text(out, letor_text(with_sides(source.read(), layout, sides), layout))
+        _write_sides(out, sides)
     elif target == "qrels":
         _write_text(out, qrels_text(source.read()))
     elif target == "csv":
@@ -197,7 +203,9 @@ def _write(out: str, target: str, source: Source, where: str) -> None:
         raise ValueError(f"{target} cannot be written to stdout: choose one of {', '.join(TEXT)}, or name a file")
     elif target == "lightgbm":
         lengths: list[int] = []
-        _write_text(out, letor_text(list_lengths(source.read(), lengths), layout, queries=False))
+        pieces = with_sides(list_lengths(source.read(), lengths), layout, sides)
+        _write_text(out, letor_text(pieces, layout, queries=False))
+        _write_sides(out, sides)
         write_atomically(Path(f"{out}.query"), lambda file: file.writelines(b"%d\n" % length for length in lengths))
     elif target in ("parquet", "arrow"):
         write_atomically(Path(out), lambda file: write_frames(file, source.read(), layout, target))
@@ -208,6 +216,22 @@ def _write(out: str, target: str, source: Source, where: str) -> None:
             write_atomically(Path(out), lambda file: write_npz(file, lists))
         else:
             save_folder(Path(out), lists)
+
+
+def _write_sides(out: str, sides: dict[str, list[bytes]]) -> None:
+    """The weights and positions of a LETOR file, in files beside it as LightGBM has them."""
+    if out == "-" and sides:
+        kinds = " and ".join(f"{ending[1:]}s" for ending in sides)
+        warnings.warn(f"{kinds} go to files beside a LETOR file, which stdout cannot have", DataWarning, stacklevel=4)
+    for ending in () if out == "-" else (".weight", ".position"):
+        if ending in sides:
+            write_atomically(Path(f"{out}{ending}"), partial(_write_lines, sides[ending]))
+        else:
+            Path(f"{out}{ending}").unlink(missing_ok=True)  # that of an older file would be read with this one
+
+
+def _write_lines(lines: list[bytes], file: IO[bytes]) -> None:
+    file.writelines(lines)
 
 
 def _write_text(out: str, texts: Iterator[bytes]) -> None:

@@ -21,12 +21,14 @@ from torchrank.errors import DataError
 
 ROWS = 2**14  # of a piece
 TEXTS = ("query_ids", "document_ids", "feature_names")
+NUMBERS = ("weights", "positions")
 SPARSE = ("values", "columns", "row_offsets", "num_features")
 
 
 def read_npz(path: Path) -> RankingSet:
     """The lists of an npz file with the arrays x, labels, offsets and, if it has them, query_ids, document_ids and
-    feature_names; sparse rows are the arrays values, columns, row_offsets and num_features instead of x."""
+    feature_names, weights and positions; sparse rows are the arrays values, columns, row_offsets and num_features
+    instead of x."""
     arrays = read_arrays(path)
     rows = SPARSE if "values" in arrays else ("x",)
     if absent := [name for name in (*rows, "labels", "offsets") if name not in arrays]:
@@ -34,14 +36,13 @@ def read_npz(path: Path) -> RankingSet:
         raise DataError(
             f"{path}: no array {absent[0]!r}, expected x (n, D), labels (n,), offsets (Q + 1,), found {found}"
         )
-    for name in (*rows, "labels", "offsets"):
+    for name in (*rows, "labels", "offsets", *(name for name in NUMBERS if name in arrays)):
         if arrays[name].dtype.kind not in "buif":
             raise DataError(f"{path}: the array {name} is of type {arrays[name].dtype}, expected numbers")
     parts = [torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in rows]
     x = SparseRows(parts[0], parts[1], parts[2], int(parts[3])) if len(parts) > 1 else _real(parts[0])
-    ids: dict[str, Any] = {
-        name: arrays[name].astype(str) for name in ("query_ids", "document_ids", "feature_names") if name in arrays
-    }
+    ids: dict[str, Any] = {name: arrays[name].astype(str) for name in TEXTS if name in arrays}
+    ids |= {name: arrays[name] for name in NUMBERS if name in arrays}
     labels, offsets = _real(torch.from_numpy(arrays["labels"])), torch.from_numpy(arrays["offsets"].astype(np.int64))
     return RankingSet(x, Explicit(labels, offsets), name=path.name, **ids)
 
@@ -58,6 +59,7 @@ def write_npz(file: IO[bytes], lists: RankingSet) -> None:
         arrays["num_features"] = np.array(lists.num_features)
     else:
         arrays["x"] = lists.x.numpy()
+    arrays |= {name: each.numpy() for name in NUMBERS if (each := getattr(lists, name)) is not None}
     for name in TEXTS:
         if getattr(lists, name) is not None:
             arrays[name] = np.array(list(getattr(lists, name)), dtype=str)
@@ -74,7 +76,11 @@ def set_source(lists: RankingSet) -> Source:
         )
     names, dtype = lists.feature_names, real(lists.x.dtype != torch.float64)
     documents, named = lists.document_ids is not None, names is not None
-    layout = Layout(names or generic_names(lists.num_features), named, documents, False, dtype, lists.is_sparse)
+    features, numbers = (
+        names or generic_names(lists.num_features),
+        {name: vars(lists)[name] is not None for name in NUMBERS},
+    )
+    layout = Layout(features, named, documents, False, dtype, lists.is_sparse, **numbers)
     return Source(layout, lambda: _pieces(lists))
 
 
@@ -86,11 +92,14 @@ def _pieces(lists: RankingSet) -> Iterator[Piece]:
         rows = slice(start, start + ROWS)
         x, labels = lists.x[rows], lists.labels[rows].numpy()
         texts = queries[rows], None if documents is None else documents[rows], None
+        given: dict[str, Any] = {
+            name: None if vars(lists)[name] is None else vars(lists)[name][rows].numpy() for name in NUMBERS
+        }
         if isinstance(x, SparseRows):
             counts = x.row_offsets.diff().numpy()
-            yield Piece(labels, *texts, counts, x.columns.numpy().astype(np.int64), x.values.numpy())
+            yield Piece(labels, *texts, counts, x.columns.numpy().astype(np.int64), x.values.numpy(), **given)
         else:
-            yield from_dense(x.numpy(), labels, *texts)
+            yield from_dense(x.numpy(), labels, *texts, **given)
 
 
 def gather(where: str, pieces: Iterable[Piece], layout: Layout) -> RankingSet:
@@ -108,6 +117,8 @@ def gather(where: str, pieces: Iterable[Piece], layout: Layout) -> RankingSet:
         [text.encode() for text in numbers],
         documents,
         feature_names=layout.features if layout.named else None,
+        weights=np.concatenate([piece.weights for piece in parts]) if layout.weights else None,
+        positions=np.concatenate([piece.positions for piece in parts]) if layout.positions else None,
     )
 
 

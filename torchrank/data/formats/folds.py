@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from torchrank.data.formats.pieces import Source
-from torchrank.data.formats.text import letor_lines
+from torchrank.data.formats.text import letor_lines, side_endings, side_lines
 from torchrank.errors import DataError, check_integer
 
 
@@ -41,7 +41,7 @@ def write_folds(source: Source, out: Path, folds: int, seed: int) -> list[dict[s
         _write_parts(parts, source, part)
         sizes = np.bincount(list(part.values()), minlength=folds)
         counts = [_write_fold(temporary / f"Fold{fold + 1}", fold, parts, sizes) for fold in range(folds)]
-        for path in parts:
+        for path in temporary.glob("S*"):
             path.unlink()
         temporary.chmod(0o755)
         if out.exists():
@@ -64,14 +64,18 @@ def draw_parts(source: Source, folds: int, seed: int) -> dict[str, int]:
 
 def _write_parts(parts: list[Path], source: Source, part: dict[str, int]) -> None:
     """Write every row to the file of its part, in one pass over the source."""
+    endings = [ending for ending, there in side_endings(source.layout) if there]
     with ExitStack() as stack:
         files = [stack.enter_context(path.open("wb")) for path in parts]
+        sides = [[stack.enter_context(Path(f"{path}{end}").open("wb")) for end in endings] for path in parts]
         for piece in source.read():
             numbers = np.array([part[query] for query in piece.queries])
             for number, file in enumerate(files):
                 rows = piece.take(numbers == number)
                 if len(rows.labels):
                     file.write(letor_lines(rows, source.layout, first=not file.tell()))
+                    for ending, side in zip(endings, sides[number], strict=True):
+                        side.write(side_lines(rows, ending))
 
 
 def _write_fold(folder: Path, fold: int, parts: list[Path], sizes: np.ndarray) -> dict[str, int]:
@@ -79,9 +83,11 @@ def _write_fold(folder: Path, fold: int, parts: list[Path], sizes: np.ndarray) -
     folder.mkdir()
     order = [(fold + step) % len(parts) for step in range(len(parts))]
     splits = {"train": order[:-2], "vali": order[-2:-1], "test": order[-1:]}
+    endings = [end for end in ("", ".weight", ".position") if Path(f"{parts[0]}{end}").exists()]
     for split, numbers in splits.items():
-        with (folder / f"{split}.txt").open("wb") as file:
-            for number in numbers:
-                with parts[number].open("rb") as rows:
-                    shutil.copyfileobj(rows, file, 1 << 20)
+        for ending in endings:
+            with (folder / f"{split}.txt{ending}").open("wb") as file:
+                for number in numbers:
+                    with Path(f"{parts[number]}{ending}").open("rb") as rows:
+                        shutil.copyfileobj(rows, file, 1 << 20)
     return {split: int(sizes[numbers].sum()) for split, numbers in splits.items()}

@@ -21,6 +21,8 @@ class Piece(NamedTuple):
     counts: np.ndarray  # (R,)
     columns: np.ndarray  # (T,) from 0, ascending in each row
     values: np.ndarray  # (T,) float32 or float64
+    weights: np.ndarray | None = None  # (R,)
+    positions: np.ndarray | None = None  # (R,)
 
     def dense(self, width: int, dtype: np.dtype[Any]) -> np.ndarray:
         """All features (R, width)."""
@@ -37,7 +39,8 @@ class Piece(NamedTuple):
         tokens, mask = np.repeat(kept, self.counts), pl.Series(kept)
         documents, comments = (None if each is None else each.filter(mask) for each in (self.documents, self.comments))
         features = self.counts[kept], self.columns[tokens], self.values[tokens]
-        return Piece(self.labels[kept], self.queries.filter(mask), documents, comments, *features)
+        beside = (None if each is None else each[kept] for each in (self.weights, self.positions))
+        return Piece(self.labels[kept], self.queries.filter(mask), documents, comments, *features, *beside)
 
 
 class Layout(NamedTuple):
@@ -49,6 +52,8 @@ class Layout(NamedTuple):
     comments: bool
     dtype: np.dtype[Any]
     sparse: bool  # whether the source is: zeros are then left out where the target allows it
+    weights: bool = False
+    positions: bool = False
 
     @property
     def width(self) -> int:
@@ -63,11 +68,17 @@ class Source(NamedTuple):
 
 
 def from_dense(
-    x: np.ndarray, labels: np.ndarray, queries: pl.Series, documents: pl.Series | None, comments: pl.Series | None
+    x: np.ndarray,
+    labels: np.ndarray,
+    queries: pl.Series,
+    documents: pl.Series | None,
+    comments: pl.Series | None,
+    weights: np.ndarray | None = None,
+    positions: np.ndarray | None = None,
 ) -> Piece:
     """A piece of dense rows (R, D)."""
-    counts = np.full(len(x), x.shape[1])
-    return Piece(labels, queries, documents, comments, counts, np.tile(np.arange(x.shape[1]), len(x)), x.reshape(-1))
+    features = np.full(len(x), x.shape[1]), np.tile(np.arange(x.shape[1]), len(x)), x.reshape(-1)
+    return Piece(labels, queries, documents, comments, *features, weights, positions)
 
 
 def real(single: bool) -> np.dtype[Any]:

@@ -34,6 +34,7 @@ class _Statistics:
         self.lengths, self.relevant = Counter[str](), set[str]()
         self.low, self.high = np.full(width, np.inf), np.full(width, -np.inf)
         self.present, self.zeros, self.missing = (np.zeros(width, np.int64) for _ in range(3))
+        self.beside: dict[str, dict[str, float]] = {}
 
     def add(self, piece: Piece) -> None:
         self.rows += len(piece.labels)
@@ -43,6 +44,14 @@ class _Statistics:
         self.lengths.update(dict(zip(lengths[lengths.columns[0]].to_list(), lengths["rows"].to_list(), strict=True)))
         self.relevant.update(piece.queries.filter(pl.Series(piece.labels >= RELEVANT)).unique())
         self._add_features(piece.columns, piece.values)
+        for name, numbers in (("weights", piece.weights), ("positions", piece.positions)):
+            if numbers is not None:
+                self._add_beside(name, numbers)
+
+    def _add_beside(self, name: str, numbers: np.ndarray) -> None:
+        found = self.beside.setdefault(name, {"min": np.inf, "mean": 0.0, "max": -np.inf})
+        found["min"], found["max"] = min(found["min"], float(numbers.min())), max(found["max"], float(numbers.max()))
+        found["mean"] += float(numbers.sum())
 
     def _add_features(self, columns: np.ndarray, values: np.ndarray) -> None:
         width = len(self.low)
@@ -74,6 +83,7 @@ class _Statistics:
             "queries_without_relevant": len(lengths) - len(self.relevant),
             "zeros": float((self.zeros + absent).sum() / (self.rows * len(names))),
             "missing": int(self.missing.sum()),
+            **{name: {**found, "mean": found["mean"] / self.rows} for name, found in self.beside.items()},
             "constant": [name for name, a, b in zip(names, low, high, strict=True) if not a < b],
             "ranges": ranges,
         }

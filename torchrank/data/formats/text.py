@@ -19,7 +19,7 @@ from torchrank.data.formats.pieces import (
     real,
 )
 from torchrank.data.letor import parsed, tell_changes
-from torchrank.data.letor.files import check_width, read_lengths, side_file
+from torchrank.data.letor.files import beside, check_width, read_lengths, side_file
 from torchrank.data.letor.form import Form, Rows, document_id
 from torchrank.data.letor.store import SPARSE_BELOW
 from torchrank.errors import DataError
@@ -45,11 +45,13 @@ def letor_source(path: Path, form: Form, query_file: str | None, *, digits: bool
         comments = comments or any(document_id(comment) != comment for comment in block.documents or ())
         single = single and fits_float32(block.values)
     _check_size(path, rows, width, lengths)
+    given = beside(path, rows)
     check_width(path, width, form.num_features)
     tell_changes(str(path), form, rows, 0, 0, filled, clipped)
     sparse = present < SPARSE_BELOW * rows * width
-    layout = Layout(generic_names(width), False, documents, comments, real(single), sparse)
-    return Source(layout, lambda: _pieces(path, form, lengths, layout))
+    numbers = {name: name in given for name in ("weights", "positions")}
+    layout = Layout(generic_names(width), False, documents, comments, real(single), sparse, **numbers)
+    return Source(layout, lambda: _pieces(path, form, lengths, layout, given))
 
 
 def _check_size(path: Path, rows: int, width: int, lengths: list[int] | None) -> None:
@@ -60,7 +62,9 @@ def _check_size(path: Path, rows: int, width: int, lengths: list[int] | None) ->
         raise DataError(f"{path}: the file has {rows} rows, but {told}")
 
 
-def _pieces(path: Path, form: Form, lengths: list[int] | None, layout: Layout) -> Iterator[Piece]:
+def _pieces(
+    path: Path, form: Form, lengths: list[int] | None, layout: Layout, given: dict[str, Any]
+) -> Iterator[Piece]:
     bounds, first = np.cumsum(lengths or [0]), 0
     for rows, _ in parsed(path, form):
         places = np.arange(first, first + len(rows.labels))
@@ -68,7 +72,9 @@ def _pieces(path: Path, form: Form, lengths: list[int] | None, layout: Layout) -
         numbers = np.searchsorted(bounds, places, side="right") + 1
         queries = pl.Series(numbers).cast(pl.String) if rows.queries is None else decoded(rows.queries)
         if len(places):
-            yield Piece(rows.labels, queries, *_texts(rows, layout), rows.counts, rows.columns, rows.values)
+            numbered: dict[str, Any] = {name: numbers[places] for name, numbers in given.items()}
+            texts = _texts(rows, layout)
+            yield Piece(rows.labels, queries, *texts, rows.counts, rows.columns, rows.values, **numbered)
 
 
 def _texts(rows: Rows, layout: Layout) -> tuple[pl.Series | None, pl.Series | None]:
@@ -132,6 +138,26 @@ def _words(what: str, ids: pl.Series) -> pl.Series:
 def _refuse(bad: pl.Series, texts: pl.Series, what: str, why: str) -> None:
     if bad.any():
         raise DataError(f"the {what} {texts.filter(bad)[0]!r} contains {why}, which this format cannot hold")
+
+
+def with_sides(pieces: Iterable[Piece], layout: Layout, sides: dict[str, list[bytes]]) -> Iterator[Piece]:
+    """The pieces, while the lines of the files beside a LETOR file, by their endings, are appended to `sides`."""
+    sides.update({ending: [] for ending, there in side_endings(layout) if there})
+    for piece in pieces:
+        for ending, lines in sides.items():
+            lines.append(side_lines(piece, ending))
+        yield piece
+
+
+def side_endings(layout: Layout) -> tuple[tuple[str, bool], ...]:
+    """The endings of files of weights and positions, and whether there are any."""
+    return (".weight", layout.weights), (".position", layout.positions)
+
+
+def side_lines(piece: Piece, ending: str) -> bytes:
+    """The weights or positions of a piece, one per line."""
+    numbers = piece.weights if ending == ".weight" else piece.positions
+    return "".join(f"{text}\n" for text in _text(numbers)).encode()  # type: ignore[arg-type]
 
 
 def list_lengths(pieces: Iterable[Piece], lengths: list[int]) -> Iterator[Piece]:

@@ -21,7 +21,17 @@ import torch
 from torch import Tensor
 
 from torchrank.data.letor.fast import parse
-from torchrank.data.letor.files import STDIN, Block, line_with, read_blocks, read_lengths, side_file
+from torchrank.data.letor.files import (
+    KINDS,
+    STDIN,
+    Block,
+    beside,
+    line_with,
+    number_file,
+    read_blocks,
+    read_lengths,
+    side_file,
+)
 from torchrank.data.letor.form import LARGEST, Form, Rows
 from torchrank.data.letor.store import FeatureStore, Growing, reorder, seen_before
 from torchrank.data.letor.strings import Strings
@@ -52,7 +62,8 @@ def read_letor(
 ) -> RankingSet:
     """Read the lists of a LETOR / svmlight file, `label qid:ID index:value ... # comment` on each line.
 
-    Comments become document ids; of `docid = X inc = 1` only X. Rows of a query need not be contiguous.
+    Comments become document ids; of `docid = X inc = 1` only X. Rows of a query need not be contiguous. Files
+    `path.weight` and `path.position` beside it, with one number per row as LightGBM has them, are read as well.
 
     Args:
         path: the file, plain or compressed by gzip or zstd.
@@ -99,7 +110,8 @@ def read_letor(
 
 def side_files(path: Path, options: Mapping[str, Any]) -> list[Path]:
     """The other files on which the lists of a LETOR file depend, given the options of `read_letor`."""
-    return [side_file(path, options.get("query_file"))] if options.get("qid") == "file" else []
+    sides = [side_file(path, options.get("query_file"))] if options.get("qid") == "file" else []
+    return sides + [side for what in KINDS if (side := number_file(path, f".{what}")) is not None]
 
 
 def check_form(form: Form, query_file: str | Path | None) -> None:
@@ -174,6 +186,9 @@ class _Gathered:
     def finish(self, path: Path, lengths: list[int] | None) -> RankingSet:
         if not self.judged.size:
             raise DataError(f"{path}: the file has no rows, expected lines like '2 qid:10 1:0.5 2:7'")
+        given = beside(path, self.judged.size)
+        if self.form.unjudged == "drop":
+            given = {name: numbers[self.judged.filled] for name, numbers in given.items()}
         query, ids = self._from_rows() if lengths is None else self._from_side_file(path, lengths)
         self._warn(path)
         if not len(query):
@@ -181,7 +196,7 @@ class _Gathered:
         if not self.features.num_features:
             raise DataError(f"{path}: {len(query)} rows without any feature, expected lines like '2 qid:10 1:0.5 2:7'")
         x, labels, documents = self.features.finish(), torch.from_numpy(self.labels.filled), self._documents()
-        return joined(str(path), query, x, labels, ids, documents)
+        return joined(str(path), query, x, labels, ids, documents, **given)
 
     def _from_rows(self) -> tuple[np.ndarray, list[bytes]]:
         self.lost = len(self.dropped - self.numbers.keys())
@@ -220,6 +235,8 @@ def joined(
     documents: list[bytes] | None,
     *,
     feature_names: Sequence[str] | None = None,
+    weights: np.ndarray | None = None,
+    positions: np.ndarray | None = None,
 ) -> RankingSet:
     """A set with one list per query; rows of a query that are not contiguous are joined, with a warning.
 
@@ -231,6 +248,8 @@ def joined(
         ids: (Q,) the ids of the queries.
         documents: (n,) the ids of the documents.
         feature_names: (D,) names of the features.
+        weights: (n,) of the rows.
+        positions: (n,) of the rows.
     """
     if (query[1:] < query[:-1]).any():
         order = np.argsort(query, kind="stable")
@@ -241,6 +260,7 @@ def joined(
         )
         query, x, labels = query[order], reorder(x, order), labels[torch.from_numpy(order)]
         documents = documents and [documents[i] for i in order]
+        weights, positions = (each if each is None else each[order] for each in (weights, positions))
     return RankingSet(
         x,
         Explicit(labels, torch.from_numpy(np.concatenate(([0], np.cumsum(np.bincount(query, minlength=len(ids))))))),
@@ -248,6 +268,8 @@ def joined(
         document_ids=Strings.join(documents) if documents else None,
         name=Path(where).name,
         feature_names=feature_names,
+        weights=weights,
+        positions=positions,
     )
 
 

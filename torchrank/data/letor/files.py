@@ -13,7 +13,9 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from torchrank.data.letor.form import show
+import numpy as np
+
+from torchrank.data.letor.form import LARGEST, NUMBER, show
 from torchrank.data.sources.limits import bounded, check_line
 from torchrank.errors import DataError
 from torchrank.progress import bar
@@ -22,6 +24,10 @@ BLOCK = 4 << 20
 ZSTD_PIECE = 1 << 12
 WIDEST = 2**24  # features that a file may have without being asked for
 STDIN = "stdin"  # the name of a stream, in messages
+KINDS: dict[str, tuple[str, re.Pattern[bytes], Any]] = {  # of the numbers beside the rows: wanted, pattern, type
+    "weight": ("finite number of 0 or more", re.compile(rb"\+?" + NUMBER.pattern.removeprefix(rb"[+-]?")), np.float64),
+    "position": ("integer of 0 or more", re.compile(rb"[0-9]{1,15}(?:\.0*)?"), np.int64),
+}
 GZIP, ZSTD, BOM = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xef\xbb\xbf"
 
 
@@ -189,6 +195,46 @@ def side_file(path: Path, query_file: str | Path | None) -> Path:
         f"{path}: qid=file needs the list lengths in a file beside it, one number per line. Not found: "
         f"{' or '.join(side.name for side in sides)}"
     )
+
+
+def number_file(path: Path, ending: str) -> Path | None:
+    """The file of weights (ending ".weight") or positions (".position") beside a data file, as LightGBM has them."""
+    names = [path.name, path.stem] if path.suffix in (".gz", ".zst") else [path.name]
+    return next((side for name in names if (side := path.with_name(name + ending)).is_file()), None)
+
+
+def read_numbers(path: Path, what: str) -> np.ndarray:
+    """The weights ("weight", float64) or positions ("position", int64) of a file, one number per line.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "train.txt.weight")
+        >>> _ = path.write_text("1.5\\n0\\n")
+        >>> read_numbers(path, "weight")
+        array([1.5, 0. ])
+    """
+    wanted, right, kind = KINDS[what]
+    tokens = [(line, token) for line, token in read_lines(path) if token]
+    wrong = next((each for each in tokens if not right.fullmatch(each[1])), None)
+    if wrong is None:
+        numbers = np.array([token for _, token in tokens], dtype=bytes).astype(np.float64)
+        beyond = np.flatnonzero(~(numbers < LARGEST))
+        wrong = tokens[beyond[0]] if len(beyond) else None
+    if wrong is not None:
+        raise DataError(f"{path}, line {wrong[0]}: {what} {show(wrong[1])}: expected one {wanted}")
+    return numbers.astype(kind)
+
+
+def beside(path: Path, rows: int) -> dict[str, Any]:
+    """The "weights" and "positions" in files beside a data file of so many rows, as far as there are any."""
+    found: dict[str, Any] = {}
+    for what in KINDS:
+        if (side := number_file(path, f".{what}")) is not None:
+            found[f"{what}s"] = read_numbers(side, what)
+            if len(found[f"{what}s"]) != rows:
+                count = len(found[f"{what}s"])
+                raise DataError(f"{side}: {count} {what}s, but {path.name} has {rows} rows: expected one for each row")
+    return found
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:

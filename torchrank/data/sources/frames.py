@@ -34,10 +34,16 @@ class Columns:
     features: tuple[str, ...]
     ignored: tuple[str, ...]  # columns without numbers, where the features were not named
     types: tuple[pl.DataType, ...]  # of the features; text in a csv file
+    weight: str | None = None
+    position: str | None = None
 
     @property
     def ids(self) -> tuple[str, ...]:
         return tuple(name for name in (self.query, self.document, self.comment) if name is not None)
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.label, self.weight, self.position) if name is not None)
 
 
 def find_columns(
@@ -47,6 +53,8 @@ def find_columns(
     query: str = "query",
     document: str | None = None,
     features: Sequence[str] | None = None,
+    weight: str | None = None,
+    position: str | None = None,
 ) -> Columns:
     """The columns of a table; `features` are by default all other columns of numbers.
 
@@ -64,6 +72,8 @@ def find_columns(
         ("label", label),
         ("query", query),
         ("document", document),
+        ("weight", weight),
+        ("position", position),
         *(("features", each) for each in features or ()),
     ]
     for option, name in named:
@@ -71,14 +81,17 @@ def find_columns(
             raise DataError(f"{path}: no column {name!r} (data.{option}); the columns are {_some(list(schema))}")
     names = [name for _, name in named if name is not None]
     if (twice := _repeated(names)) is not None:
-        raise DataError(f"{path}: the column {twice!r} is named twice among label, query, document and features")
+        raise DataError(
+            f"{path}: the column {twice!r} is named twice among label, query, document, weight, position and features"
+        )
     comment = COMMENT if COMMENT in schema and COMMENT not in names and schema[COMMENT] == pl.String else None
-    rest = [name for name in schema if name not in (label, query, document, comment)]
+    rest = [name for name in schema if name not in (label, query, document, comment, weight, position)]
     chosen = dict.fromkeys(features if features is not None else (name for name in rest if _numeric(schema[name])))
     if not chosen:
         raise DataError(f"{path}: no column of features, beside {label!r} and {query!r} expected columns of numbers")
     ignored = () if features is not None else tuple(name for name in rest if name not in chosen)
-    return Columns(label, query, document, comment, tuple(chosen), ignored, tuple(schema[name] for name in chosen))
+    types = tuple(schema[name] for name in chosen)
+    return Columns(label, query, document, comment, tuple(chosen), ignored, types, weight, position)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -114,15 +127,16 @@ def read_batches(path: Path, columns: Columns, *, missing: float | None = None) 
     """
     rows = max(1, BATCH // (len(columns.features) + 3))
     with _located(path):
-        wanted = _scan(path).select(columns.label, *columns.ids, *columns.features)
+        wanted = _scan(path).select(*columns.numbers, *columns.ids, *columns.features)
     first = 1
     for frame in _collect(path, wanted, rows):
         with _located(path):
             frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))  # blank lines of a csv file
-            label = _numbers(frame.select(columns.label), path, first, None)[0]
+            numbers = _numbers(frame.select(columns.numbers), path, first, None)[0]
+            _check_beside(numbers, columns, path, first)
             ids = [_texts(frame[name], path, first, needed=name == columns.query) for name in columns.ids]
             features, filled = _numbers(frame.select(columns.features), path, first, missing)
-            table = pl.concat([label, pl.DataFrame(ids), features], how="horizontal")
+            table = pl.concat([numbers, pl.DataFrame(ids), features], how="horizontal")
         first += len(frame)
         yield table, filled
 
@@ -268,6 +282,17 @@ def _numbers(frame: pl.DataFrame, path: Path, first: int, missing: float | None)
         row, name, problem = min(bad, key=lambda each: each[0])
         raise DataError(f"{path}, row {first + row}, column {name!r}: {problem}")
     return pl.DataFrame(columns), filled
+
+
+def _check_beside(numbers: pl.DataFrame, columns: Columns, path: Path, first: int) -> None:
+    """Refuse weights below 0, and positions that are not integers of 0 or more."""
+    wanted = {columns.weight: "a weight of 0 or more", columns.position: "a position, an integer of 0 or more"}
+    for name in columns.numbers[1:]:
+        cells = numbers[name]
+        wrong = (cells < 0) | ((cells != cells.floor()) & (name == columns.position))
+        if wrong.any():
+            row = int(wrong.arg_true()[0])
+            raise DataError(f"{path}, row {first + row}, column {name!r}: {cells[row]!r}, expected {wanted[name]}")
 
 
 def _read(cells: pl.Series) -> pl.Series:

@@ -30,6 +30,8 @@ def read_table(
     unjudged: str | float = "error",
     missing: str | float = "error",
     sentinel: str | float = "error",
+    weight: str | None = None,
+    position: str | None = None,
 ) -> RankingSet:
     """Read the lists of a table, one row per document. Rows of a query need not be contiguous.
 
@@ -44,6 +46,8 @@ def read_table(
         unjudged: what to do with documents of a negative label, such as -1: "drop" them, or a label such as 0.
         missing: the value of features that are empty, null or NaN.
         sentinel: the value of numbers beyond float32, such as 0; "clip" clips them to the largest float32, 3.4e38.
+        weight: the column of weights of the documents, 0 or more.
+        position: the column of positions at which the documents were shown, integers from 0.
 
     Returns:
         The lists, in the order in which their queries first appear, with the `feature_names` of the columns.
@@ -63,7 +67,8 @@ def read_table(
     """
     path, form = Path(path), Form("token", None, unjudged, missing, sentinel)
     check_form(form, None)
-    columns = find_columns(path, label=label, query=query, document=document, features=features)
+    numbers = {"weight": weight, "position": position}
+    columns = find_columns(path, label=label, query=query, document=document, features=features, **numbers)
     if columns.ignored:
         names = ", ".join(map(repr, columns.ignored[:5])) + (", ..." if len(columns.ignored) > 5 else "")
         told = f"{path}: {len(columns.ignored)} columns have no numbers and are no features: {names}"
@@ -87,6 +92,8 @@ def load_table(
     unjudged: str | float | None = None,
     missing: float | None = None,
     sentinel: str | float | None = None,
+    weight: str | None = None,
+    position: str | None = None,
     cache_dir: str | Path | None = None,
     fold: int = 1,
     seed: int = 0,
@@ -105,6 +112,8 @@ def load_table(
         unjudged: what to do with documents of a negative label; None raises an error.
         missing: the value of features that are missing; None raises an error.
         sentinel: the value of numbers beyond float32; None raises an error.
+        weight: the column of weights.
+        position: the column of positions.
         cache_dir: where parsed files are cached; by default beside the data.
         fold: must be 1.
         seed: draws the queries that are held out.
@@ -123,6 +132,7 @@ def load_table(
     changes = {"unjudged": unjudged, "missing": missing, "sentinel": sentinel}
     options: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
     options |= {"label": label, "query": query, "document": document}
+    options |= {name: column for name, column in (("weight", weight), ("position", position)) if column is not None}
     names = None if features is None else list(features)
     sets: dict[str, RankingSet] = {}
     for split, path in paths.items():
@@ -139,7 +149,7 @@ class _Gathered:
         self.path, self.columns, self.form = path, columns, form
         rows = count_rows(path, columns)
         self.x, self.labels = np.empty((rows, len(columns.features)), np.float32), np.empty(rows, np.float32)
-        self.ids: dict[str, list[pl.Series]] = {name: [] for name in columns.ids}
+        self.ids: dict[str, list[pl.Series]] = {name: [] for name in (*columns.ids, *columns.numbers[1:])}
         self.size = self.rows = self.unjudged = self.filled = self.clipped = 0
         self.dropped: set[str] = set()  # query ids of dropped rows
 
@@ -204,6 +214,7 @@ class _Gathered:
         numbers = pl.DataFrame({"id": names}).with_row_index("number")
         query = pl.DataFrame({"id": ids[columns.query]}).join(numbers, on="id", how="left", maintain_order="left")
         documents = None if columns.document is None else _encoded(ids[columns.document])
+        weights, positions = (name and ids[name].to_numpy() for name in (columns.weight, columns.position))
         return joined(
             str(path),
             query["number"].to_numpy().astype(np.int64),
@@ -212,6 +223,8 @@ class _Gathered:
             _encoded(names),
             documents,
             feature_names=columns.features,
+            weights=weights,  # type: ignore[arg-type]
+            positions=positions,  # type: ignore[arg-type]
         )
 
 
