@@ -1,0 +1,107 @@
+"""Search over a corpus against numpy: all scores, sorted by score and then by place."""
+
+import numpy as np
+import pytest
+import torch
+
+from torchrank.functional import search as module
+from torchrank.functional.search import document_ranks, search
+
+
+def plain_scores(queries, documents, similarity, factor=None):
+    q, d = (np.asarray(each, dtype=np.float64) for each in (queries, documents))
+    if factor is not None:
+        q, d = q @ np.asarray(factor, dtype=np.float64), d @ np.asarray(factor, dtype=np.float64)
+    if similarity == "euclidean":
+        return -((q[:, None] - d[None]) ** 2).sum(2)
+    inner = q @ d.T
+    if similarity == "inner":
+        return inner
+    lengths = np.linalg.norm(q, axis=1)[:, None] * np.linalg.norm(d, axis=1)
+    return np.divide(inner, lengths, out=np.zeros_like(inner), where=lengths > 0)
+
+
+def integers(count, width, high, seed):
+    """Whole numbers: all scores but cosines are exact, and many are equal."""
+    return torch.randint(-high, high + 1, (count, width), generator=torch.Generator().manual_seed(seed)).float()
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(module, "DOCUMENTS", 50)
+    monkeypatch.setattr(module, "SCORES", 350)
+    monkeypatch.setattr(module, "GROUP", 8)
+
+
+@pytest.mark.parametrize("similarity", ["inner", "euclidean"])
+@pytest.mark.parametrize("high", [1, 20])
+@pytest.mark.parametrize("k", [1, 10, 130, 500])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_the_best_documents_with_ties(small_blocks, similarity, high, k, ordered):
+    queries, documents = integers(17, 3, high, 0), integers(211, 3, high, 1)
+    order = torch.randperm(211, generator=torch.Generator().manual_seed(2)) if ordered else None
+    found = search(queries, documents, k, similarity=similarity, order=order)
+    places = np.arange(211) if order is None else np.argsort(order.numpy())
+    scores = plain_scores(queries, documents, similarity)
+    for q in range(17):
+        wanted = np.lexsort((places, -scores[q]))[:k]
+        assert found.rows[q].tolist() == wanted.tolist()
+        np.testing.assert_array_equal(found.scores[q].numpy(), scores[q, wanted])
+
+
+@pytest.mark.parametrize("similarity", module.SIMILARITIES)
+@pytest.mark.parametrize("ordered", [False, True])
+def test_ranks_of_documents(small_blocks, similarity, ordered):
+    queries, documents = integers(9, 3, 2, 3), integers(120, 3, 2, 4)
+    order = torch.randperm(120, generator=torch.Generator().manual_seed(5)) if ordered else None
+    everything = torch.arange(120).repeat(9)
+    ranks = document_ranks(
+        queries, documents, everything, torch.arange(10) * 120, similarity=similarity, order=order
+    ).view(9, 120)
+    found = search(queries, documents, 120, similarity=similarity, order=order)
+    assert torch.equal(ranks.gather(1, found.rows), torch.arange(1, 121).expand(9, 120))
+    some = torch.tensor([5, 7, 119, 0, 5])
+    part = document_ranks(queries[:3], documents, some, torch.tensor([0, 2, 2, 5]), similarity=similarity, order=order)
+    assert part.tolist() == [ranks[0, 5], ranks[0, 7], ranks[2, 119], ranks[2, 0], ranks[2, 5]]
+
+
+@pytest.mark.parametrize("similarity", module.SIMILARITIES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_scores_of_every_kind_of_vectors(small_blocks, similarity, dtype, mapped):
+    generator = torch.Generator().manual_seed(6)
+    queries, documents = (torch.randn(size, 6, generator=generator).to(dtype) for size in (7, 100))
+    factor = torch.randn(6, 4, generator=generator).to(dtype) if mapped else None
+    found = search(queries, documents, 20, similarity=similarity, factor=factor)
+    wanted = -np.sort(
+        -plain_scores(queries.double(), documents.double(), similarity, None if factor is None else factor.double())
+    )
+    close = 1e-12 if dtype == torch.float64 else 2e-5
+    np.testing.assert_allclose(found.scores.double(), wanted[:, :20], rtol=close, atol=close * 10)
+
+
+def test_zeros_under_cosine_and_empty_sides():
+    found = search(
+        torch.tensor([[0.0, 0.0], [1.0, 0.0]]), torch.tensor([[0.0, 0.0], [3.0, 0.0]]), 5, similarity="cosine"
+    )
+    assert found.scores.tolist() == [[0.0, 0.0], [1.0, 0.0]] and found.rows.tolist() == [[0, 1], [1, 0]]
+    assert search(torch.zeros(0, 2), torch.zeros(3, 2), 2).rows.shape == (0, 2)
+    assert search(torch.zeros(2, 2), torch.zeros(0, 2), 2).rows.shape == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "queries, documents, options, told",
+    [
+        (torch.zeros(1, 2), torch.zeros(1, 3), {}, "queries have 2 numbers each, and documents 3"),
+        (torch.zeros(2), torch.zeros(1, 3), {}, "queries must be vectors"),
+        (torch.zeros(1, 3), torch.tensor([[0.0, 0, 0], [0, torch.nan, 0]]), {}, "the vector of document 1 is not finite"),
+        (torch.full((1, 3), torch.inf), torch.zeros(1, 3), {}, "the vector of query 0 is not finite"),
+        (torch.zeros(1, 3), torch.zeros(2, 3), {"order": torch.zeros(3)}, "each of the 2 rows once"),
+        (torch.zeros(1, 3), torch.zeros(2, 3), {"factor": torch.zeros(2, 2)}, "factor must have 3 rows"),
+        (torch.zeros(1, 3), torch.zeros(2, 3), {"k": 0}, "k must be >= 1"),
+        (torch.zeros(1, 3), torch.zeros(2, 3), {"similarity": "dot"}, "inner"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(queries, documents, options, told):
+    with pytest.raises(ValueError, match=told):
+        search(queries, documents, **options)

@@ -1,0 +1,238 @@
+"""Exact search over a whole corpus of vectors: the k best documents of each query, and the ranks of given documents.
+
+    >>> documents = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    >>> found = search(torch.tensor([[1.0, 0.2]]), documents, k=2)
+    >>> found.rows, found.scores
+    (tensor([[2, 0]]), tensor([[1.2000, 1.0000]]))
+
+Scores come block by block from one product of matrices, so the memory is bounded whatever the size of the corpus, and
+what is kept of a block are the few documents above the k-th best score so far. Documents with equal scores rank in the
+order of the rows, or in the order that `order` gives. Every function computes a score by the same blocks, so that the
+scores of two functions are equal to the bit.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchrank.errors import check_choice, check_integer
+from torchrank.functional.operations import readable
+from torchrank.functional.ragged import list_ids
+
+SIMILARITIES = ("inner", "cosine", "euclidean")
+DOCUMENTS = 2**14  # of a block
+SCORES = 2**24  # of a block: 64 MB
+GROUP = 64  # documents whose highest score is compared before each of them is
+
+
+class Found(NamedTuple):
+    """The best documents of each query, the best first."""
+
+    scores: Tensor  # (Q, k)
+    rows: Tensor  # (Q, k) rows of the corpus
+
+
+def search(
+    queries: Tensor,
+    documents: Tensor,
+    k: int = 100,
+    *,
+    similarity: str = "inner",
+    factor: Tensor | None = None,
+    order: Tensor | None = None,
+) -> Found:
+    """The k documents with the highest scores for each query, exactly.
+
+    Args:
+        queries: a vector per query, `(Q, D)`.
+        documents: a vector per document, `(n, D)`; half precision is widened block by block.
+        k: how many documents are found; all of them if there are fewer.
+        similarity: "inner" is the inner product, "cosine" that of vectors of length 1 (a vector of zeros scores 0), and
+            "euclidean" the negative squared distance.
+        factor: `(D, R)`, compares F'q with F'd: with "euclidean" it is the Mahalanobis distance of the metric F F'.
+        order: `(n,)` all rows in the order in which documents with equal scores rank, for example sorted by id.
+
+    Returns:
+        Scores and rows, `(Q, k)` each.
+
+    Example:
+        >>> search(torch.zeros(1, 2), torch.eye(2), k=2, order=torch.tensor([1, 0])).rows
+        tensor([[1, 0]])
+    """
+    check_integer(">= 1", k=k)
+    corpus = Corpus(queries, documents, similarity, factor, order)
+    shape = (len(queries), min(k, len(documents)))
+    best = Found(
+        corpus.queries.new_full(shape, -torch.inf), torch.zeros(shape, dtype=torch.int64, device=queries.device)
+    )
+    for block in corpus.blocks():
+        _merge(best, block)
+    return Found(corpus.told(best.scores), best.rows if order is None else order[best.rows])
+
+
+def document_ranks(
+    queries: Tensor,
+    documents: Tensor,
+    rows: Tensor,
+    offsets: Tensor,
+    *,
+    similarity: str = "inner",
+    factor: Tensor | None = None,
+    order: Tensor | None = None,
+) -> Tensor:
+    """The rank of some documents of each query among all documents of the corpus, without sorting them.
+
+    Args:
+        queries: a vector per query, `(Q, D)`.
+        documents: a vector per document, `(n, D)`.
+        rows: the documents of query q are `rows[offsets[q]:offsets[q + 1]]`, `(N,)`.
+        offsets: where the documents of each query begin and end, `(Q + 1,)`.
+        similarity: "inner", "cosine" or "euclidean", as in `search`.
+        factor: `(D, R)`, as in `search`.
+        order: `(n,)`, as in `search`.
+
+    Returns:
+        Ranks from 1, `(N,)`.
+
+    Example:
+        >>> documents = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+        >>> document_ranks(torch.tensor([[1.0, 0.2]]), documents, torch.tensor([0, 2]), torch.tensor([0, 2]))
+        tensor([2, 1])
+    """
+    corpus = Corpus(queries, documents, similarity, factor, order)
+    place = rows if order is None else order.argsort()[rows]
+    query = list_ids(offsets, len(rows))
+    scores = torch.zeros(len(rows), dtype=corpus.dtype, device=queries.device)
+    for block in corpus.blocks():
+        here = block.holds(query, place)
+        scores[here] = block.scores[query[here] - block.queries.start, place[here] - block.documents.start]
+    ranks = torch.ones_like(place)
+    for block in corpus.blocks():
+        for some in block.holds(query).split(max(SCORES // len(block.documents), 1)):
+            ranks[some] += block.better(query[some], place[some], scores[some])
+    return ranks
+
+
+class Block(NamedTuple):
+    """The scores of some queries for some documents, which are numbered in the order in which equal scores rank."""
+
+    scores: Tensor  # (q, d)
+    queries: range
+    documents: range
+
+    def holds(self, query: Tensor, place: Tensor | None = None) -> Tensor:
+        """Which of these pairs of a query and a document the block has; without documents, which of these queries."""
+        inside = (query >= self.queries.start) & (query < self.queries.stop)
+        if place is not None:
+            inside &= (place >= self.documents.start) & (place < self.documents.stop)
+        return inside.nonzero().flatten()
+
+    def better(self, query: Tensor, place: Tensor, scores: Tensor) -> Tensor:
+        """How many documents of the block rank above each of these `(m,)`, given their places and scores."""
+        others = self.scores.index_select(0, query - self.queries.start)
+        places = torch.arange(self.documents.start, self.documents.stop, device=place.device)
+        earlier = places < place[:, None]
+        return torch.where(earlier, others >= scores[:, None], others > scores[:, None]).sum(1)
+
+
+class Corpus:
+    """Queries and documents, prepared so that a block of scores is one product of matrices."""
+
+    def __init__(
+        self, queries: Tensor, documents: Tensor, similarity: str, factor: Tensor | None, order: Tensor | None
+    ):
+        check_choice(SIMILARITIES, similarity=similarity)
+        _check_vectors(queries, documents, factor, order)
+        self.documents, self.order, self.similarity = documents, order, similarity
+        self.dtype = torch.promote_types(torch.promote_types(queries.dtype, documents.dtype), torch.float32)
+        queries = queries.to(self.dtype)
+        self.factor = None if factor is None else factor.to(self.dtype)
+        images = queries if self.factor is None else queries @ self.factor
+        if similarity == "cosine":
+            images = torch.nn.functional.normalize(images, dim=1, eps=_tiny(self.dtype))
+        self.lengths = images.square().sum(1, keepdim=True)  # of the queries, squared
+        self.queries = images if self.factor is None else images @ self.factor.T
+
+    def blocks(self) -> Iterator[Block]:
+        """All scores: blocks of documents one after another, and for each of them all queries."""
+        count = max(SCORES // DOCUMENTS, 1)
+        for first in range(0, len(self.documents), DOCUMENTS):
+            last = min(first + DOCUMENTS, len(self.documents))
+            some = slice(first, last) if self.order is None else self.order[first:last]
+            rows = self.documents[some].to(self.dtype)
+            scale, shift = self._beside(rows)
+            for start in range(0, len(self.queries), count):
+                part = self.queries[start : start + count]
+                scores = part @ rows.T if shift is None else torch.addmm(shift, part, rows.T)
+                scores = scores if scale is None else scores.mul_(scale)
+                yield Block(scores, range(start, start + len(part)), range(first, last))
+
+    def _beside(self, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """What the inner products are multiplied with, and what is added to them, `(d,)` each."""
+        if self.similarity == "inner":
+            return None, None
+        squares = (rows if self.factor is None else rows @ self.factor).square().sum(1)
+        if self.similarity == "euclidean":
+            return None, squares.div_(-2)
+        return torch.where(squares > 0, squares.rsqrt(), 0.0), None
+
+    def told(self, scores: Tensor) -> Tensor:
+        """The scores as the similarity defines them, of those by which blocks rank."""
+        return scores if self.similarity != "euclidean" else (2 * scores - self.lengths).clamp_(max=0.0)
+
+
+def _merge(best: Found, block: Block) -> None:
+    """Put the documents of the block that belong there among the best of its queries, in place."""
+    scores, rows = (part[block.queries.start : block.queries.stop] for part in best)
+    query, place = _candidates(block, scores)
+    counts = torch.bincount(query, minlength=len(scores))
+    slot = torch.arange(len(query), device=query.device) - (counts.cumsum(0) - counts)[query]
+    shape = (len(scores), int(counts.max()))
+    new_scores = scores.new_full(shape, -torch.inf).index_put_((query, slot), block.scores[query, place])
+    new_rows = rows.new_zeros(shape).index_put_((query, slot), place + block.documents.start)
+    # earlier documents come first, so a stable sort leaves equal scores in their order
+    joint, order = torch.cat([scores, new_scores], 1).sort(dim=1, descending=True, stable=True)
+    width = scores.shape[1]
+    rows.copy_(torch.cat([rows, new_rows], 1).gather(1, order[:, :width]))
+    scores.copy_(joint[:, :width])
+
+
+def _candidates(block: Block, best: Tensor) -> tuple[Tensor, Tensor]:
+    """The entries of a block, query and column, that may be among the best, by query and then by column."""
+    scores, k = block.scores, best.shape[1]
+    if block.documents.start < k:  # the best are not k yet
+        joint = torch.cat([best, scores], 1)
+        return (scores >= joint.topk(k).values[:, -1:]).nonzero(as_tuple=True)
+    least = best[:, -1:]  # an equal score of a later document ranks below
+    groups = torch.nn.functional.pad(scores, (0, -scores.shape[1] % GROUP), value=-torch.inf).unflatten(1, (-1, GROUP))
+    query, group = (groups.amax(2) > least).nonzero(as_tuple=True)
+    which, place = (groups[query, group] > least[query]).nonzero(as_tuple=True)
+    return query[which], group[which] * GROUP + place
+
+
+def _tiny(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).tiny
+
+
+def _check_vectors(queries: Tensor, documents: Tensor, factor: Tensor | None, order: Tensor | None) -> None:
+    for name, vectors in (("queries", queries), ("documents", documents)):
+        if vectors.ndim != 2 or not vectors.is_floating_point():
+            raise ValueError(
+                f"{name} must be vectors of floats, one per row, got {vectors.dtype} {tuple(vectors.shape)}"
+            )
+    if queries.shape[1] != documents.shape[1]:
+        raise ValueError(f"queries have {queries.shape[1]} numbers each, and documents {documents.shape[1]}")
+    if factor is not None and (factor.ndim != 2 or len(factor) != queries.shape[1]):
+        raise ValueError(
+            f"factor must have {queries.shape[1]} rows, as the vectors have numbers, got {tuple(factor.shape)}"
+        )
+    if readable(queries):
+        for name, vectors in (("query", queries), ("document", documents)):
+            for start, part in enumerate(vectors.split(DOCUMENTS)):
+                if not part.sum().isfinite() and not part.isfinite().all():
+                    row = start * DOCUMENTS + int((~part.isfinite()).any(1).nonzero()[0])
+                    raise ValueError(f"the vector of {name} {row} is not finite")
+    if order is not None and order.shape != (len(documents),):
+        raise ValueError(f"order must hold each of the {len(documents)} rows once, got {tuple(order.shape)}")
