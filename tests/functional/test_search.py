@@ -94,7 +94,7 @@ def test_zeros_under_cosine_and_empty_sides():
     [
         (torch.zeros(1, 2), torch.zeros(1, 3), {}, "queries have 2 numbers each, and documents 3"),
         (torch.zeros(2), torch.zeros(1, 3), {}, "queries must be vectors"),
-        (torch.zeros(1, 3), torch.tensor([[0.0, 0, 0], [0, torch.nan, 0]]), {}, "the vector of document 1 is not finite"),
+        (torch.zeros(1, 3), torch.tensor([[0.0, 0, 0], [0, torch.nan, 0]]), {}, "document 1 is not finite"),
         (torch.full((1, 3), torch.inf), torch.zeros(1, 3), {}, "the vector of query 0 is not finite"),
         (torch.zeros(1, 3), torch.zeros(2, 3), {"order": torch.zeros(3)}, "each of the 2 rows once"),
         (torch.zeros(1, 3), torch.zeros(2, 3), {"factor": torch.zeros(2, 2)}, "factor must have 3 rows"),

@@ -204,7 +204,8 @@ def _candidates(block: Block, best: Tensor) -> tuple[Tensor, Tensor]:
     scores, k = block.scores, best.shape[1]
     if block.documents.start < k:  # the best are not k yet
         joint = torch.cat([best, scores], 1)
-        return (scores >= joint.topk(k).values[:, -1:]).nonzero(as_tuple=True)
+        query, place = (scores >= joint.topk(k).values[:, -1:]).nonzero(as_tuple=True)
+        return query, place
     least = best[:, -1:]  # an equal score of a later document ranks below
     groups = torch.nn.functional.pad(scores, (0, -scores.shape[1] % GROUP), value=-torch.inf).unflatten(1, (-1, GROUP))
     query, group = (groups.amax(2) > least).nonzero(as_tuple=True)
