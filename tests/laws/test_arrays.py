@@ -38,6 +38,7 @@ LISTS |= {
     "err": ([SCORES, LABELS], {"max_label": 3}),
     "evaluate": ([SCORES, LABELS], {"measures": ["ndcg@3", "map"], "convention": "trec", "tiebreak": -LABELS}),
     "knn_error": ([SCORES, LABELS], {"query_classes": torch.arange(30) % 4, "k": [1, 3]}),
+    "document_ranks": ([X[:30], X, torch.arange(len(X))], {}),
     "pad": ([X], {}),
     "cloud_pca": ([X], {"components": 2}),
     "cloud_moments": ([X], {}),
@@ -63,6 +64,7 @@ OTHERS |= {
         [torch.tensor([[6.0, 2.0], [5.0, 4.0]]), torch.tensor([10.0, 10.0]), torch.tensor([2, 2])],
         {},
     ),
+    "search": ([X[:3], X], {"k": 2}),
     "unpad": ([torch.arange(6.0).double().view(2, 3), torch.tensor([[True, True, False], [True, False, False]])], {}),
 }
 
@@ -134,6 +136,8 @@ def test_a_column_of_query_ids(name):
     bounds = torch.nn.functional.pad(GROUP[FILLED].cumsum(0), (1, 0))
     if "query_classes" in options:
         options = options | {"query_classes": options["query_classes"][FILLED]}
+    if name == "document_ranks":
+        given = [given[0][FILLED], *given[1:]]
     numbers = torch.arange(30)[FILLED].flip(0).repeat_interleave(GROUP[FILLED])
     expected = function(*given, offsets=bounds, **options)
     words = [f"q{number}" for number in numbers.tolist()]

@@ -8,6 +8,7 @@ Nothing here imports more than torch and `torchrank.errors`.
 from torchrank.functional.arrays import to_offsets
 from torchrank.functional.clouds import choose_components, cloud_pca, cloud_similarity, nearest_clouds
 from torchrank.functional.conventions import CONVENTIONS, describe, evaluate
+from torchrank.functional.corpus import Found, document_ranks, search
 from torchrank.functional.domination import domination_loss
 from torchrank.functional.gaussians import cloud_gaussians, cloud_moments, gaussian_divergence
 from torchrank.functional.losses import LOSSES, lambdarank_loss, listnet_loss, rank_weights, ranknet_loss, warp_loss
@@ -41,6 +42,7 @@ from torchrank.functional.spd import (
 __all__ = [
     "CONVENTIONS",
     "LOSSES",
+    "Found",
     "all_pairs_error",
     "auc",
     "average_precision",
@@ -51,6 +53,7 @@ __all__ = [
     "cloud_similarity",
     "dcg",
     "describe",
+    "document_ranks",
     "domination_error",
     "domination_loss",
     "err",
@@ -77,6 +80,7 @@ __all__ = [
     "ranknet_loss",
     "recall",
     "reciprocal_rank",
+    "search",
     "structured_hinge",
     "to_offsets",
     "unpad",

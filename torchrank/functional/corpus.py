@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from torchrank.errors import check_choice, check_integer
+from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.operations import readable
 from torchrank.functional.ragged import list_ids
 
@@ -34,6 +35,7 @@ class Found(NamedTuple):
     rows: Tensor  # (Q, k) rows of the corpus
 
 
+@takes_arrays
 def search(
     queries: Tensor,
     documents: Tensor,
@@ -72,6 +74,7 @@ def search(
     return Found(corpus.told(best.scores), best.rows if order is None else order[best.rows])
 
 
+@takes_arrays
 def document_ranks(
     queries: Tensor,
     documents: Tensor,
@@ -102,6 +105,10 @@ def document_ranks(
         tensor([2, 1])
     """
     corpus = Corpus(queries, documents, similarity, factor, order)
+    if len(offsets) != len(queries) + 1:
+        raise ValueError(f"offsets must have {len(queries) + 1} numbers for {len(queries)} queries, got {len(offsets)}")
+    if readable(rows) and len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(documents):
+        raise ValueError(f"rows must be numbers of documents, 0..{len(documents) - 1}")
     place = rows if order is None else order.argsort()[rows]
     query = list_ids(offsets, len(rows))
     scores = torch.zeros(len(rows), dtype=corpus.dtype, device=queries.device)

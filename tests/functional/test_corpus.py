@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from torchrank.functional import search as module
-from torchrank.functional.search import document_ranks, search
+from torchrank.functional import corpus as module
+from torchrank.functional.corpus import document_ranks, search
 
 
 def plain_scores(queries, documents, similarity, factor=None):
