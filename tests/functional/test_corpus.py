@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from torchrank.functional import corpus as module
-from torchrank.functional.corpus import document_ranks, search
+from torchrank.functional.neighbours import corpus as module
+from torchrank.functional.neighbours.corpus import document_ranks, search
 
 
 def plain_scores(queries, documents, similarity, factor=None):
@@ -56,12 +56,12 @@ def test_ranks_of_documents(small_blocks, similarity, ordered):
     order = torch.randperm(120, generator=torch.Generator().manual_seed(5)) if ordered else None
     everything = torch.arange(120).repeat(9)
     ranks = document_ranks(
-        queries, documents, everything, torch.arange(10) * 120, similarity=similarity, order=order
+        everything, queries, documents, torch.arange(10) * 120, similarity=similarity, order=order
     ).view(9, 120)
     found = search(queries, documents, 120, similarity=similarity, order=order)
     assert torch.equal(ranks.gather(1, found.rows), torch.arange(1, 121).expand(9, 120))
     some = torch.tensor([5, 7, 119, 0, 5])
-    part = document_ranks(queries[:3], documents, some, torch.tensor([0, 2, 2, 5]), similarity=similarity, order=order)
+    part = document_ranks(some, queries[:3], documents, torch.tensor([0, 2, 2, 5]), similarity=similarity, order=order)
     assert part.tolist() == [ranks[0, 5], ranks[0, 7], ranks[2, 119], ranks[2, 0], ranks[2, 5]]
 
 

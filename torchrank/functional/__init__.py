@@ -8,7 +8,6 @@ Nothing here imports more than torch and `torchrank.errors`.
 from torchrank.functional.arrays import to_offsets
 from torchrank.functional.clouds import choose_components, cloud_pca, cloud_similarity, nearest_clouds
 from torchrank.functional.conventions import CONVENTIONS, describe, evaluate
-from torchrank.functional.corpus import Found, document_ranks, search
 from torchrank.functional.domination import domination_loss
 from torchrank.functional.gaussians import cloud_gaussians, cloud_moments, gaussian_divergence
 from torchrank.functional.losses import LOSSES, lambdarank_loss, listnet_loss, rank_weights, ranknet_loss, warp_loss
@@ -26,7 +25,8 @@ from torchrank.functional.measures import (
     recall,
     reciprocal_rank,
 )
-from torchrank.functional.neighbours import knn_error
+from torchrank.functional.neighbours.corpus import document_ranks, search
+from torchrank.functional.neighbours.votes import knn_error
 from torchrank.functional.oracles import most_violated, structured_hinge
 from torchrank.functional.ragged import pad, unpad
 from torchrank.functional.spd import (
@@ -42,7 +42,6 @@ from torchrank.functional.spd import (
 __all__ = [
     "CONVENTIONS",
     "LOSSES",
-    "Found",
     "all_pairs_error",
     "auc",
     "average_precision",

@@ -21,7 +21,7 @@ from torch import Tensor
 from torchrank.errors import check_choice
 from torchrank.functional import measures
 from torchrank.functional.arrays import takes_arrays
-from torchrank.functional.neighbours import vote_errors
+from torchrank.functional.neighbours.votes import vote_errors
 from torchrank.functional.operations import readable
 from torchrank.functional.ragged import read
 from torchrank.functional.ranking import Hits, Ranking, check, hits, rank_checked, to_judged, with_judged

@@ -76,9 +76,9 @@ def search(
 
 @takes_arrays
 def document_ranks(
+    rows: Tensor,
     queries: Tensor,
     documents: Tensor,
-    rows: Tensor,
     offsets: Tensor,
     *,
     similarity: str = "inner",
@@ -88,9 +88,9 @@ def document_ranks(
     """The rank of some documents of each query among all documents of the corpus, without sorting them.
 
     Args:
+        rows: the documents of query q are `rows[offsets[q]:offsets[q + 1]]`, `(N,)`.
         queries: a vector per query, `(Q, D)`.
         documents: a vector per document, `(n, D)`.
-        rows: the documents of query q are `rows[offsets[q]:offsets[q + 1]]`, `(N,)`.
         offsets: where the documents of each query begin and end, `(Q + 1,)`.
         similarity: "inner", "cosine" or "euclidean", as in `search`.
         factor: `(D, R)`, as in `search`.
@@ -101,7 +101,7 @@ def document_ranks(
 
     Example:
         >>> documents = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-        >>> document_ranks(torch.tensor([[1.0, 0.2]]), documents, torch.tensor([0, 2]), torch.tensor([0, 2]))
+        >>> document_ranks(torch.tensor([0, 2]), torch.tensor([[1.0, 0.2]]), documents, torch.tensor([0, 2]))
         tensor([2, 1])
     """
     corpus = Corpus(queries, documents, similarity, factor, order)
