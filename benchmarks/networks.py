@@ -8,7 +8,7 @@ import torch
 from benchmarks.suite import Row, Setting
 from torchrank import LGMMLNet, QueryKNN
 from torchrank.data import synthetic_splits
-from torchrank.rankers.neural import LocalMetricScorer
+from torchrank.rankers.neural.local import LocalMetricScorer
 from torchrank.solvers.linear.many import join_lists, solve_many_linear
 from torchrank.solvers.query_means import nearest_queries, query_vectors
 

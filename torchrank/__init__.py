@@ -77,8 +77,8 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank.rankers.metric.mlr import RMLR as RMLR
     from torchrank.rankers.metric.svmmap import RankSVM as RankSVM
     from torchrank.rankers.metric.svmmap import SVMMap as SVMMap
-    from torchrank.rankers.neural import LambdaRank as LambdaRank
-    from torchrank.rankers.neural import NeuralRanker as NeuralRanker
+    from torchrank.rankers.neural.lambdarank import LambdaRank as LambdaRank
+    from torchrank.rankers.neural.ranker import NeuralRanker as NeuralRanker
     from torchrank.rankers.pamir import PAMIR as PAMIR
     from torchrank.rankers.queryknn import QueryKNN as QueryKNN
     from torchrank.rankers.random_order import RandomRanker as RandomRanker
@@ -90,9 +90,9 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
 __version__ = "0.2.0"
 
 RANKERS = {
-    "NeuralRanker": "torchrank.rankers.neural",
+    "NeuralRanker": "torchrank.rankers.neural.ranker",
     "ListNet": "torchrank.rankers.listnet",
-    "LambdaRank": "torchrank.rankers.neural",
+    "LambdaRank": "torchrank.rankers.neural.lambdarank",
     "SingleFeature": "torchrank.rankers.singlefeature",
     "RandomRanker": "torchrank.rankers.random_order",
     "GBDTRanker": "torchrank.rankers.trees.ranker",

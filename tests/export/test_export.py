@@ -31,6 +31,7 @@ from torchrank.export.table import FORMS
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 LENGTHS = (1, 2, 3, 1000)
+NETWORKS = ("mlp", "resnet", "dcn", "gam", "attention")  # have no plain form
 REASONS = {
     "queries": "query vectors",
     "points": "query vectors",
@@ -137,7 +138,7 @@ def test_json_has_the_scores_or_a_reason(name, tmp_path):
         for to in ("onnx", "pt2", "json"):
             with pytest.raises(NotExportable, match=reason):
                 ranker.export(path, to)
-    elif FORMS[type(ranker).__name__].json and not name.startswith("mlp"):
+    elif FORMS[type(ranker).__name__].json and not name.startswith(NETWORKS):
         model = json.loads(ranker.export(path).read_text())
         for count in LENGTHS[:3]:
             close(reader.score(model, rows(count, count).tolist()), scores(ranker, rows(count, count)))
@@ -145,7 +146,7 @@ def test_json_has_the_scores_or_a_reason(name, tmp_path):
     else:
         with pytest.raises(NotExportable, match="JSON is for linear models, rules and trees"):
             ranker.export(path)
-    assert path.exists() == (leaves(name) and FORMS[type(ranker).__name__].json and not name.startswith("mlp"))
+    assert path.exists() == (leaves(name) and FORMS[type(ranker).__name__].json and not name.startswith(NETWORKS))
 
 
 def test_the_table_names_every_ranker():

@@ -37,6 +37,7 @@ FEATURES = 5
 LENGTHS = {"train": [1, 40, 2, 9, 5, 3, 17], "val": [6, 11], "test": [4, 1, 8, 5]}  # uneven, and fewer than processes
 TOPICS = {"train": [12, 40, 2, 9], "val": [6, 11, 3, 4], "test": [4, 7, 8, 5]}  # list q is topic q
 LOCAL = {"groups": "random", "metrics": 3, "queries_per_metric": 2, "high": "positive"}
+SMALL = {"width": 4, "hidden": 3, "blocks": 1, "dropout": 0.0}
 TREES = {"min_leaf": 3, "leaves": 4, "threads": 1}
 
 
@@ -63,6 +64,13 @@ CASES = {
     "mlp_listnet_pca": Case(
         lambda: NeuralRanker(5, "mlp", "listnet", {"name": "pca", "variance": 0.9}, {"hidden": [4]}, lr=0.05), 3
     ),
+    "mlp_members": Case(
+        lambda: NeuralRanker(5, "mlp", scorer_options={"hidden": [3]}, lr=0.05, members=2, clip=0.5), 2
+    ),
+    "resnet": Case(lambda: NeuralRanker(5, "resnet", "listnet", scorer_options=SMALL | {"norm": "batch"}, lr=0.02), 2),
+    "dcn": Case(lambda: NeuralRanker(5, "dcn", "ranknet", scorer_options={"hidden": [4], "rank": 2}, lr=0.05), 2),
+    "gam": Case(lambda: NeuralRanker(5, "gam", "listnet", scorer_options={"hidden": [3, 2]}, lr=0.05), 2),
+    "attention": Case(lambda: NeuralRanker(5, "attention", scorer_options=SMALL | {"heads": 2}, lr=0.02), 2),
     "gbdt": Case(lambda: GBDTRanker(5, rounds=6, **TREES), 6, one_process=True),
     "xgboost": Case(lambda: GBDTRanker(5, rounds=6, leaves=4, threads=1, engine="xgboost"), 6, one_process=True),
     "gmml": Case(lambda: GMML(5, high="positive"), 1),

@@ -9,8 +9,10 @@ from tests.rankers.small import FEATURES, lists
 from torchrank import MLR, LGMMLNet, LowRankMLR, NeuralRanker, SVMMap
 from torchrank.data.batch import Batch
 from torchrank.functional.losses import LOSSES
+from torchrank.rankers.neural.scorers import SCORERS
 
-CHOICES = [(scorer, loss) for scorer in ("linear", "mlp", "local") for loss in LOSSES]
+EACH_LOSS = ("linear", "mlp", "local")
+CHOICES = [(scorer, loss) for scorer in SCORERS for loss in (LOSSES if scorer in EACH_LOSS else ("listnet",))]
 
 
 @pytest.mark.parametrize(("scorer", "loss"), CHOICES)

@@ -11,7 +11,7 @@ from torch._dynamo.utils import counters
 import torchrank
 from tests.rankers.small import FEATURES, data, lists, trainer
 from torchrank import NeuralRanker
-from torchrank.rankers import neural
+from torchrank.rankers.neural import ranker as neural
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from torch import Tensor
 from torchrank.data.batch import Batch
 from torchrank.functional.ragged import list_ids
 from torchrank.rankers.core.ranker import Ranker
-from torchrank.rankers.neural import NeuralRanker
+from torchrank.rankers.neural.ranker import NeuralRanker
 
 STEPS = (64, 256, 1024, 4096)  # of the integral: more, until what is left is below SMALL
 SMALL, ALLOWED = 1e-5, 1e-2  # of the difference; where more than ALLOWED is left, there is no gradient to speak of

@@ -25,7 +25,9 @@ from torchrank.rankers.lgmml.weights import NEIGHBOURS, AmortizedWeights, Metric
 from torchrank.rankers.localrank.ranker import LocalRank
 from torchrank.rankers.metric import DistanceRanker
 from torchrank.rankers.metric.svmmap import SVMMap
-from torchrank.rankers.neural import LinearScorer, NeuralRanker
+from torchrank.rankers.neural.linear import LinearScorer
+from torchrank.rankers.neural.members import networks_of, ranking_scores
+from torchrank.rankers.neural.ranker import NeuralRanker
 from torchrank.rankers.queryknn import QueryKNN
 from torchrank.rankers.random_order import RandomRanker
 from torchrank.rankers.rankboost import RankBoost
@@ -80,9 +82,15 @@ def weights_of(ranker: Ranker) -> Tensor | None:
     elif isinstance(ranker, SingleFeature):
         weight = torch.zeros(ranker.transform.num_outputs, dtype=torch.float64)
         weight[ranker.feature] = ranker.sign.double()
-    elif isinstance(ranker, NeuralRanker) and isinstance(ranker.scorer, LinearScorer):
-        weight = ranker.scorer.weight
+    elif isinstance(ranker, NeuralRanker) and not ranker.is_ordinal:
+        weight = linear_weight(networks_of(ranker.scorer))
     return None if weight is None else weight.detach().double().cpu().clone()
+
+
+def linear_weight(networks: list[nn.Module]) -> Tensor | None:
+    """The mean (P,) of the weights of linear networks without a constant; None if they are others."""
+    weights: list[Tensor] = [each.weight for each in networks if isinstance(each, LinearScorer) and each.bias is None]
+    return torch.stack(weights).double().mean(0) if len(weights) == len(networks) else None
 
 
 @model_of.register(LinearRanker)
@@ -100,7 +108,7 @@ def _network(ranker: NeuralRanker) -> nn.Module:
     weight = weights_of(ranker)
     if weight is not None:
         return LinearScores(weight)
-    return OwnNetwork(ranker) if "scorer" in ranker.own else deepcopy(ranker.scorer).eval()
+    return NetworkScores(ranker)
 
 
 @model_of.register
@@ -164,18 +172,23 @@ class OwnScore(nn.Module):
         return self.scored[0].score(Batch(x, labels, offsets, query, None, None, x.shape[0], 0, 1))
 
 
-class OwnNetwork(nn.Module):
-    """A user's network, which sees the rows in its own dtype, and the offsets of the list if it asks for them."""
+class NetworkScores(nn.Module):
+    """The networks of a `NeuralRanker`; a user's see rows in their own dtype, and the offsets if they ask for them."""
 
     def __init__(self, ranker: NeuralRanker):
         super().__init__()
-        self.scorer, self.sees_lists = deepcopy(ranker.scorer).eval(), ranker.sees_lists
+        self.scorer, self.is_ordinal = deepcopy(ranker.scorer).eval(), ranker.is_ordinal
+        self.is_own, self.sees_lists = "scorer" in ranker.own, ranker.sees_lists
 
     def forward(self, x: Tensor) -> Tensor:
+        lists: dict[str, Any] = {}
+        if self.is_own and self.sees_lists:  # to ours, rows without offsets are one list
+            lists = {"offsets": torch.arange(2, device=x.device) * x.shape[0]}
         weight = next((each for each in self.scorer.parameters() if each.is_floating_point()), x)
-        lists = {"offsets": torch.arange(2, device=x.device) * x.shape[0]} if self.sees_lists else {}
-        scores: Tensor = self.scorer(x.to(weight.dtype), **lists)
-        return scores.reshape(-1)
+        rows = x.to(weight.dtype) if self.is_own else x
+        found = torch.stack([network(rows, **lists) for network in networks_of(self.scorer)])
+        count = found.shape[:2]
+        return ranking_scores(found.reshape(*count, -1) if self.is_ordinal else found.reshape(count), self.is_ordinal)
 
 
 class LinearScores(nn.Module):

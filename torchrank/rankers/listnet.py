@@ -17,7 +17,8 @@ from torchrank.functional.ragged import has_pairs, per_entry, segment_softmax, w
 from torchrank.rankers.core.optimizers import Option
 from torchrank.rankers.core.ranker import TransformOption, warn
 from torchrank.rankers.core.rounds import Certificate, Round
-from torchrank.rankers.neural import LinearScorer, NeuralRanker
+from torchrank.rankers.neural.linear import LinearScorer
+from torchrank.rankers.neural.ranker import NeuralRanker
 from torchrank.solvers.linear.lbfgs import LBFGS, lbfgs_stepped
 from torchrank.solvers.linear.scores import add_gradient, entry_scores
 

@@ -22,6 +22,7 @@ from torchrank import (
     SVMMap,
 )
 from torchrank.data import SparseRows
+from torchrank.rankers.neural.scorers import SCORERS
 
 X = lists(2).x
 OFFSETS = lists(2).offsets
@@ -42,10 +43,10 @@ def test_options_without_a_meaning_are_refused(ranker, options, message):
         ranker(FEATURES, **options)
 
 
-@pytest.mark.parametrize("scorer", ["linear", "mlp", "local"])
+@pytest.mark.parametrize("scorer", SCORERS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_neural_scorers_answer_in_the_type_of_the_rows(scorer, dtype):
-    ranker = NeuralRanker(FEATURES, scorer=scorer, transform=None)
+    ranker = NeuralRanker(FEATURES, scorer=scorer, transform=None).eval()
     rows = X.to(dtype).requires_grad_()
     found, expected = ranker(rows, OFFSETS), ranker(rows.detach().float(), OFFSETS)
     assert found.dtype == dtype

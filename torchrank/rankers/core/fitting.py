@@ -126,6 +126,8 @@ class Descent:
             loss = mean_over_lists(self.ranker.loss(batch))
             self.optimizer.zero_grad()
             loss.backward()
+            if self.ranker.optimization.clip is not None:
+                torch.nn.utils.clip_grad_norm_(self.ranker.parameters(), self.ranker.optimization.clip)
             return loss
 
         return closure

@@ -1,5 +1,7 @@
 """The base class of rankers that learn by gradient."""
 
+import torch
+
 from torchrank.rankers.core.optimizers import Optimization, Option
 from torchrank.rankers.core.ranker import Ranker, TransformOption
 
@@ -18,6 +20,7 @@ class GradientRanker(Ranker):
         weight_decay: l2 penalty, as the optimizer defines it.
         optimizer: a class of torch.optim by name, or {"name": ..., further options}.
         scheduler: a class of torch.optim.lr_scheduler by name, or {"name": ..., "warmup": steps, further options}.
+        clip: largest norm of the gradient of a step; longer ones are shortened to it.
 
     Example:
         >>> import torch
@@ -45,6 +48,18 @@ class GradientRanker(Ranker):
         weight_decay: float = 0.0,
         optimizer: Option = "Adam",
         scheduler: Option | None = None,
+        clip: float | None = None,
     ):
         super().__init__(num_features, transform)
-        self.optimization = Optimization(optimizer, scheduler, lr, weight_decay)
+        self.optimization = Optimization(optimizer, scheduler, lr, weight_decay, clip)
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: int | float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Lightning's hook: `clip`, and whatever the trainer clips by itself."""
+        if self.optimization.clip is not None:
+            self.clip_gradients(optimizer, self.optimization.clip, "norm")
+        super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)

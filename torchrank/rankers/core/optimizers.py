@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from torchrank.errors import check_choice, check_integer
+from torchrank.errors import check_choice, check_integer, check_number
 from torchrank.record import smaller_is_better
 
 Option = str | dict[str, Any]  # a name, or a dict with a name and options
@@ -30,6 +30,7 @@ class Optimization:
             what ReduceLROnPlateau watches. Without a name there is only the warm-up.
         lr: learning rate.
         weight_decay: l2 penalty, as the optimizer defines it.
+        clip: largest norm of the gradient of a step; longer ones are shortened to it.
 
     Example:
         >>> schedule = {"name": "StepLR", "step_size": 5, "warmup": 2}
@@ -43,8 +44,10 @@ class Optimization:
     scheduler: Option | None = None
     lr: float = 1e-3
     weight_decay: float = 0.0
+    clip: float | None = None
 
     def __post_init__(self) -> None:
+        check_number("> 0", clip=self.clip)
         self.make([nn.Parameter(torch.zeros(1))])  # a misspelt name or option is refused here, not in the first epoch
 
     def make(self, parameters: Iterable[nn.Parameter]) -> dict[str, Any]:

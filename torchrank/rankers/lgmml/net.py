@@ -27,7 +27,8 @@ from torchrank.rankers.lgmml.scorer import (
     explain_differences,
     lists_of_pairs,
 )
-from torchrank.rankers.neural import LocalMetricScorer, NeuralRanker
+from torchrank.rankers.neural.local import LocalMetricScorer
+from torchrank.rankers.neural.ranker import NeuralRanker
 from torchrank.solvers.local_metrics.choice import Setting, check_given, settle
 from torchrank.solvers.local_metrics.closed_form import LocalMetrics, MetricOptions, local_metrics
 from torchrank.solvers.local_metrics.groups import query_points, shares_of
