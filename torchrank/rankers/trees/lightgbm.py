@@ -32,6 +32,7 @@ ALIASES = {
     ),
     "early_stopping_round": ("early_stopping", "early_stopping_rounds", "n_iter_no_change"),
 }
+UNBIASED = "lambdarank_unbiased"  # XGBoost's name; LightGBM itself is unbiased where its data has positions
 MOST_DOCUMENTS = 10_000  # of a list, in LightGBM's lambdarank
 MOST_GRADES = 31  # without label_gain
 
@@ -47,7 +48,9 @@ class LightGBM(Engine):
 
     def __init__(self, common: Common, options: Mapping[str, Any]):
         super().__init__(common, options)
+        self.given = {*self._by_main_names(options)} - {UNBIASED}
         self.draws = bool(options) or self.parameters["objective"] == "rank_xendcg"
+        self.unbiased: bool | None = self.parameters.pop(UNBIASED, None)
 
     def _own(self, common: Common) -> dict[str, Any]:
         return {
@@ -70,7 +73,7 @@ class LightGBM(Engine):
                 "that are already validated"
             )
         if name == "early_stopping_round":
-            raise ValueError(f"options cannot have {given}={value}: patience is an option of the ranker")
+            raise ValueError(f"options cannot have {given}={value}: torchrank stops early, by its own measure")
 
     def check(self, batch: Batch) -> None:
         objective, others = self.parameters["objective"], "use objective=regression"
@@ -90,9 +93,22 @@ class LightGBM(Engine):
             )
 
     def data(self, batch: Batch, start: np.ndarray | None) -> Any:
+        _check_names(self.given)
         return package().Dataset(
-            rows(batch.x), host(batch.labels), group=sizes(batch), init_score=start, free_raw_data=False
+            rows(batch.x),
+            host(batch.labels),
+            group=sizes(batch),
+            weight=None if batch.weights is None else host(batch.weights),
+            position=None if self._positions(batch) is None else host(self._positions(batch)),
+            init_score=start,
+            free_raw_data=False,
         )
+
+    def _positions(self, batch: Batch) -> Any:
+        """The positions by which it corrects; None where there are none, or where it shall not."""
+        if self.unbiased and batch.positions is None:
+            raise DataError(f"{UNBIASED} needs the position of each document, but the lists have none: give positions")
+        return None if self.unbiased is False else batch.positions
 
     def begin(self, booster: Any, data: Any) -> Grown:
         given = {"num_boost_round": 1, "init_model": booster, "keep_training_booster": True}
@@ -102,7 +118,7 @@ class LightGBM(Engine):
         return Grown(booster, done=booster.update())
 
     def resumes_exactly(self, batch: Batch) -> bool:
-        return not self.draws
+        return not self.draws and self._positions(batch) is None  # the text of a booster has no biases of positions
 
     def rounds(self, booster: Any) -> int:
         return int(booster.current_iteration())
@@ -148,6 +164,20 @@ def package() -> Any:
     except ImportError as error:
         raise ImportError("GBDTRanker needs LightGBM: pip install 'torchrank-ltr[gbdt]'") from error
     return lightgbm
+
+
+def _check_names(given: set[str]) -> None:
+    """Refuse options that LightGBM does not know, and those that are there under two of its names."""
+    table: Any = getattr(package().basic, "_ConfigAliases", None)
+    if not hasattr(table, "_get_all_param_aliases"):
+        return
+    main = {alias: name for name, aliases in table._get_all_param_aliases().items() for alias in (name, *aliases)}
+    seen: dict[str, str] = {}
+    for name in sorted(given):
+        if name not in main:
+            raise ValueError(f"LightGBM has no option {name}: see its list of parameters")
+        if (other := seen.setdefault(main[name], name)) != name:
+            raise ValueError(f"options have {main[name]} twice, as {other} and {name}: give it once")
 
 
 def rows(x: Tensor | SparseRows) -> Any:

@@ -1,4 +1,4 @@
-"""Gradient boosted trees as a ranker: one tree per round; validated, saved and tested like every other ranker."""
+"""Gradient boosted trees as a ranker: some trees per round; validated, saved and tested like every other ranker."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from torchrank.rankers.trees.engine import Common, Engine, host
 from torchrank.rankers.trees.lightgbm import LightGBM
 from torchrank.rankers.trees.xgboost import XGBoost
 
+LOOKS = 50  # validations of a whole fit
 ENGINES: dict[str, type[Engine]] = {"lightgbm": LightGBM, "xgboost": XGBoost}
 
 
@@ -42,6 +43,8 @@ class GBDTRanker(Ranker):
         transform: feature transform, see `make_transform`.
         options: further parameters by the engine's own names; they take precedence over those above.
         engine: lightgbm or xgboost.
+        trees_per_round: trees between two validations; None: a fiftieth of `rounds`, so that early stopping, which
+            waits for 20 validations, waits for 400 of 1000 trees.
 
     Example:
         >>> from torchrank.data import RankingSet
@@ -66,14 +69,22 @@ class GBDTRanker(Ranker):
         transform: TransformOption = None,
         options: dict[str, Any] | None = None,
         engine: str = "lightgbm",
+        trees_per_round: int | None = None,
     ):
         check_choice(ENGINES, engine=engine)
         check_integer(">= 2", leaves=leaves)
+        check_integer(">= 1", rounds=rounds, trees_per_round=trees_per_round)
         super().__init__(num_features, transform, rounds)
+        self.trees = rounds
+        self.use_steps(trees_per_round or max(1, rounds // LOOKS))
         common = Common(objective, lr, leaves, min_leaf, threads, seed)
         self.engine = ENGINES[engine](common, options or {})
         self.takes = self.engine.takes
         self.booster: Any = None
+
+    def use_steps(self, trees: int) -> None:
+        """Grow so many trees in a round."""
+        self.trees_per_round, self.rounds = trees, -(-self.trees // trees)
 
     # ---- a fit --------------------------------------------------------------------------------------------------
 
@@ -88,6 +99,14 @@ class GBDTRanker(Ranker):
         self.kept.memory = BatchMemory(KEPT_BYTES)
 
     def round(self, lists: TrainingLists, number: int) -> Round:
+        there = 0 if self.booster is None else self.engine.rounds(self.booster)
+        done = False
+        for _ in range(min(self.trees_per_round, self.trees - there)):
+            done = done or self._grow(lists)
+        return Round(done)
+
+    def _grow(self, lists: TrainingLists) -> bool:
+        """One more tree; whether there can be no other."""
         if self.kept.data is None:
             data = self._training_data(lists)
             grown = self.engine.begin(self.booster, data)
@@ -95,7 +114,7 @@ class GBDTRanker(Ranker):
         else:
             grown = self.engine.grow(self.booster, self.kept.data)
         self.booster = grown.booster
-        return Round(done=grown.done)
+        return grown.done
 
     def _training_data(self, lists: TrainingLists) -> Any:
         batch = lists.lists[:]
@@ -159,13 +178,17 @@ class GBDTRanker(Ranker):
 
     def get_extra_state(self) -> dict[str, Any]:
         text = None if self.booster is None else self.engine.text(self.booster)
-        return super().get_extra_state() | {"booster": text, "checksum": None if text is None else crc32(text.encode())}
+        own = {"booster": text, "checksum": None if text is None else crc32(text.encode())}
+        return super().get_extra_state() | own | {"trees_per_round": self.trees_per_round}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         super().set_extra_state(state)
-        text = state["booster"]
+        text, steps = state["booster"], state.get("trees_per_round", 1)  # 1 in checkpoints of earlier versions
+        if type(steps) is not int or steps < 1:
+            raise CheckpointError(f"trees_per_round in this state must be an integer >= 1, got {steps!r:.40}")
         if not isinstance(text, str | None):
             raise CheckpointError(f"the trees in this state must be a text, got {type(text).__name__}")
         if text is not None and state.get("checksum") != crc32(text.encode()):
             raise CheckpointError("the trees in this state are damaged: their checksum differs. Fit the ranker again.")
         self.booster = None if text is None else self.engine.read(text, self.transform.num_outputs)
+        self.use_steps(steps)

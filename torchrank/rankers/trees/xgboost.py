@@ -13,7 +13,8 @@ from torch import Tensor
 
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
-from torchrank.errors import DataError
+from torchrank.errors import DataError, DataWarning
+from torchrank.rankers.core.ranker import warn
 from torchrank.rankers.trees.engine import Common, Engine, Grown, host, sizes
 from torchrank.rankers.trees.forest import Forest
 from torchrank.rankers.trees.xgboost_text import checked_text, read_forest
@@ -70,7 +71,7 @@ class XGBoost(Engine):
         if name == "num_boost_round":
             raise ValueError(f"options cannot have {given}={value}: rounds are an option of the ranker")
         if name == "early_stopping_rounds":
-            raise ValueError(f"options cannot have {given}={value}: patience is an option of the ranker")
+            raise ValueError(f"options cannot have {given}={value}: torchrank stops early, by its own measure")
         if (name == "booster" and value != "gbtree") or (name == "process_type" and value != "default"):
             raise ValueError(f"options cannot have {given}={value}: it changes trees that are already validated")
         if name in ("num_class", "num_target", "multi_strategy"):
@@ -98,9 +99,13 @@ class XGBoost(Engine):
             raise DataError("XGBoost's rank:map takes labels 0 and 1 only: use objective=rank:ndcg")
 
     def data(self, batch: Batch, start: np.ndarray | None) -> Any:
-        given = {"group": sizes(batch)} if self.ranks else {}
+        order = shown_order(batch) if self.unbiased and batch.positions is not None else slice(None)
+        given: dict[str, Any] = {"group": sizes(batch), "weight": list_weights(batch)} if self.ranks else {}
+        if not self.ranks and batch.weights is not None:
+            given["weight"] = host(batch.weights)
+        start = None if start is None else start[order]
         with one_line():
-            return package().DMatrix(rows(batch.x), host(batch.labels), base_margin=start, **given)
+            return package().DMatrix(rows(batch.x)[order], host(batch.labels)[order], base_margin=start, **given)
 
     def begin(self, booster: Any, data: Any) -> Grown:
         model = None if booster is None else bytearray(self.text(booster).encode())
@@ -122,10 +127,8 @@ class XGBoost(Engine):
         """Refuse options that XGBoost does not know, or does not use with this objective: it would ignore them."""
         known = set(_names(json.loads(booster.save_config())))
         if unknown := sorted(self.given - known):
-            objective = self.parameters["objective"]
-            raise ValueError(
-                f"XGBoost has no option {', '.join(unknown)} with objective {objective}: see its parameters"
-            )
+            names, objective = ", ".join(unknown), self.parameters["objective"]
+            raise ValueError(f"XGBoost has no option {names} with objective={objective}: see its list of parameters")
 
     def resumes_exactly(self, batch: Batch) -> bool:
         return self.unbiased or all(float(self.parameters.get(name, 1)) == 1 for name in DRAWS)
@@ -193,6 +196,35 @@ def rows(x: Tensor | SparseRows) -> np.ndarray:
         row, feature = (int(place[0]) for place in np.nonzero(~np.isfinite(found)))
         raise DataError(f"feature {feature} (counted from 0) of row {row} is beyond float32, in which XGBoost computes")
     return found
+
+
+def list_weights(batch: Batch) -> np.ndarray | None:
+    """The weight of each list that has documents: XGBoost ranks with one for each list."""
+    if batch.weights is None:
+        return None
+    lists = np.repeat(np.arange(batch.num_lists), host(batch.offsets.diff()))
+    weights, starts = host(batch.weights), np.flatnonzero(np.diff(lists, prepend=-1))
+    if (other := np.flatnonzero(weights != np.repeat(weights[starts], sizes(batch)))).size:
+        raise DataError(
+            f"XGBoost ranks with one weight for each list, but list {lists[other[0]]} has different ones: give its "
+            "documents the same weight, or use engine=lightgbm"
+        )
+    found: np.ndarray = weights[starts]
+    return found
+
+
+def shown_order(batch: Batch) -> np.ndarray:
+    """The entries in the order in which they were shown: XGBoost takes the place of a row in its list for it."""
+    assert batch.positions is not None
+    lengths, positions = host(batch.offsets.diff()), host(batch.positions)
+    order = np.lexsort((positions, np.repeat(np.arange(batch.num_lists), lengths)))
+    places = np.arange(len(order)) - np.repeat(host(batch.offsets[:-1]), lengths)
+    if (positions[order] != places).any():
+        warn(
+            "the positions of a list are not 0, 1, 2, ...: XGBoost takes the order of its documents for them",
+            DataWarning,
+        )
+    return order
 
 
 def _names(value: Any) -> Iterator[str]:
