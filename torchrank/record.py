@@ -25,6 +25,7 @@ from torchrank.files import alone, peak_memory_mb, write_atomically
 
 SCHEMA = 2
 RESULTS, PER_QUERY = "results.json", "per_query.npz"
+STOPPED = "stopped.json"  # of a trial without results: why it has none
 FACTS = ("length", "relevant", "group")  # of test queries, in per_query.npz beside their ids and measures
 FILES = ("train", "val", "test", "file")  # options of data that name files below its root
 NAMES = ("root", *FILES, "subset", "source", "relevant", "candidates", "label", "query", "topics", "test_parts")
@@ -208,7 +209,7 @@ def without_names(data: dict[str, Any]) -> dict[str, Any]:
 
 def forget_results(folder: Path) -> None:
     """Remove results of an earlier run from the folder, so that they cannot be mistaken for those of a failed one."""
-    for name in (RESULTS, PER_QUERY):
+    for name in (RESULTS, PER_QUERY, STOPPED):
         (folder / name).unlink(missing_ok=True)
 
 
@@ -462,6 +463,15 @@ def unfinished(folder: str | Path) -> list[Path]:
     """Folders of runs that were started (they have a `.hydra`) but have no results.json."""
     started = (path.parent for path in sorted(Path(folder).rglob(".hydra")))
     return [path for path in started if not (path / RESULTS).exists()]
+
+
+def why_unfinished(folder: Path) -> str:
+    """Why a trial of a study has no results, in a few words after a colon; empty, if it is not known."""
+    try:
+        told = json.loads((folder / STOPPED).read_text(encoding="utf-8"))
+        return f": {told['state']}{', ' if told['reason'] else ''}{told['reason']}"
+    except (*BROKEN, RecursionError):
+        return ""
 
 
 def _convention(part: Any) -> dict[str, Any]:

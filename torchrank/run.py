@@ -10,7 +10,7 @@ import shlex
 import signal
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from hydra.types import RunMode
 from hydra.utils import get_class, instantiate
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf
-from pytorch_lightning import Trainer, seed_everything
+from pytorch_lightning import Callback, Trainer, seed_everything
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
@@ -59,14 +59,14 @@ def tell(text: str) -> None:
     log.info(text)
 
 
-def run_once(config: DictConfig, folder: Path) -> dict[str, Any] | None:
+def run_once(config: DictConfig, folder: Path, watchers: Sequence[Callback] = ()) -> dict[str, Any] | None:
     """`run`, unless its results exist, or the package of its model does not and `skip_missing` is set."""
     results = finished(folder, plain(config))
     if results is not None:
         tell(f"Skipping: results for this configuration already exist in {folder}")
         return results
     try:
-        return run(config, folder)
+        return run(config, folder, watchers)
     except (ImportError, InstantiationException) as error:
         missing = error if isinstance(error, ImportError) else error.__cause__
         if not config.skip_missing or not isinstance(missing, ImportError):
@@ -75,11 +75,11 @@ def run_once(config: DictConfig, folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def run(config: DictConfig, folder: Path) -> dict[str, Any]:
-    """Fit and test. The first process writes and prints the results."""
+def run(config: DictConfig, folder: Path, watchers: Sequence[Callback] = ()) -> dict[str, Any]:
+    """Fit and test. The first process writes and prints the results. Watchers are further callbacks."""
     check_config(config)
     seed_everything(config.seed, workers=True, verbose=False)
-    trainer, evaluation = make_trainer(config)
+    trainer, evaluation = make_trainer(config, watchers)
     check_monitor(config.monitor, evaluation)
     if config.train and config.ckpt_path is not None:
         keep_checkpoints_in(Path(config.ckpt_path).parent, trainer)
@@ -251,9 +251,9 @@ def checkpoint_folders(trainer: Trainer) -> set[Path]:
     return {Path(one.dirpath).resolve() for one in callbacks if one.dirpath and "://" not in str(one.dirpath)}
 
 
-def make_trainer(config: DictConfig) -> tuple[Trainer, RankingEvaluation]:
+def make_trainer(config: DictConfig, watchers: Sequence[Callback] = ()) -> tuple[Trainer, RankingEvaluation]:
     """The trainer of a run, and the callback that measures it."""
-    callbacks = [instantiate(callback, _convert_="all") for callback in config.callbacks.values()]
+    callbacks = [instantiate(callback, _convert_="all") for callback in config.callbacks.values()] + [*watchers]
     loggers = [make_logger(name, part) for name, part in config.logger.items()]
     try:
         trainer = instantiate(config.trainer, callbacks=callbacks, logger=loggers, _convert_="all")

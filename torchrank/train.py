@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import hydra
@@ -85,6 +86,21 @@ def train(config: DictConfig) -> float | None:
             forget_start(folder)
         raise SystemExit(code) from None
     return None if results is None else results["selection"]["value"]
+
+
+def carry_out(overrides: Sequence[str], task: Callable[[DictConfig, Path], None]) -> None:
+    """Compose one run and hand its configuration and folder to `task`: in a process that carries out many, as trials.
+
+    What the task raises, and what Hydra finds wrong, is raised here.
+    """
+
+    def inside(config: DictConfig) -> None:  # its file gives the log its name
+        keep_log()
+        task(config, Path(HydraConfig.get().runtime.output_dir))
+
+    os.environ |= {FULL: "1", SHORT: "1"}
+    sys.argv = [__file__, *overrides]
+    hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")(inside)()
 
 
 def keep_log() -> None:

@@ -30,6 +30,7 @@ ALLOWED = {
     ],
     "export": ["functional", "data", "rankers", "solvers", "errors", "files", "progress"],
     "report": ["record", "files", "progress", "screen"],
+    "tuning": ["train", "run", "mistakes", "data", "rankers", "report", "record", "errors", "files", "screen"],
 }
 HYDRA = ("hydra", "omegaconf")
 HEAVY = ("pytorch_lightning", "lightning", *HYDRA, "torchmetrics", "numpy", "scipy", "pandas", "polars", "pyarrow")
@@ -94,11 +95,11 @@ def test_train_answers_before_torch_is_imported(asked):
     assert done.stdout.splitlines()[-1] == "set()", done.stderr
 
 
-def test_hydra_is_imported_by_train_and_its_messages_alone():
+def test_hydra_is_imported_by_train_its_messages_and_studies_alone():
     importers = [
         path.name for path in sorted(ROOT.rglob("*.py")) if any(name.split(".")[0] in HYDRA for name in imports(path))
     ]
-    assert importers == ["mistakes.py", "run.py", "train.py"]
+    assert importers == ["mistakes.py", "run.py", "train.py", "configs.py", "worker.py"]
 
 
 def test_the_command_line_starts_without_torch_and_hydra():
@@ -143,3 +144,12 @@ def test_functions_are_reachable_after_import_torchrank():
     code = "import torchrank; print(torchrank.functional.ndcg.__name__, torchrank.__version__)"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True, check=True)
     assert run.stdout.split()[0] == "ndcg"
+
+
+def test_studies_are_imported_by_commands_alone():
+    importers = {
+        path.relative_to(ROOT).parts[0]
+        for path in sorted(ROOT.rglob("*.py"))
+        if any(name.startswith("torchrank.tuning") for name in imports(path))
+    }
+    assert importers == {"cli", "tuning"}

@@ -14,6 +14,7 @@ from torchrank.screen import discard, one_line, settle_streams
 COMMANDS = {  # by what one wants to do; each is a module with EXAMPLES, `configure(parser)` and `run(options)`
     "Learn": {
         "train": "fit a ranker, test it, and write its run folder",
+        "tune": "search for the settings of one or more models by validation, test the winner once",
     },
     "Use": {
         "score": "score the documents of files of any size with a fitted ranker",

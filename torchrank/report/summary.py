@@ -11,7 +11,7 @@ import numpy as np
 
 from torchrank.files import write_atomically
 from torchrank.progress import bar
-from torchrank.record import read_runs, smaller_is_better, unfinished
+from torchrank.record import read_runs, smaller_is_better, unfinished, why_unfinished
 from torchrank.report.select import Method, Selection, measured, natural, paired, select
 from torchrank.report.significance import ALPHA, holm, paired_t, randomisation
 from torchrank.report.tables import Sheet, markdown
@@ -37,7 +37,7 @@ def tabulate(
     _check_names("measure", [*(measures or []), *([test_measure] if test_measure else [])], present)
     shown = {"measures": measures or [], "conventions": conventions or [], "test_measure": test_measure or ""}
     tables = [tabulate_selection(selection, **shown) for selection in select(runs)]  # type: ignore[arg-type]
-    names = [str(path.relative_to(folder)) for path in missing]
+    names = [f"{path.relative_to(folder)}{why_unfinished(path)}" for path in missing]
     return {"schema": 1, "runs": len(runs), "unfinished": names, "tables": tables}
 
 

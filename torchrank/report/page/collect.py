@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchrank.record import RESULTS, Run, distinct, read_run, read_runs, smaller_is_better, unfinished
+from torchrank.record import RESULTS, Run, distinct, read_run, read_runs, smaller_is_better, unfinished, why_unfinished
 from torchrank.report.page.intervals import mean_intervals
 from torchrank.report.select import Fold, Method, Selection, paired, select
 from torchrank.report.significance import differences, paired_t
@@ -34,7 +34,7 @@ def collect(folders: Sequence[str | Path], learned: Learned = lambda folder: {})
         One section for each data set, and the unfinished runs.
     """
     runs = gather(folders)
-    left = [str(path) for folder in folders for path in unfinished(folder)]
+    left = [f"{path}{why_unfinished(path)}" for folder in folders for path in unfinished(folder)]
     if not runs:
         given = ", ".join(map(str, folders))
         raise ValueError(f"no results.json below {given} ({len(left)} unfinished runs): train first")

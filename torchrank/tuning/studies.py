@@ -1,0 +1,78 @@
+"""`torchrank tune`: a command line as the plan of a study, and the study carried out."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torchrank.record import alone_in, source_of
+from torchrank.screen import say
+from torchrank.tuning.configs import OWN, Composed, Line, check_models, check_own, compose_model, folder_of, read_line
+from torchrank.tuning.jobs import COMPLETE
+from torchrank.tuning.pool import run_studies
+from torchrank.tuning.study import ABOUT, Plan, Row, Study, import_optuna
+
+
+def plan_of(arguments: Sequence[str]) -> tuple[Plan, int]:
+    """The plan of a command line, and its number of workers; a mistake is told before anything is written."""
+    line = read_line(arguments, OWN)
+    check_own(line.own)
+    check_models(line.models)
+    import_optuna()
+    composed = [compose_model(model, line) for model in dict.fromkeys(line.models)] or [compose_model(None, line)]
+    return make_plan(line, composed, folder_of(line, composed)), line.own["workers"]
+
+
+def make_plan(line: Line, composed: Sequence[Composed], folder: Path) -> Plan:
+    """The plan of a study of these models."""
+    first = composed[0]
+    return Plan(
+        folder=folder,
+        spaces={each.model: each.space for each in composed},
+        defaults={each.model: each.defaults for each in composed},
+        overrides=tuple(line.overrides),
+        source=source_of(first.data),
+        monitor=first.monitor,
+        mode=first.mode,
+        seed=first.seed,
+        trials=line.own["trials"],
+        cpu_seconds=line.own["cpu_seconds"],
+        prune=line.own["prune"],
+    )
+
+
+def run_study(plan: Plan, workers: int, *, quiet: bool = False) -> tuple[Study, dict[str, Any]]:
+    """Carry out a study, or what is left of it, and test its winner.
+
+    Args:
+        plan: what to study.
+        workers: processes.
+        quiet: print no line for each trial.
+
+    Returns:
+        The study, and what study.json holds.
+    """
+    plan = replace(plan, folder=plan.folder.absolute())
+    new = not (plan.folder / ABOUT).exists()
+    with alone_in(plan.folder):
+        study = Study(plan, (lambda row, best: None) if quiet else say_row)
+        run_studies([study], workers)
+        found = study.write()
+    reasons = {row.reason for row in study.rows()}
+    if study.closing:
+        if new:
+            study.study._storage.remove_session()
+            shutil.rmtree(plan.folder, ignore_errors=True)
+        raise ValueError(f"the first {len(study.rows())} trials failed: {reasons.pop()}")
+    return study, found
+
+
+def say_row(row: Row, best: Any) -> None:
+    """A line for a trial that has ended."""
+    ended = f"{row.value:.4f}" if row.state == COMPLETE and row.value is not None else f"{row.state}, {row.reason}"
+    leads = f" (best: {best.value:.4f}, trial {best.number})" if best is not None else ""
+    spent = "" if row.cpu_seconds is None else f", {row.cpu_seconds:.1f} CPU s"
+    say(f"trial {row.number} {row.model}: {ended}{leads}{spent}")
