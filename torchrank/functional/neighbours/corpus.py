@@ -109,6 +109,7 @@ def document_ranks(
         raise ValueError(f"offsets must have {len(queries) + 1} numbers for {len(queries)} queries, got {len(offsets)}")
     if readable(rows) and len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(documents):
         raise ValueError(f"rows must be numbers of documents, 0..{len(documents) - 1}")
+    rows = rows.reshape(-1)  # a column of a table has two dimensions
     place = rows if order is None else order.argsort()[rows]
     query = list_ids(offsets, len(rows))
     scores = torch.zeros(len(rows), dtype=corpus.dtype, device=queries.device)
@@ -154,7 +155,7 @@ class Corpus:
         _check_vectors(queries, documents, factor, order)
         self.documents, self.order, self.similarity = documents, order, similarity
         self.dtype = torch.promote_types(torch.promote_types(queries.dtype, documents.dtype), torch.float32)
-        queries = queries.to(self.dtype)
+        queries = queries.to(self.dtype).contiguous()  # the same bits, however they lie in memory
         self.factor = None if factor is None else factor.to(self.dtype)
         images = queries if self.factor is None else queries @ self.factor
         if similarity == "cosine":
@@ -168,7 +169,7 @@ class Corpus:
         for first in range(0, len(self.documents), DOCUMENTS):
             last = min(first + DOCUMENTS, len(self.documents))
             some = slice(first, last) if self.order is None else self.order[first:last]
-            rows = self.documents[some].to(self.dtype)
+            rows = self.documents[some].to(self.dtype).contiguous()
             scale, shift = self._beside(rows)
             for start in range(0, len(self.queries), count):
                 part = self.queries[start : start + count]
