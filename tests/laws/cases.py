@@ -16,9 +16,12 @@ import torchrank.functional as F
 class Row(NamedTuple):
     function: Callable
     options: dict[str, Any]
-    loss: bool = False  # has a gradient; 0 for a list with one distinct label
+    loss: bool = False  # has a gradient
     all_tied: float | None = None  # value when all scores of the list TIED are equal
-    single: float = float("nan")  # value of a list with one entry, of label 1
+    single: float | tuple[float, float] = float("nan")  # of a list with one entry of label 1 (with score 5, with -1)
+    pointwise: bool = False  # looks at single scores: a shift changes its value
+    alone: bool = False  # a loss that learns from lists with one distinct label; all others are 0 there
+    stable: bool = False  # entries with equal labels keep their order, on which the value depends
 
     def __call__(self, scores, labels, offsets, **sizes):
         return self.function(scores, labels, offsets, **self.options, **sizes)
@@ -41,6 +44,8 @@ DCG = 3 / LOG3 + 1 / float(np.log2(5))
 NDCG = DCG / (3 + 1 / LOG3)
 TIED_AP = (1 + (1 + 1 / 3) / 2 + (1 + 2 / 3) / 3 + 2 / 4) / 4  # a place is relevant with chance 1/2, then 1/3
 SOFTMAX_LOSS = float(np.log(4))
+ENTROPY = float(2 * np.logaddexp(0, 0.3) + 2 * np.logaddexp(0, -0.3))  # of the score 0.3
+ENTROPIES = float(np.logaddexp(0, -5)), float(np.logaddexp(0, 1))
 MARGIN = [[0.1 * (k - m) ** 2 for m in range(4)] for k in range(4)]
 WARP2, WARP3 = 1 + 1 / LOG3, 1 + 1 / LOG3 + 1 / 2  # L(2), L(3)
 
@@ -77,6 +82,34 @@ ROWS = {
     "ranknet_loss": Row(F.ranknet_loss, {}, loss=True, all_tied=5 * float(np.log(2)), single=0),
     "lambdarank_loss": Row(F.lambdarank_loss, {}, loss=True, single=0),
     "lambdarank_loss@2": Row(F.lambdarank_loss, {"k": 2}, loss=True, single=0),
+    "softmax_loss": Row(F.softmax_loss, {}, loss=True, all_tied=3 * SOFTMAX_LOSS, single=0, alone=True),
+    "softmax_loss, shares": Row(
+        F.softmax_loss, {"gain": "exp2", "normalize": True}, loss=True, all_tied=SOFTMAX_LOSS, single=0, alone=True
+    ),
+    "unique_softmax_loss": Row(
+        F.unique_softmax_loss, {}, loss=True, all_tied=3 * float(np.log(4)) + float(np.log(3)), single=0
+    ),
+    "poly1_softmax_loss": Row(
+        F.poly1_softmax_loss, {"epsilon": 2.0}, loss=True, all_tied=3 * SOFTMAX_LOSS + 2 * 0.75, single=0, alone=True
+    ),
+    "listmle_loss": Row(F.listmle_loss, {}, loss=True, all_tied=float(np.log(24)), single=0, alone=True, stable=True),
+    "listmle_loss, positions": Row(
+        F.listmle_loss,
+        {"discount": "letor"},
+        loss=True,
+        all_tied=float(np.log(12) + np.log(2) / LOG3),
+        single=0,
+        alone=True,
+        stable=True,
+    ),
+    "mse_loss": Row(F.mse_loss, {}, loss=True, all_tied=3.56, single=(16, 4), pointwise=True, alone=True),
+    "bce_loss": Row(F.bce_loss, {}, loss=True, all_tied=ENTROPY, single=ENTROPIES, pointwise=True, alone=True),
+    "ordinal_loss": Row(F.ordinal_loss, {}, loss=True, all_tied=ENTROPY, single=ENTROPIES, pointwise=True, alone=True),
+    "logistic_loss": Row(F.logistic_loss, {}, loss=True, all_tied=5 * float(np.log(2)), single=0),
+    "hinge_loss": Row(F.hinge_loss, {}, loss=True, all_tied=5, single=0),
+    "soft_zero_one_loss": Row(F.soft_zero_one_loss, {}, loss=True, all_tied=2.5, single=0),
+    "lambdarank_loss, hinge": Row(F.lambdarank_loss, {"pair": "hinge"}, loss=True, single=0),
+    "pairwise_mse_loss": Row(F.pairwise_mse_loss, {}, loss=True, all_tied=2 * 11, single=0, alone=True),
     "domination_loss": Row(F.domination_loss, {}, loss=True, all_tied=float(np.log(4 * 3)), single=0),
     "domination_loss, layers": Row(F.domination_loss, {"margin": MARGIN}, loss=True, single=0),
     "warp_loss": Row(F.warp_loss, {}, loss=True, all_tied=0.1 * (WARP3 + WARP2) / 2, single=0),
@@ -93,6 +126,8 @@ ROWS = {
     "most_violated, ndcg@3": Row(most_violated, {"measure": "ndcg", "k": 3}, all_tied=1 - 1 / LOG3 / 2, single=0),
     "warp_loss, zero": Row(F.warp_loss, {"negatives": "zero", "margin": 1.0}, loss=True, all_tied=WARP2, single=0),
 }
+POINTWISE = {row.function for row in ROWS.values() if row.pointwise}
+LEARN_ALONE = {row.function for row in ROWS.values() if row.alone}
 
 
 def batch(seed: int, *, lists: int = 30, longest: int = 12, dtype: torch.dtype = torch.float64):

@@ -74,6 +74,8 @@ def test_nothing_in_between_is_rounded(row):
 @every
 def test_permuting_the_entries_of_lists_changes_nothing(row):
     scores, labels, offsets = batch(1)
+    if row.stable:
+        labels = scores * 7 + 21  # all different
     generator = torch.Generator().manual_seed(0)
     order = torch.cat([a + torch.randperm(b - a, generator=generator) for a, b in itertools.pairwise(offsets.tolist())])
     same(row(scores[order], labels[order], offsets), row(scores, labels, offsets))
@@ -98,6 +100,8 @@ def test_a_batch_is_the_concatenation_of_its_lists(row):
 
 @every
 def test_shifting_the_scores_of_a_list_changes_nothing(row):
+    if row.pointwise:
+        return
     scores, labels, offsets = batch(4)
     shift = torch.linspace(-64, 64, 30, dtype=torch.float64).round().repeat_interleave(offsets.diff())
     same(row(scores * 7 + shift * 7, labels, offsets), row(scores * 7, labels, offsets))
@@ -117,7 +121,8 @@ def test_all_scores_equal(row):
 @every
 def test_lists_with_one_entry(row):
     values = row(torch.tensor([5.0, -1.0]), torch.tensor([1, 1]), torch.tensor([0, 1, 2]))
-    assert values.tolist() == pytest.approx([row.single] * 2, nan_ok=True)
+    expected = row.single if isinstance(row.single, tuple) else [row.single] * 2
+    assert values.tolist() == pytest.approx(list(expected), nan_ok=True)
 
 
 @every
@@ -280,6 +285,8 @@ def test_gradient(row):
 @every_loss
 @pytest.mark.parametrize("large", [1e4, math.inf])
 def test_one_distinct_label_is_a_connected_zero(row, large):
+    if row.alone:
+        return
     scores = torch.tensor([large, -large, 3.0, 2.0], requires_grad=True)
     values = row(scores, torch.tensor([3, 3, 0, 0]), torch.tensor([0, 2, 4]))
     assert values.tolist() == [0, 0]
@@ -293,7 +300,7 @@ def test_large_scores_give_finite_losses_and_gradients(row, dtype):
     scores, labels, offsets = batch(12)
     large = (scores * 1e4 / scores.abs().max()).to(dtype).requires_grad_()
     values = row(large, labels, offsets)
-    values.sum().backward()
+    values.mean().backward()  # the sum has slopes of sums of squares beyond the numbers of float16
     assert values.isfinite().all() and large.grad.isfinite().all() and large.grad.dtype == dtype
     expected = row(large.detach().double(), labels, offsets)
     torch.testing.assert_close(values.double(), expected, rtol=1e-6, atol=1e-6)

@@ -10,7 +10,16 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from tests.reference.measures import List, blocks, dcg, ideal_dcg, ordered_pairs, stable_order
+from tests.reference.measures import (
+    List,
+    blocks,
+    dcg,
+    discount_of,
+    gain_of,
+    ideal_dcg,
+    ordered_pairs,
+    stable_order,
+)
 
 
 def softplus(value: float) -> float:
@@ -57,6 +66,96 @@ def lambdarank_loss(scores, labels, *, k=None, weights=None) -> float:
     """`weights` hold the order fixed while finite differences move the scores."""
     weights = swap_weights(scores, labels, k=k) if weights is None else weights
     return math.fsum(weight * softplus(scores[j] - scores[i]) for (i, j), weight in weights.items())
+
+
+# --- softmax, ListMLE (Xia et al. 2008), pointwise and pairwise losses, with weights of entries ---
+
+
+def ones(values: List, weights) -> list[float]:
+    return [1.0] * len(values) if weights is None else [float(w) for w in weights]
+
+
+def softmax_loss(scores, labels, *, gain="linear", normalize=False, weights=None) -> float:
+    """Cross entropy of the weighted gains, or of their shares, against softmax(scores)."""
+    target = [w * gain_of(y, gain) for w, y in zip(ones(labels, weights), labels, strict=True)]
+    if normalize and math.fsum(target) > 0:
+        target = [t / math.fsum(target) for t in target]
+    return -math.fsum(t * v for t, v in zip(target, log_softmax(scores), strict=True)) if len(scores) else 0.0
+
+
+def poly1_softmax_loss(scores, labels, *, epsilon=1.0, gain="linear", weights=None) -> float:
+    """softmax_loss + epsilon (1 - the probability of the target, which is uniform if all of it is 0)."""
+    if not len(scores):
+        return 0.0
+    target = [w * gain_of(y, gain) for w, y in zip(ones(labels, weights), labels, strict=True)]
+    total = math.fsum(target)
+    shares = [t / total if total > 0 else 1 / len(target) for t in target]
+    hit = math.fsum(t * math.exp(v) for t, v in zip(shares, log_softmax(scores), strict=True))
+    return softmax_loss(scores, labels, gain=gain, weights=weights) + epsilon * (1 - hit)
+
+
+def unique_softmax_loss(scores, labels, *, gain="exp2", weights=None) -> float:
+    """Every entry in a softmax of its own, with the entries of smaller label (Zhu & Klabjan 2020)."""
+    terms = []
+    for i, weight in enumerate(ones(labels, weights)):
+        rivals = [scores[i], *(scores[j] for j in range(len(scores)) if labels[j] < labels[i])]
+        terms.append(-weight * gain_of(labels[i], gain) * log_softmax(rivals)[0])
+    return math.fsum(terms)
+
+
+def listmle_loss(scores, labels, *, discount=None, weights=None) -> float:
+    """-log of the Plackett-Luce likelihood of the order by label: at each rank a softmax over those not yet placed."""
+    order, weight, terms = stable_order(labels), ones(labels, weights), []
+    for place, i in enumerate(order):
+        rest = [scores[j] for j in order[place:]]
+        factor = 1.0 if discount is None else discount_of(place + 1, discount)
+        terms.append(-weight[i] * factor * log_softmax(rest)[0])
+    return math.fsum(terms)
+
+
+def mse_loss(scores, labels, *, weights=None) -> float:
+    return math.fsum(w * (s - y) ** 2 for s, y, w in zip(scores, labels, ones(labels, weights), strict=True))
+
+
+def bce_loss(scores, labels, *, weights=None) -> float:
+    """Labels above 1 count as 1."""
+    targets = [min(y, 1.0) for y in labels]
+    terms = zip(scores, targets, ones(labels, weights), strict=True)
+    return math.fsum(w * (y * softplus(-s) + (1 - y) * softplus(s)) for s, y, w in terms)
+
+
+def ordinal_loss(scores, labels, *, weights=None) -> float:
+    """Column k of the scores tells whether the label is k + 1 or more; one column may be given as a vector."""
+    rows = [[s] if np.ndim(s) == 0 else list(s) for s in scores]
+    return math.fsum(
+        w * softplus(-s if y >= k + 1 else s)
+        for row, y, w in zip(rows, labels, ones(labels, weights), strict=True)
+        for k, s in enumerate(row)
+    )
+
+
+def pairs_loss(scores, labels, weights, function: Callable[[float], float]) -> float:
+    """The sum of `function(s_i - s_j)` over the pairs with y_i > y_j, times the weight of i."""
+    weight = ones(labels, weights)
+    return math.fsum(weight[i] * function(scores[i] - scores[j]) for i, j in ordered_pairs(labels))
+
+
+def logistic_loss(scores, labels, *, weights=None) -> float:
+    return pairs_loss(scores, labels, weights, lambda gap: softplus(-gap))
+
+
+def hinge_loss(scores, labels, *, weights=None) -> float:
+    return pairs_loss(scores, labels, weights, lambda gap: max(0.0, 1 - gap))
+
+
+def soft_zero_one_loss(scores, labels, *, weights=None) -> float:
+    return pairs_loss(scores, labels, weights, lambda gap: math.exp(-softplus(gap)))
+
+
+def pairwise_mse_loss(scores, labels, *, weights=None) -> float:
+    """All ordered pairs, those of equal labels too."""
+    size, weight = range(len(labels)), ones(labels, weights)
+    return math.fsum(weight[i] * ((labels[i] - labels[j]) - (scores[i] - scores[j])) ** 2 for i in size for j in size)
 
 
 # --- WARP (Su, King & Lyu 2017) ---

@@ -10,7 +10,7 @@ from torch import Tensor
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.operations import ListLoss, one_operation, readable
 from torchrank.functional.ragged import list_ids, measure_sum, read, wide
-from torchrank.functional.ranking import check_lists, levels_of, result_dtype
+from torchrank.functional.ranking import check_lists, check_weights, levels_of, result_dtype
 
 Margin = Tensor | Sequence[Sequence[float]] | None
 
@@ -25,11 +25,13 @@ def domination_loss(
     offsets: Tensor,
     *,
     margin: Margin = None,
+    weights: Tensor | None = None,
+    list_weights: Tensor | None = None,
     max_length: int | None = None,
     num_grades: int | None = None,
     num_pairs: int | None = None,
 ) -> Tensor:
-    """Sum over the entries i of log(1 + sum of exp(f_j - f_i + margin) over the j with a smaller label).
+    """Sum over the entries i of w_i log(1 + sum of exp(f_j - f_i + margin) over the j with a smaller label).
 
     Stevens 2010, eq. 5-7. O(N) for grades, O(N + Q K^2) with a matrix of margins, O(N log N) for real-valued labels.
 
@@ -39,6 +41,8 @@ def domination_loss(
         offsets: where the lists begin and end, `(Q + 1,)`.
         margin: None, a value s per entry `(N,)`, or a matrix `(K, K)`. With values the margin is s_i - s_j; s should
             not fall with the label. A matrix is indexed by the two labels; only the part below its diagonal counts.
+        weights: importance w of each entry, `(N,)`, which multiplies its term; None is 1.
+        list_weights: importance of each list, `(Q,)`, which multiplies its value; None is 1.
         max_length: an upper bound of the list lengths, which saves a synchronisation.
         num_grades: labels are the integers 0..num_grades-1; 0: real-valued; None: find out where that is free (CPU).
         num_pairs: not needed by this loss.
@@ -53,7 +57,9 @@ def domination_loss(
     dtype = result_dtype(scores)
     scores, margin = _without_entry_margin(scores, margin)
     check_lists(scores, labels, offsets)
-    return _LOSS(scores, labels, offsets, margin=margin, max_length=max_length, num_grades=num_grades).to(dtype)
+    check_weights(scores, offsets, weights, list_weights)
+    options = {"margin": margin, "max_length": max_length, "num_grades": num_grades}
+    return _LOSS(scores, labels, offsets, weights, list_weights, **options).to(dtype)
 
 
 def domination_slopes(
@@ -72,7 +78,7 @@ def domination_slopes(
     """
     scores, margin = _without_entry_margin(wide(scores.detach()), margin)
     check_lists(scores, labels, offsets)
-    return _solve(scores, labels, offsets, margin, max_length, num_grades)
+    return _solve(scores, labels, offsets, None, margin, max_length, num_grades)
 
 
 def _without_entry_margin(scores: Tensor, margin: Margin) -> tuple[Tensor, Tensor | None]:
@@ -99,6 +105,11 @@ class _Layers(NamedTuple):
     layer: Tensor  # (N,) number of each entry's layer
     shape: tuple[int, int]  # Q, K
     margin: Tensor | None  # (K, K) between a grade and a smaller one
+    weights: Tensor | None  # (N,)
+
+    def weighted(self, values: Tensor) -> Tensor:
+        """`values (N,)` times the weights of the entries."""
+        return values if self.weights is None else values * self.weights.to(values.dtype)
 
     def sums(self, values: Tensor) -> Tensor:
         """Sum of each layer, `(Q, K)`, in float64."""
@@ -115,6 +126,7 @@ def _solve(
     scores: Tensor,
     labels: Tensor,
     offsets: Tensor,
+    weights: Tensor | None,
     margin: Tensor | None,
     max_length: int | None,
     num_grades: int | None,
@@ -124,7 +136,7 @@ def _solve(
         num_grades = _check_margin(margin, labels)
     levels, num_levels = levels_of(labels, offsets, max_length=max_length, num_grades=num_grades)
     ids, scores = list_ids(offsets, len(scores)), scores.to(result_dtype(scores))
-    layers = _Layers(torch.add(levels, ids, alpha=num_levels), (len(offsets) - 1, num_levels), margin)
+    layers = _Layers(torch.add(levels, ids, alpha=num_levels), (len(offsets) - 1, num_levels), margin, weights)
     centre, dtype = _centre(scores, margin) if num_levels <= PRODUCT_GRADES else (0.0, None)
     if dtype is None:
         losses, slopes = _logarithms(wide(scores), layers)
@@ -140,7 +152,7 @@ def _empty(scores: Tensor, labels: Tensor, offsets: Tensor, *others: Any) -> tup
 _operation = one_operation("domination", _solve, _empty)
 
 
-def _sums(
+def domination_sums(
     scores: Tensor,
     labels: Tensor,
     offsets: Tensor,
@@ -150,10 +162,11 @@ def _sums(
     max_length: int | None,
     num_grades: int | None,
 ) -> tuple[Tensor, Tensor]:
-    return _operation(scores, labels, offsets, margin, max_length, num_grades)
+    """The loss `(Q,)` of entries with weights `(N,)`, and its slopes `(N,)`: `sums` of a `ListLoss`."""
+    return _operation(scores, labels, offsets, weights, margin, max_length, num_grades)
 
 
-_LOSS = ListLoss("domination_loss", _sums)
+_LOSS = ListLoss("domination_loss", domination_sums)
 
 
 def _check_margin(margin: Tensor, labels: Tensor) -> int:
@@ -180,16 +193,17 @@ def _products(scores: Tensor, layers: _Layers, centre: float) -> tuple[Tensor, T
 
     With E = exp(f) and Z_k the sum of E (times exp of the margin) over the grades below k, entry i of grade k pays
     log(1 + Z_k / E_i). Its slope is -Z_k / (Z_k + E_i), and E_j / (Z_k + E_i) at every j below: together E_j C_m, where
-    C_m is the sum of 1 / (Z_k + E_i) over all i of the grades k above m. Sums are in float64 without negative terms.
+    C_m is the sum of 1 / (Z_k + E_i) over all i of the grades k above m. What i pays and pulls is times its weight.
+    Sums are in float64 without negative terms.
     """
     mass = torch.sub(scores, centre).exp_()
     sums = layers.sums(mass)
     factors = (sums.new_ones(2 * layers.shape[1:]) if layers.margin is None else layers.margin.exp()).tril(-1)
     below = layers.each((sums @ factors.T).to(mass.dtype))
-    share = (below + mass).reciprocal_()
+    share = layers.weighted((below + mass).reciprocal_())
     pull = layers.each((layers.sums(share) @ factors).to(mass.dtype))
     slopes = pull.mul_(mass).sub_(share.mul_(below))
-    return below.div_(mass).log1p_(), slopes
+    return layers.weighted(below.div_(mass).log1p_()), slopes
 
 
 def _logarithms(scores: Tensor, layers: _Layers) -> tuple[Tensor, Tensor]:
@@ -207,8 +221,8 @@ def _logarithms(scores: Tensor, layers: _Layers) -> tuple[Tensor, Tensor]:
     over = gap.clamp(min=0)
     rise = gap.sub_(over).exp_().mul_(below)
     excess = torch.neg(over).expm1_().add_(rise)  # exp(-over) (1 + Z_k / E_i) - 1: small values stay exact
-    losses = over.add_(excess.log1p())
-    own = rise.div_(excess.add_(1))
+    losses = layers.weighted(over.add_(excess.log1p()))
+    own = layers.weighted(rise.div_(excess.add_(1)))
     share = torch.where(mass > 0, layers.sums(own) / mass, 0.0)
     peak, pull = _upper(torch.where(mass > 0, -peak, lowest), share, layers.margin)
     return losses, layers.each(peak).add_(scores).exp_().mul_(layers.each(pull)).sub_(own)

@@ -280,16 +280,24 @@ def _cumsum_by_blocks(values: Tensor, offsets: Tensor) -> Tensor:
     return (blocks + before[:, None]).flatten().index_select(0, places)
 
 
-def sort_within(scores: Tensor, offsets: Tensor, *, descending: bool = True, max_length: int | None = None) -> Tensor:
+def sort_within(
+    scores: Tensor,
+    offsets: Tensor,
+    *,
+    descending: bool = True,
+    max_length: int | None = None,
+    num_grades: int | None = None,
+) -> Tensor:
     """Stable order of the entries inside each list, `(N,)` indices: in `scores[order]` each list has its best first.
 
-    `max_length` is only checked: the sort needs no size.
+    `max_length` is only checked: the sort needs no size. Integers 0..num_grades-1 are sorted in less time.
 
     >>> sort_within(torch.tensor([1.0, 3.0, 2.0, 2.0]), torch.tensor([0, 2, 4])).tolist()
     [1, 0, 2, 3]
     """
     longest_list(offsets, len(scores), max_length)
-    return sort_keys(scores, list_ids(offsets, len(scores)), lists=len(offsets) - 1, descending=descending)
+    ids = list_ids(offsets, len(scores))
+    return sort_keys(scores, ids, lists=len(offsets) - 1, descending=descending, num_grades=num_grades)
 
 
 def ranks(scores: Tensor, offsets: Tensor, *, descending: bool = True, max_length: int | None = None) -> Tensor:

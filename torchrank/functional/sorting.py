@@ -9,14 +9,22 @@ from torch import Tensor
 from torchrank.functional.operations import readable
 
 
-def sort_keys(scores: Tensor, ids: Tensor, *, lists: int, descending: bool = True) -> Tensor:
+def sort_keys(
+    scores: Tensor, ids: Tensor, *, lists: int, descending: bool = True, num_grades: int | None = None
+) -> Tensor:
     """`sort_within` for a caller who already has the list of every entry.
 
     One stable sort of int64 keys (list, score bits). On CPU torch has a radix sort for integers: 11 ms for 700,000
     entries, where a stable sort of floats takes 75 ms and would be needed twice, or padded rows. When the score bits
     leave no room for the list (float64, int64), the scores are first replaced by their rank among all scores, which
-    takes a second sort of the same kind; on CPU float64 is first tried with its last bits cut off.
+    takes a second sort of the same kind; on CPU float64 is first tried with its last bits cut off. Grades
+    0..num_grades-1 need few bits: keys of 16 bits take a third of the time.
     """
+    if num_grades:
+        keys = scores.detach().long()
+        short = torch.int16 if max(lists, 1) * num_grades < 2**15 else torch.int64
+        keys = torch.add(num_grades - 1 - keys if descending else keys, ids, alpha=num_grades)
+        return torch.sort(keys.to(short), stable=True).indices
     keys, levels = _ordered_integers(scores.detach(), descending=descending)
     if max(lists, 1) * levels > 2**63:
         if scores.is_floating_point() and readable(scores):

@@ -17,8 +17,8 @@ A training step takes their mean:
     tensor([ 0.2959, -0.2621, -0.0338,  0.4404, -0.4404])
 
 How good the ranking is, is a question for the measures (`ndcg(scores, labels, offsets)`, or several of them by
-`evaluate`). `LOSSES` holds all losses by name. A list whose labels are all equal gives a 0 that is connected to the
-graph, so that `backward` works on any batch.
+`evaluate`). `LOSSES` holds all losses by name. A list from which a loss has nothing to learn gives a 0 that is
+connected to the graph, so that `backward` works on any batch.
 """
 
 from collections.abc import Callable
@@ -26,27 +26,54 @@ from collections.abc import Callable
 import torch
 
 from torchrank.functional.domination import domination_loss
+from torchrank.functional.losses.listmle import listmle_loss
 from torchrank.functional.losses.listnet import listnet_loss
+from torchrank.functional.losses.pairwise import hinge_loss, logistic_loss, pairwise_mse_loss, soft_zero_one_loss
+from torchrank.functional.losses.pointwise import bce_loss, mse_loss, ordinal_loss, ordinal_scores
 from torchrank.functional.losses.ranknet import lambdarank_loss, ranknet_loss
+from torchrank.functional.losses.softmax import poly1_softmax_loss, softmax_loss, unique_softmax_loss
 from torchrank.functional.losses.warp import rank_weights, warp_labels, warp_loss
 from torchrank.functional.oracles import structured_hinge
 
 __all__ = [
     "LOSSES",
+    "bce_loss",
     "domination_loss",
+    "hinge_loss",
     "lambdarank_loss",
+    "listmle_loss",
     "listnet_loss",
+    "logistic_loss",
+    "mse_loss",
+    "ordinal_loss",
+    "ordinal_scores",
+    "pairwise_mse_loss",
+    "poly1_softmax_loss",
     "rank_weights",
     "ranknet_loss",
+    "soft_zero_one_loss",
+    "softmax_loss",
     "structured_hinge",
+    "unique_softmax_loss",
     "warp_labels",
     "warp_loss",
 ]
 
 LOSSES: dict[str, Callable[..., torch.Tensor]] = {  # by name
     "listnet": listnet_loss,
+    "softmax": softmax_loss,
+    "unique_softmax": unique_softmax_loss,
+    "poly1_softmax": poly1_softmax_loss,
+    "listmle": listmle_loss,
+    "mse": mse_loss,
+    "bce": bce_loss,
+    "ordinal": ordinal_loss,
     "ranknet": ranknet_loss,
     "lambdarank": lambdarank_loss,
+    "logistic": logistic_loss,
+    "hinge": hinge_loss,
+    "soft_zero_one": soft_zero_one_loss,
+    "pairwise_mse": pairwise_mse_loss,
     "warp": warp_loss,
     "domination": domination_loss,
     "structured_hinge": structured_hinge,
