@@ -339,7 +339,7 @@ def test_a_network_with_sizes_that_depend_on_values_does_not_leave(tmp_path):
 @pytest.mark.parametrize(
     ("scorer", "loss", "options", "message"),
     [
-        ("conv", "listnet", {}, "unknown scorer='conv': choose one of linear, mlp, .*, local, the dotted name of your own"),
+        ("conv", "listnet", {}, "unknown scorer='conv': choose one of linear, mlp, .*, the dotted name of your own"),
         ("linear", "hinge", {}, "unknown loss='hinge'"),
         ("no.such.Net", "listnet", {}, "cannot import scorer='no.such.Net'"),
         (f"{HERE}.Nothing", "listnet", {}, "cannot import scorer="),
