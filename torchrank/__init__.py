@@ -66,6 +66,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank.rankers.core.rounds import Certificate as Certificate
     from torchrank.rankers.core.rounds import Round as Round
     from torchrank.rankers.domination.ranker import DominationRank as DominationRank
+    from torchrank.rankers.ensemble.ranker import Ensemble as Ensemble
     from torchrank.rankers.lgmml.gmml import GMML as GMML
     from torchrank.rankers.lgmml.net import LGMMLNet as LGMMLNet
     from torchrank.rankers.lgmml.ranker import LGMML as LGMML
@@ -112,6 +113,7 @@ RANKERS = {
     "AdaRank": "torchrank.rankers.adarank",
     "QueryKNN": "torchrank.rankers.queryknn",
     "TransductivePCA": "torchrank.rankers.transductive",
+    "Ensemble": "torchrank.rankers.ensemble.ranker",
 }
 EXPORTS = RANKERS | {
     "to_offsets": "torchrank.functional.arrays",

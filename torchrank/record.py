@@ -26,6 +26,7 @@ from torchrank.files import alone, peak_memory_mb, write_atomically
 SCHEMA = 2
 RESULTS, PER_QUERY = "results.json", "per_query.npz"
 STOPPED = "stopped.json"  # of a trial without results: why it has none
+CHECKPOINT = "checkpoints/best.ckpt"  # below a run folder
 FACTS = ("length", "relevant", "group")  # of test queries, in per_query.npz beside their ids and measures
 FILES = ("train", "val", "test", "file")  # options of data that name files below its root
 NAMES = ("root", *FILES, "subset", "source", "relevant", "candidates", "label", "query", "topics", "test_parts")
@@ -34,6 +35,19 @@ DEEPEST, LARGEST = 50, 1e100  # of a results.json: levels of nesting, and number
 BROKEN = (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, OverflowError, MemoryError, RuntimeError,
           zipfile.BadZipFile, zlib.error)  # what numpy raises for a damaged or forged file  # fmt: skip
 PACKAGES = ("torch", "pytorch-lightning", "torchmetrics", "hydra-core", "numpy")
+
+
+def checkpoint_of(path: str | os.PathLike[str]) -> Path:
+    """The checkpoint that a path means: the file itself, or the best one of a run folder."""
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"checkpoint not found: {path}")
+    if path.is_dir():
+        found = path / CHECKPOINT
+        if not found.is_file():
+            raise FileNotFoundError(f"{path} is a folder without {CHECKPOINT}: name a run folder or a checkpoint")
+        return found
+    return path
 
 
 # ---- names of measures -----------------------------------------------------------------------------------------------

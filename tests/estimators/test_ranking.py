@@ -4,6 +4,8 @@ import math
 import pickle
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -48,7 +50,16 @@ MODELS = sorted(RankingEstimator.MODELS)
 
 
 def make(model):
-    return RankingEstimator(model, **QUICK.get(model, {}))
+    options = QUICK.get(model, {}) | ({"members": members()} if model == "ensemble" else {})
+    return RankingEstimator(model, **options)
+
+
+@cache
+def members():
+    """Checkpoints, which are plain values."""
+    folder, train = tempfile.mkdtemp(), RankingSet(X, Y, group=GROUP)
+    kinds = (torchrank.ListNet, torchrank.SingleFeature)
+    return [str(kind(D).fit(train).save(Path(folder) / f"{kind.__name__}.ckpt")) for kind in kinds]
 
 
 def by_hand(scores, labels, group):

@@ -1,6 +1,7 @@
 """The table of all rankers: short fits through which the laws run, in one process and in several."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from torchrank import (
     RMLR,
     AdaRank,
     DominationRank,
+    Ensemble,
     GBDTRanker,
     LambdaRank,
     LGMMLNet,
@@ -145,8 +147,25 @@ CASES = {
     "svmmap": Case(lambda: SVMMap(5, eps=1e-2), 60),
     "svmmap_queries": Case(lambda: SVMMap(5, "precision", eps=1e-2, transform="standard"), 60, "queries"),
     "ranksvm": Case(lambda: RankSVM(5, eps=1e-2, threshold="sweep"), 60),
+    "ensemble": Case(lambda: Ensemble(members(), weights="greedy", steps=4), 1),
+    "ensemble_queries": Case(lambda: Ensemble([*members(), distances()], weights=[1, 2, 1, 3]), 1, "queries"),
 }
 KINDS = {name.partition("_")[0]: name for name in reversed(CASES)}  # the first case of every kind of ranker
+
+
+@cache
+def members() -> list[Ranker | list[Ranker]]:
+    """Of an ensemble, fitted on other lists than those of the laws."""
+    train = lists("other", {"other": [3, 12, 1, 8, 9]})
+    trees, rules = GBDTRanker(5, rounds=4, **TREES), RankBoost(5, rounds=4)
+    found = [ListNet(5, "lbfgs", 0.1), trees, rules, SingleFeature(5, transform="quantile")]
+    a, b, c, d = (each.fit(train) for each in found)
+    return [a, b, [c, d]]
+
+
+@cache
+def distances() -> Ranker:
+    return MetricBaseline(5).fit(queries("train"))
 
 
 def lists(split: str, all_lengths: dict[str, list[int]] = LENGTHS) -> RankingSet:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from os import PathLike
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from pytorch_lightning.__version__ import version as lightning_version
 
 import torchrank
 from torchrank.errors import CheckpointError, NotFittedError
 from torchrank.rankers.core.checkpoint_content import named
-from torchrank.rankers.core.checkpoint_files import write_whole
-from torchrank.rankers.core.checkpoints import FORMAT, check_plain, load, read_checkpoint
+from torchrank.rankers.core.checkpoints import check_plain, load, read_checkpoint, save
 from torchrank.rankers.core.own import only_given, plain_names
 
 if TYPE_CHECKING:
@@ -99,7 +96,7 @@ class RankerParameters(BaseEstimator):  # type: ignore[misc]
         kind, plain = self._ranker_class(self.model), {name: _plain(value) for name, value in self._options.items()}
         known = inspect.signature(kind).parameters
         wanted = {**self.MODELS[self.model][1], **{n: v for n, v in defaults.items() if n in known}, **plain}
-        return kind(num_features, **wanted)
+        return kind(num_features=num_features, **wanted)
 
     def _check_fitted(self) -> None:
         if HAS_SKLEARN:
@@ -118,17 +115,8 @@ class RankerParameters(BaseEstimator):  # type: ignore[misc]
         self._check_fitted()
         params = plain_names({name: _plain(value) for name, value in self.get_params().items()})
         check_plain(params, "parameters")
-        write_whole(
-            {
-                "ranker": type(self.ranker_).__name__,
-                "format": FORMAT,
-                "hyper_parameters": dict(self.ranker_.hparams),
-                "state_dict": self.ranker_.state_dict(),
-                "pytorch-lightning_version": lightning_version,
-                "estimator": {"name": type(self).__name__, "params": params, "learned": self._learned()},
-            },
-            Path(path),
-        )
+        own = {"name": type(self).__name__, "params": params, "learned": self._learned()}
+        save(self.ranker_, path, estimator=own)
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, scorer: Any = None, loss: Any = None) -> Self:

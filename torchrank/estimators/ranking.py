@@ -24,6 +24,7 @@ MODELS: dict[str, Model] = {
     "adarank": ("AdaRank", {}),
     "dk": ("TransductivePCA", {}),
     "domination": ("DominationRank", {}),
+    "ensemble": ("Ensemble", {}),
     "gbdt": ("GBDTRanker", {}),
     "gmml": ("GMML", {}),
     "lambdarank": ("LambdaRank", {}),

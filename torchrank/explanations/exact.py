@@ -7,11 +7,16 @@ import torch
 from torch import Tensor
 
 from torchrank.data.batch import Batch
+from torchrank.data.transforms import PCA, Quadratic, Transform
 from torchrank.explanations.gradients import integrated_parts
 from torchrank.export.models import weights_of
+from torchrank.export.rows import steps_of
 from torchrank.functional.ragged import list_ids, wide
+from torchrank.functional.standard import deviations
 from torchrank.rankers.core.linear import LinearRanker
 from torchrank.rankers.core.ranker import Ranker
+from torchrank.rankers.ensemble.members import batch_for
+from torchrank.rankers.ensemble.ranker import Ensemble
 from torchrank.rankers.lgmml.net import LGMMLNet
 from torchrank.rankers.lgmml.ranker import LGMML
 from torchrank.rankers.localrank.ranker import LocalRank
@@ -184,3 +189,51 @@ def _shrunk(ranker: LocalRank, batch: Batch, pairs: Tensor, cluster: Tensor) -> 
     own = torch.stack(corrections)[cluster.clamp(min=0)] / ranker.stiffness**0.5
     weights: Tensor = shared + torch.where(cluster[:, None] < 0, 0.0, own)
     return gaps(batch.dense, pairs) * weights
+
+
+@parts_of.register
+def _ensemble(ranker: Ensemble, batch: Batch, pairs: Tensor) -> Parts | None:
+    """The parts of its members, whose differences are divided by the deviation of the member's scores of the list."""
+    total, methods = torch.zeros(len(pairs), batch.x.shape[1], dtype=torch.float64, device=batch.device), []
+    lists = list_ids(batch.offsets, len(batch.labels))[pairs[:, 0]]
+    for weight, member in ranker.used():
+        own = batch_for(member, batch)
+        found = parts_of(member, own, pairs)
+        if found is None:
+            return None
+        scale = torch.ones(batch.num_lists, dtype=torch.float64, device=batch.device)
+        if not isinstance(member, Ensemble):
+            scale = deviations(member.score(own), batch.offsets)
+        values = parts_of_raw(member.transform, batch, pairs, found.values)
+        total += weight * torch.where(scale > 0, 1 / scale, 0.0)[lists][:, None] * values
+        methods.append(found.method)
+    return Parts(total, "; ".join(dict.fromkeys(methods)))
+
+
+@torch.no_grad()
+def parts_of_raw(transform: Transform, raw: Batch, pairs: Tensor, parts: Tensor) -> Tensor:
+    """Parts (P, D) of raw features from those of the transformed ones."""
+    rows, inputs = raw.dense.double(), []
+    for step in steps_of(transform):
+        inputs.append((step, rows[pairs]))  # (P, 2, D)
+        rows = step(rows, raw.offsets)
+    for step, both in reversed(inputs):
+        parts = _before(step, both, parts)
+    return parts
+
+
+def _before(step: Transform, both: Tensor, parts: Tensor) -> Tensor:
+    """The parts of the columns before a transform; most work column by column."""
+    gap, middle = both[:, 0] - both[:, 1], both.mean(1)
+    if isinstance(step, PCA):
+        turn = step.components.double()
+        return spread_back(parts, gap @ turn, gap, turn)
+    if not isinstance(step, Quadratic):
+        return parts
+    width, (left, right) = gap.shape[1], step.pairs
+    single, crossed, squares = parts.split((width, len(left), width), 1)
+    ways = (gap[:, left] * middle[:, right], gap[:, right] * middle[:, left])  # they sum to the change of a product
+    change = ways[0] + ways[1]
+    slope = torch.where(change == 0, 0.0, crossed / torch.where(change == 0, 1.0, change))
+    own: Tensor = single + squares
+    return own.index_add(1, left, slope * ways[0]).index_add(1, right, slope * ways[1])

@@ -11,12 +11,10 @@ from torch import Tensor
 
 from torchrank.data.batch import Batch, unlabelled
 from torchrank.data.sparse import SparseRows
-from torchrank.data.transforms import PCA, Quadratic, Transform
 from torchrank.errors import DataError
-from torchrank.explanations.exact import Parts, parts_of, spread_back
+from torchrank.explanations.exact import Parts, parts_of, parts_of_raw
 from torchrank.explanations.names import as_text, bars, cell, feature_names_of, new_table
 from torchrank.explanations.shapley import shapley_parts
-from torchrank.export.rows import steps_of
 from torchrank.functional.arrays import Array, to_tensor
 from torchrank.functional.ragged import entries_of, sort_within
 from torchrank.rankers.core.ranker import Ranker
@@ -230,32 +228,3 @@ def _lists_alone(raw: Batch, lists: Tensor) -> tuple[Batch, Tensor]:
     queries = None if raw.queries is None else raw.queries[lists]
     dense = rows.dense() if isinstance(rows, SparseRows) else rows
     return unlabelled(dense, offsets, queries=queries, query=raw.query[lists]), entries
-
-
-@torch.no_grad()
-def parts_of_raw(transform: Transform, raw: Batch, pairs: Tensor, parts: Tensor) -> Tensor:
-    """Parts (P, D) of raw features from those of the transformed ones."""
-    rows, inputs = raw.dense.double(), []
-    for step in steps_of(transform):
-        inputs.append((step, rows[pairs]))  # (P, 2, D)
-        rows = step(rows, raw.offsets)
-    for step, both in reversed(inputs):
-        parts = _before(step, both, parts)
-    return parts
-
-
-def _before(step: Transform, both: Tensor, parts: Tensor) -> Tensor:
-    """The parts of the columns before a transform; most work column by column."""
-    gap, middle = both[:, 0] - both[:, 1], both.mean(1)
-    if isinstance(step, PCA):
-        turn = step.components.double()
-        return spread_back(parts, gap @ turn, gap, turn)
-    if not isinstance(step, Quadratic):
-        return parts
-    width, (left, right) = gap.shape[1], step.pairs
-    single, crossed, squares = parts.split((width, len(left), width), 1)
-    ways = (gap[:, left] * middle[:, right], gap[:, right] * middle[:, left])  # they sum to the change of a product
-    change = ways[0] + ways[1]
-    slope = torch.where(change == 0, 0.0, crossed / torch.where(change == 0, 1.0, change))
-    own: Tensor = single + squares
-    return own.index_add(1, left, slope * ways[0]).index_add(1, right, slope * ways[1])

@@ -20,6 +20,7 @@ from torchrank.export.models import OneList, check_exportable, model_of, weights
 from torchrank.export.rows import steps_of
 from torchrank.export.trees import trees_of
 from torchrank.rankers.core.ranker import Ranker
+from torchrank.rankers.ensemble.ranker import Ensemble
 from torchrank.rankers.rankboost import RankBoost
 from torchrank.rankers.trees.ranker import GBDTRanker
 
@@ -102,13 +103,18 @@ def _quiet() -> Iterator[None]:
 def make_json(ranker: Ranker, about: dict[str, Any]) -> Made:
     """Weights, rules or trees, and the constants of the transform, as plain numbers; `reader.py` scores them."""
     check_exportable(ranker)
-    document = about | {"transform": list(map(_constants, steps_of(ranker.transform))), "model": plain_model(ranker)}
+    document = about | plain_ranker(ranker)
     try:
         content = json.dumps(document, allow_nan=False).encode()
     except ValueError as error:
         raise NotExportable(f"{type(ranker).__name__} has numbers that JSON has not: {error}") from error
     read = json.loads(content)
     return Made(content, lambda x: torch.tensor(reader.score(read, x.tolist()), dtype=torch.float32))
+
+
+def plain_ranker(ranker: Ranker) -> dict[str, Any]:
+    """Transform and model in plain values."""
+    return {"transform": list(map(_constants, steps_of(ranker.transform))), "model": plain_model(ranker)}
 
 
 def plain_model(ranker: Ranker) -> dict[str, Any]:
@@ -124,6 +130,12 @@ def plain_model(ranker: Ranker) -> dict[str, Any]:
             "kind": "trees",
             **{name: value.tolist() for name, value in trees_of(ranker)._asdict().items()},
         }
+    if isinstance(ranker, Ensemble):
+        members = [
+            plain_ranker(member) | {"weight": weight, "standardise": not isinstance(member, Ensemble)}
+            for weight, member in ranker.used()
+        ]
+        return {"kind": "ensemble", "members": members}
     model_of(ranker)  # refuses what no format can hold
     raise NotExportable(
         f"JSON is for linear models, rules and trees, not for {type(ranker).__name__}: use .onnx or .pt2"

@@ -14,9 +14,11 @@ from torchrank.export.errors import NotExportable
 from torchrank.export.rows import OneListRows
 from torchrank.export.trees import TreeScores, trees_of
 from torchrank.functional.kernels import KERNELS
+from torchrank.functional.standard import ROUNDING
 from torchrank.rankers.adarank import AdaRank
 from torchrank.rankers.core.linear import LinearRanker
 from torchrank.rankers.core.ranker import Ranker
+from torchrank.rankers.ensemble.ranker import Ensemble
 from torchrank.rankers.lgmml.grouped import GroupScorer
 from torchrank.rankers.lgmml.net import LGMMLNet
 from torchrank.rankers.lgmml.ranker import LGMML
@@ -59,6 +61,9 @@ def check_exportable(ranker: Ranker) -> None:
         raise NotExportable(f"{name} measures distances from query vectors: its scores need more than a list's rows")
     if ranker.num_topics is not None:
         raise NotExportable(f"this {name} has a model for each topic: a list's rows do not tell its topic")
+    if isinstance(ranker, Ensemble):
+        for _, member in ranker.used():
+            check_exportable(member)
     if ranker.transform.learns and not ranker.transform.fitted:
         raise NotFittedError(f"this {name} is not fitted: call fit first")
 
@@ -150,6 +155,11 @@ def _clusters(ranker: LocalRank) -> nn.Module:
 
 
 @model_of.register
+def _ensemble(ranker: Ensemble) -> nn.Module:
+    return EnsembleScores(ranker)
+
+
+@model_of.register
 def _transductive(ranker: TransductivePCA) -> nn.Module:
     raise NotExportable("TransductivePCA fits a new model for every list that it ranks, from all training lists")
 
@@ -157,6 +167,35 @@ def _transductive(ranker: TransductivePCA) -> nn.Module:
 @model_of.register
 def _random(ranker: RandomRanker) -> nn.Module:
     raise NotExportable("RandomRanker has learned nothing, and its digits depend on the rounding of the machine")
+
+
+class EnsembleScores(nn.Module):
+    """The weighted mean of the standardised scores of members, each on its own rows."""
+
+    def __init__(self, ranker: Ensemble):
+        super().__init__()
+        used = list(ranker.used())
+        self.weights = [weight for weight, _ in used]
+        self.standardised = [not isinstance(member, Ensemble) for _, member in used]
+        self.rows = nn.ModuleList(OneListRows(member.transform) for _, member in used)
+        self.models = nn.ModuleList(model_of(member) for _, member in used)
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = torch.zeros_like(x[:, 0], dtype=torch.float64)
+        parts = zip(self.weights, self.standardised, self.rows, self.models, strict=True)
+        for weight, standardised, rows, model in parts:
+            scores: Tensor = model(rows(x.double())).double()
+            total = total + weight * (standard_scores(scores) if standardised else scores)
+        return total
+
+
+def standard_scores(scores: Tensor) -> Tensor:
+    """Those of `functional/standard.py` for one list, in operations that every format has."""
+    largest = scores.abs().amax(0)
+    values = scores / torch.where(largest > 0, largest, 1.0)
+    flat = values.amax(0) - values.amin(0) <= ROUNDING * torch.finfo(torch.float32).eps
+    centred = values - values.mean(0)
+    return torch.where(flat, 0.0, centred / torch.where(flat, 1.0, centred.square().mean(0)).sqrt())
 
 
 class OwnScore(nn.Module):

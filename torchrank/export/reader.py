@@ -10,7 +10,25 @@ def score(model, rows):
     rows = [single(row) for row in rows]
     for step in model["transform"]:
         rows = change(step, rows)
+    if model["model"]["kind"] == "ensemble":
+        return ensemble(model["model"]["members"], rows)
     return [MODELS[model["model"]["kind"]](model["model"], single(row)) for row in rows]
+
+
+def ensemble(members, rows):  # the weighted mean of scores, most of them with mean 0 and deviation 1
+    every = [score(member, rows) for member in members]
+    every = [standard(s) if member["standardise"] else s for member, s in zip(members, every)]
+    return [math.fsum(member["weight"] * s for member, s in zip(members, column)) for column in zip(*every)]
+
+
+def standard(scores):
+    largest = max(map(abs, scores))
+    if max(scores) - min(scores) <= 2**-21 * largest:  # rounding
+        return [0.0] * len(scores)
+    scores = [s / largest for s in scores]
+    mean = math.fsum(scores) / len(scores)
+    deviation = math.sqrt(math.fsum((s - mean) ** 2 for s in scores) / len(scores))
+    return [(s - mean) / deviation for s in scores]
 
 
 def single(row):  # in float32, as torchrank compares numbers

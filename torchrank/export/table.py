@@ -29,6 +29,7 @@ FORMS = {
     "GMML": Forms(True, False, f"{QUERIES}; json: metrics are matrices"),
     "LGMML": Forms(True, False, f"{QUERIES}; json: metrics are matrices"),
     "LGMMLNet": Forms(True, False, "json: metrics are matrices"),
+    "Ensemble": Forms(True, True, "where all members can be; one of them without a form in a format refuses it"),
     "QueryKNN": Forms(True, False, "json: a model for every training query"),
     "LocalRank": Forms(
         False,

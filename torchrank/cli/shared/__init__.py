@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from torchrank.files import write_atomically
+from torchrank.record import CHECKPOINT as CHECKPOINT
+from torchrank.record import checkpoint_of as checkpoint_of
 
 if TYPE_CHECKING:
     from torchrank.rankers.core.ranker import Ranker
 
 MEASURES = ("ndcg@1", "ndcg@5", "ndcg@10", "map", "mrr")
-CHECKPOINT = "checkpoints/best.ckpt"  # below a run folder
 
 
 def add_ranker(parser: argparse.ArgumentParser) -> None:
@@ -70,19 +71,6 @@ def reader_options(options: argparse.Namespace) -> dict[str, Any]:
 def label_options(options: argparse.Namespace) -> dict[str, Any]:
     """What was given of the arguments of `add_reader` and `add_unjudged`."""
     return reader_options(options) | ({} if options.unjudged is None else {"unjudged": options.unjudged})
-
-
-def checkpoint_of(path: str | Path) -> Path:
-    """The checkpoint that a path means: the file itself, or the best one of a run folder."""
-    path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"checkpoint not found: {path}")
-    if path.is_dir():
-        found = path / CHECKPOINT
-        if not found.is_file():
-            raise FileNotFoundError(f"{path} is a folder without {CHECKPOINT}: name a run folder or a checkpoint")
-        return found
-    return path
 
 
 def load_ranker(options: argparse.Namespace) -> Ranker:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from pytorch_lightning.__version__ import version as lightning_version
 
 import torchrank
 from torchrank.errors import CheckpointError
 from torchrank.rankers.core.checkpoint_content import check_content, check_options, check_scores, named, reason
-from torchrank.rankers.core.checkpoint_files import check_whole
+from torchrank.rankers.core.checkpoint_files import check_whole, write_whole
 
 if TYPE_CHECKING:
     from torchrank.rankers.core.ranker import Ranker
@@ -45,9 +46,31 @@ def load(path: str | PathLike[str], map_location: Any = "cpu", *, scorer: Any = 
     own = {name: given for name, given in (("scorer", scorer), ("loss", loss)) if given is not None}
     ranker = kind.load_from_checkpoint(Path(path), map_location=map_location, **own).eval()
     with named(path):
-        if not ranker.own and ranker.num_topics is None:
+        if not _has_own_parts(ranker) and ranker.num_topics is None:
             check_scores(ranker)
     return ranker
+
+
+def _has_own_parts(ranker: Ranker) -> bool:
+    """Whether a network or loss of the user is in it, or in one of its members."""
+    members = ranker.own.get("members")
+    return bool(ranker.own) if members is None else any(map(_has_own_parts, members))
+
+
+def save(ranker: Ranker, path: str | PathLike[str], **more: Any) -> Path:
+    """Write a ranker to a checkpoint, whole or not at all, with what else belongs to it: see `Ranker.save`."""
+    write_whole(
+        {
+            "ranker": type(ranker).__name__,
+            "format": FORMAT,
+            "hyper_parameters": dict(ranker.hparams),
+            "state_dict": ranker.state_dict(),
+            "pytorch-lightning_version": lightning_version,
+            **more,
+        },
+        Path(path),
+    )
+    return Path(path)
 
 
 def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
@@ -107,14 +130,15 @@ def check_same_data(saved: dict[str, int], given: dict[str, int]) -> None:
         )
 
 
-def check_plain(value: Any, where: str) -> None:
+def check_plain(value: Any, where: str, seen: set[int] | None = None) -> None:
     """Hyper-parameters are plain Python values, or the checkpoint could not be loaded without executing code."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            check_plain(item, f"{where}.{key}")
-    elif type(value) in (list, tuple):
-        for item in value:
-            check_plain(item, where)
+    seen = set() if seen is None else seen
+    if isinstance(value, dict) or type(value) in (list, tuple):
+        if id(value) in seen:  # a file can refer to the same part at many places
+            return
+        seen.add(id(value))
+        for key, item in value.items() if isinstance(value, dict) else (("", item) for item in value):
+            check_plain(item, f"{where}.{key}" if key else where, seen)
     elif value is not None and type(value) not in (str, int, float, bool):
         kind = type(value).__name__
         raise ValueError(f"{where} is a {kind} ({value!r}): pass a plain str, int, float, bool, list or dict.")

@@ -43,6 +43,11 @@ def loading(**given: Any) -> Iterator[None]:
         raise ValueError(f"the checkpoint has no {name} of your own: load it without {name}=")
 
 
+def is_loading() -> bool:
+    """Whether the options of a ranker come from a file at this moment."""
+    return _loading.get() is not None
+
+
 def resolve(option: str, value: Any, known: Mapping[str, Any]) -> tuple[str, Any]:
     """The name of an option, and the object of that name: one of torchrank's, or the user's own.
 

@@ -37,6 +37,7 @@ from torchrank.rankers.core.checkpoints import (
     check_plain,
     check_same_data,
     check_same_ranker,
+    save,
 )
 from torchrank.rankers.core.evaluation import RankingEvaluation
 from torchrank.rankers.core.fitting import fit, mean_over_lists
@@ -555,6 +556,17 @@ class Ranker(LightningModule):
         check_state(self, state, prefix)
         take_sizes(self, state, prefix)
         self.kept = SimpleNamespace()
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the fitted ranker to a checkpoint, as a Trainer does; `torchrank.load` reads it.
+
+        Args:
+            path: the file, which is replaced as a whole if it exists.
+
+        Returns:
+            The path.
+        """
+        return save(self, path)
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]
