@@ -12,11 +12,11 @@ from torchrank.explanations.gradients import integrated_parts
 from torchrank.export.models import weights_of
 from torchrank.export.rows import steps_of
 from torchrank.functional.ragged import list_ids, wide
-from torchrank.functional.standard import deviations
 from torchrank.rankers.core.linear import LinearRanker
 from torchrank.rankers.core.ranker import Ranker
 from torchrank.rankers.ensemble.members import batch_for
 from torchrank.rankers.ensemble.ranker import Ensemble
+from torchrank.rankers.ensemble.standard import deviations
 from torchrank.rankers.lgmml.net import LGMMLNet
 from torchrank.rankers.lgmml.ranker import LGMML
 from torchrank.rankers.localrank.ranker import LocalRank

@@ -14,11 +14,11 @@ from torchrank.export.errors import NotExportable
 from torchrank.export.rows import OneListRows
 from torchrank.export.trees import TreeScores, trees_of
 from torchrank.functional.kernels import KERNELS
-from torchrank.functional.standard import ROUNDING
 from torchrank.rankers.adarank import AdaRank
 from torchrank.rankers.core.linear import LinearRanker
 from torchrank.rankers.core.ranker import Ranker
 from torchrank.rankers.ensemble.ranker import Ensemble
+from torchrank.rankers.ensemble.standard import ROUNDING
 from torchrank.rankers.lgmml.grouped import GroupScorer
 from torchrank.rankers.lgmml.net import LGMMLNet
 from torchrank.rankers.lgmml.ranker import LGMML
@@ -190,7 +190,7 @@ class EnsembleScores(nn.Module):
 
 
 def standard_scores(scores: Tensor) -> Tensor:
-    """Those of `functional/standard.py` for one list, in operations that every format has."""
+    """Those of `rankers/ensemble/standard.py` for one list, in operations that every format has."""
     largest = scores.abs().amax(0)
     values = scores / torch.where(largest > 0, largest, 1.0)
     flat = values.amax(0) - values.amin(0) <= ROUNDING * torch.finfo(torch.float32).eps

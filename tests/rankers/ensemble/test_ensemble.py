@@ -28,7 +28,7 @@ from torchrank import (
     SingleFeature,
     SparseRows,
 )
-from torchrank.functional.standard import standard_scores
+from torchrank.rankers.ensemble.standard import standard_scores
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

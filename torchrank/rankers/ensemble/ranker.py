@@ -17,11 +17,11 @@ from torchrank.errors import DataError, NotFittedError, check_choice, check_inte
 from torchrank.functional.conventions import canonical
 from torchrank.functional.losses import LOSSES
 from torchrank.functional.ragged import wide
-from torchrank.functional.standard import standard_scores
 from torchrank.rankers.core.evaluation import top_grade
 from torchrank.rankers.core.ranker import Prepared, Ranker
 from torchrank.rankers.core.rounds import Round
 from torchrank.rankers.ensemble.members import batch_for, description, features_of, make_members
+from torchrank.rankers.ensemble.standard import standard_scores
 from torchrank.rankers.ensemble.weights import ValidationScores, chosen_weights
 from torchrank.record import smaller_is_better
 
