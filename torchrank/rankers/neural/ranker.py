@@ -225,8 +225,8 @@ class NeuralRanker(GradientRanker):
     def _losses(self, values: Tensor, batch: Batch) -> Tensor:
         """The losses (M Q,) of all members in one call: their lists are laid end to end."""
         labels, offsets, given = batch.labels, batch.offsets, {name: getattr(batch, name) for name in self._sizes}
-        if (weights := getattr(batch, "weights", None)) is not None:
-            given["weights"] = self._weights(weights)
+        if batch.weights is not None:
+            given["weights"] = self._weights(batch.weights)
         if self.members > 1:
             offsets, labels = tiled(offsets, len(labels), self.members), labels.repeat(self.members)
             given |= {"num_pairs": batch.num_pairs * self.members} if "num_pairs" in given else {}
