@@ -100,7 +100,8 @@ class NeuralRanker(GradientRanker):
         super().__init__(num_features, transform, lr, weight_decay, optimizer, scheduler, clip)
         self.loss_name, self.loss_options = loss, loss_options or {}
         self.scorer_name, self.scorer_options = scorer, scorer_options or {}
-        self.members, self.noise, self.is_ordinal = members, noise, loss == "ordinal"
+        self.members, self.noise = members, noise
+        self.is_ordinal = loss == "ordinal" and scorer != "local"  # which has one output: relevant or not
         self.own = {} if scorer in SCORERS else {"scorer": network}
         self.own |= {} if loss in LOSSES else {"loss": function}
         self._check_loss(function)
