@@ -250,14 +250,23 @@ def test_dominating():
     assert dominating(torch.tensor([0.5, -0.5]), torch.tensor([0, 2])).tolist() == [True, False]
 
 
-@pytest.mark.parametrize("factor", [1.0, torch.ones(1, dtype=torch.float64, requires_grad=True)])
-def test_the_second_derivative_is_refused(factor):
-    """And never taken for 0, as where the loss itself is summed up."""
-    scores = torch.zeros(3, dtype=torch.float64, requires_grad=True)
-    loss = F.domination_loss(scores * factor, torch.tensor([0, 1, 2]), torch.tensor([0, 3]))
-    (slopes,) = torch.autograd.grad(loss.sum(), scores, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        (slopes.square().sum() + scores.sum()).backward()
+def test_the_second_derivative_is_that_of_the_plain_sum():
+    """Also of scores so far apart that no exponential can be formed, and with margins."""
+    labels, offsets = torch.tensor([0, 1, 2, 1, 0, 3]), torch.tensor([0, 4, 6])
+    for size, margin in itertools.product((1.0, 1e3), (None, [[0.1 * (a - b) for b in range(4)] for a in range(4)])):
+        scores = size * torch.tensor([0.3, -0.2, 0.5, 0.1, 0.4, 0.0], dtype=torch.float64)
+
+        def plain(scores, margin=margin):
+            total = scores.new_zeros(())
+            for i, j in ((i, j) for a, b in ((0, 4), (4, 6)) for i in range(a, b) for j in [range(a, b)]):
+                below = [k for k in j if labels[k] < labels[i]]
+                gaps = [scores[k] - scores[i] + (margin[labels[i]][labels[k]] if margin else 0) for k in below]
+                total = total + torch.logsumexp(torch.stack([*gaps, scores.new_zeros(())]), 0)
+            return total
+
+        expected = torch.autograd.functional.hessian(plain, scores)
+        found = torch.func.hessian(lambda s, m=margin: F.domination_loss(s, labels, offsets, margin=m).sum())(scores)
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def domination_loss(
         num_pairs: not needed by this loss.
 
     Returns:
-        The loss of each list, `(Q,)`. Its gradient is in closed form and has no second derivative.
+        The loss of each list, `(Q,)`. Its gradient is in closed form, and so is the second derivative.
 
     Example:
         >>> domination_loss(torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
@@ -117,9 +117,31 @@ class _Layers(NamedTuple):
         total = values.new_zeros(self.shape[0] * self.shape[1])
         return total.scatter_add_(0, self.layer, values).view(self.shape)
 
+    def masses(self, scores: Tensor, *factors: Tensor) -> tuple[Tensor, ...]:
+        """Sums of exp(scores) of each layer, as peak and mass `(Q, K)`, and those of exp(scores) times each factor."""
+        peak = scores.new_full((self.shape[0] * self.shape[1],), _lowest(scores))
+        peak = peak.scatter_reduce(0, self.layer, scores, "amax").view(self.shape)
+        terms = (scores - self.each(peak)).exp_()
+        return peak, self.sums(terms), *(self.sums(terms * factor) for factor in factors)
+
     def each(self, values: Tensor) -> Tensor:
         """`values (Q, K)` at the entries of each layer, `(N,)`."""
         return values.flatten().index_select(0, self.layer)
+
+
+def _layers(
+    labels: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+    margin: Tensor | None,
+    max_length: int | None,
+    num_grades: int | None,
+) -> _Layers:
+    if margin is not None:
+        num_grades = _check_margin(margin, labels)
+    levels, num_levels = levels_of(labels, offsets, max_length=max_length, num_grades=num_grades)
+    numbers = torch.add(levels, list_ids(offsets, len(labels)), alpha=num_levels)
+    return _Layers(numbers, (len(offsets) - 1, num_levels), margin, weights)
 
 
 def _solve(
@@ -132,12 +154,8 @@ def _solve(
     num_grades: int | None,
 ) -> tuple[Tensor, Tensor]:
     """The loss `(Q,)` in float64, and the slope at every score `(N,)` in the dtype of the result."""
-    if margin is not None:
-        num_grades = _check_margin(margin, labels)
-    levels, num_levels = levels_of(labels, offsets, max_length=max_length, num_grades=num_grades)
-    ids, scores = list_ids(offsets, len(scores)), scores.to(result_dtype(scores))
-    layers = _Layers(torch.add(levels, ids, alpha=num_levels), (len(offsets) - 1, num_levels), margin, weights)
-    centre, dtype = _centre(scores, margin) if num_levels <= PRODUCT_GRADES else (0.0, None)
+    layers, scores = _layers(labels, offsets, weights, margin, max_length, num_grades), scores.to(result_dtype(scores))
+    centre, dtype = _centre(scores, margin) if layers.shape[1] <= PRODUCT_GRADES else (0.0, None)
     if dtype is None:
         losses, slopes = _logarithms(wide(scores), layers)
     else:
@@ -166,7 +184,43 @@ def domination_sums(
     return _operation(scores, labels, offsets, weights, margin, max_length, num_grades)
 
 
-_LOSS = ListLoss("domination_loss", domination_sums)
+def domination_products(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+    direction: Tensor,
+    *,
+    margin: Tensor | None,
+    max_length: int | None,
+    num_grades: int | None,
+) -> Tensor:
+    """The second derivative times a direction v, `(N,)` in float64, with sums as in `_logarithms`.
+
+    An entry i shares itself out among itself and the entries below it, as a softmax does. With the mean m_i of v over
+    these shares, each of them, times v - m_i, goes to its entry.
+    """
+    layers = _layers(labels, offsets, weights, margin, max_length, num_grades)
+    v, lowest = wide(direction), _lowest(wide(scores))
+    scores = wide(scores).clamp(lowest, -lowest)
+    peak, mass, moved = layers.masses(scores, v)
+    moved = _lower(peak, moved, margin)[1]
+    peak, mass = _lower(peak, mass, margin)
+    gap = layers.each(peak) - scores
+    over = gap.clamp(min=0)
+    own, below = torch.exp(-over), torch.exp(gap - over)
+    total = own + below * layers.each(mass)
+    mean = (own * v + below * layers.each(moved)) / total
+    lost = layers.weighted(below * layers.each(mass) / total)
+    share, tilted = (torch.where(mass > 0, layers.sums(part) / mass, 0.0) for part in (lost, lost * mean))
+    peak = torch.where(mass > 0, -peak, lowest)
+    tilted = _upper(peak, tilted, margin)[1]
+    peak, share = _upper(peak, share, margin)
+    pulled = torch.exp(layers.each(peak) + scores) * (v * layers.each(share) - layers.each(tilted))
+    return pulled + layers.weighted(own / total) * (v - mean)
+
+
+_LOSS = ListLoss("domination_loss", domination_sums, domination_products)
 
 
 def _check_margin(margin: Tensor, labels: Tensor) -> int:
@@ -213,9 +267,7 @@ def _logarithms(scores: Tensor, layers: _Layers) -> tuple[Tensor, Tensor]:
     """
     lowest = _lowest(scores)
     scores = scores.clamp(lowest, -lowest)
-    peak = scores.new_full((layers.shape[0] * layers.shape[1],), lowest)
-    peak = peak.scatter_reduce(0, layers.layer, scores, "amax").view(layers.shape)
-    mass = layers.sums((scores - layers.each(peak)).exp_())
+    peak, mass = layers.masses(scores)
     peak, mass = _lower(peak, mass, layers.margin)
     gap, below = layers.each(peak).sub_(scores), layers.each(mass)  # Z_k / E_i = below exp(gap), below >= 1 or all is 0
     over = gap.clamp(min=0)

@@ -1,5 +1,6 @@
 """What autograd and the compiler are told: slopes in closed form, and functions that are one operation of a graph."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -118,12 +119,22 @@ class ListLoss:
         return loss.to(result_dtype(scores)), slopes.to(result_dtype(scores)), ids
 
 
+def no_curvature(*lists: Any, **options: Any) -> Tensor:
+    """The `products` of a loss that is linear in pieces, as torch takes the second derivative of a hinge: 0.
+
+    >>> no_curvature(None, None, None, None, torch.ones(2))
+    tensor([0., 0.])
+    """
+    return torch.zeros_like(lists[-1])
+
+
 def formula_loss(name: str, formula: Callable[..., Tensor]) -> ListLoss:
     """A `ListLoss` from its value alone: `formula(scores, labels, offsets, weights, **options)` gives the loss of each
     list, `(Q,)`, by operations that torch can differentiate.
 
     >>> def squares(scores, labels, offsets, weights):
-    ...     return torch.segment_reduce((scores - labels) ** 2, "sum", offsets=offsets)
+    ...     ids = torch.repeat_interleave(offsets.diff(), output_size=len(scores))
+    ...     return scores.new_zeros(len(offsets) - 1).index_add(0, ids, (scores - labels) ** 2)
     >>> formula_loss("squares", squares)(torch.tensor([1.0, 3.0]), torch.tensor([0.0, 1.0]), torch.tensor([0, 2]))
     tensor([5.])
     """
@@ -310,6 +321,9 @@ def _refuse_forward_over_forward(loss: ListLoss) -> None:
     if sum(level.key() == TransformType.Jvp for level in levels) > 1:
         raise RuntimeError(f"{loss.name} has no forward mode inside forward mode: use torch.func.hessian")
 
+
+for _each in (_PerList, _Slopes, _Products, _KnownGradient):  # else `apply` finds it out in every call
+    vars(_each.forward)["__signature__"] = inspect.signature(_each.forward)
 
 # `Function.apply` has no types
 _per_list: Callable[..., tuple[Tensor, Tensor, Tensor]] = _PerList.apply

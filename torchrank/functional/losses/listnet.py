@@ -11,16 +11,17 @@ from torch import Tensor
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.operations import ListLoss, readable
 from torchrank.functional.ragged import (
-    has_pairs,
     list_ids,
     measure_sum,
     per_entry,
     read,
+    segment_max,
+    segment_min,
     segment_softmax,
     segment_sum,
     wide,
 )
-from torchrank.functional.ranking import check_lists
+from torchrank.functional.ranking import check_lists, check_weights
 
 MOST_PADDING = 1.5  # places of the dense form for each entry
 LOWEST = -1e30  # fills the scores of the dense form: next to any larger score its share is 0
@@ -33,6 +34,8 @@ def listnet_loss(
     labels: Tensor,
     offsets: Tensor,
     *,
+    weights: Tensor | None = None,
+    list_weights: Tensor | None = None,
     max_length: int | None = None,
     num_grades: int | None = None,
     num_pairs: int | None = None,
@@ -43,6 +46,9 @@ def listnet_loss(
         scores: score of each entry, `(N,)`.
         labels: relevance label of each entry, `(N,)`.
         offsets: where the lists begin and end, `(Q + 1,)`.
+        weights: importance of each entry, `(N,)`, by which its share of softmax(labels) is multiplied before the shares
+            are divided by their sum: rax's `softmax_loss` of exp(labels). A list whose weights are all 0 has loss 0.
+        list_weights: importance of each list, `(Q,)`, by which its loss is multiplied.
         max_length, num_grades, num_pairs: sizes of the batch, which this loss does not need.
 
     Returns:
@@ -53,21 +59,22 @@ def listnet_loss(
         tensor([0.6931, 0.0000])
     """
     check_lists(scores, labels, offsets)
-    return _LOSS(scores, labels, offsets)
+    check_weights(scores, offsets, weights, list_weights)
+    return _LOSS(scores, labels, offsets, weights, list_weights)
 
 
 def _sums(scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
     """The loss of each list, `(Q,)`, and its slopes, `(N,)`; 0 for a list without two different labels."""
     if longest := _dense_length(scores, offsets):
-        return _dense(scores, labels, offsets, longest)
-    several, target = _label_shares(labels, offsets)
+        return _dense(scores, labels, offsets, weights, longest)
+    several, target = _label_shares(labels, offsets, weights)
     loss, slopes = _one_column(_taught(scores, several, offsets), target, offsets)
     return torch.where(several, loss, 0.0), torch.where(per_entry(several, offsets, len(scores)), slopes, 0.0)
 
 
 def _products(scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None, direction: Tensor) -> Tensor:
     """The second derivative diag(p) - p p' of each list times its part of the direction, `(N,)`."""
-    several, _ = _label_shares(labels, offsets)
+    several, _ = _label_shares(labels, offsets, weights)
     shares = segment_softmax(_taught(scores, several, offsets), offsets)
     along = torch.where(per_entry(several, offsets, len(scores)), wide(direction), 0.0)
     return shares * (along - per_entry(segment_sum(shares * along, offsets), offsets, len(scores)))
@@ -92,19 +99,27 @@ def _taught(scores: Tensor, several: Tensor, offsets: Tensor) -> Tensor:
     return torch.where(per_entry(several, offsets, len(scores)), wide(scores), 0.0)
 
 
-def _dense(scores: Tensor, labels: Tensor, offsets: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+def _dense(
+    scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None, longest: int
+) -> tuple[Tensor, Tensor]:
     """`_sums` of lists that are padded to the same length."""
     kind, places = _dense_dtype(scores, labels), _places(offsets, longest, len(scores))
-    own, grades = (
-        torch.full((len(offsets) - 1, longest), fill, dtype=kind).flatten().scatter_(0, places, each.to(kind))
-        for each, fill in ((scores, LOWEST), (labels, -torch.inf))
-    )
-    own, grades = own.view(-1, longest), grades.view(-1, longest)
+
+    def padded(values: Tensor, fill: float) -> Tensor:
+        block = torch.full((len(offsets) - 1, longest), fill, dtype=kind)
+        block.view(-1).scatter_(0, places, values.to(kind))
+        return block
+
+    own, grades = padded(scores, LOWEST), padded(labels, -torch.inf)
     several = grades.amax(1) > grades.abs().amin(1)  # labels are not negative
+    if weights is not None:
+        grades += padded(wide(weights).log(), 0.0)
+        several &= grades.amax(1) > -torch.inf
     target, shares = torch.softmax(grades, 1), torch.softmax(own, 1)
     linear = torch.linalg.vecdot(target, own.sub_(own.amax(1, keepdim=True)))
-    loss = torch.where(several, -shares.amax(1).log() - linear, 0.0)
-    slopes = torch.where(several[:, None], shares.sub_(target), 0.0)
+    loss, slopes = shares.amax(1).log_().add_(linear).neg_(), shares.sub_(target)
+    if not read(several.all()):
+        loss, slopes = torch.where(several, loss, 0.0), torch.where(several[:, None], slopes, 0.0)
     return loss, slopes.flatten().index_select(0, places)
 
 
@@ -124,14 +139,21 @@ def _places(offsets: Tensor, longest: int, num_entries: int) -> Tensor:
     return steps.index_add_(0, offsets[1:].long(), longest - offsets.diff().long())[:-1].cumsum(0)
 
 
-def _label_shares(labels: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether each list has two different labels, `(Q,)`, and the softmax of its labels, `(N,)` in float64."""
+def _label_shares(labels: Tensor, offsets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Whether each list has two different labels and a weight that is not 0, `(Q,)`, and the softmax of its labels,
+    multiplied by the weights, `(N,)` in float64."""
     values = wide(labels)
-    if values.device.type != "cpu":
-        return has_pairs(labels, offsets), segment_softmax(values, offsets)
     high, low = (_extreme(values, offsets, kind) for kind in ("max", "min"))
+    several = high > low
+    if weights is not None:
+        values = values + wide(weights).log()
+        several &= _extreme(values, offsets, "max") > -torch.inf
+        values = torch.where(per_entry(several, offsets, len(values)), values, 0.0)
+        high = _extreme(values, offsets, "max")
+    if values.device.type != "cpu":
+        return several, segment_softmax(values, offsets)
     shares = (values - per_entry(high, offsets, len(values))).exp_()
-    return high > low, shares.div_(per_entry(measure_sum(shares, offsets), offsets, len(values)))
+    return several, shares.div_(per_entry(measure_sum(shares, offsets), offsets, len(values)))
 
 
 def _one_column(scores: Tensor, target: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
@@ -146,6 +168,8 @@ def _one_column(scores: Tensor, target: Tensor, offsets: Tensor) -> tuple[Tensor
 
 
 def _extreme(values: Tensor, offsets: Tensor, kind: str) -> Tensor:
+    if values.device.type != "cpu":
+        return segment_max(values, offsets) if kind == "max" else segment_min(values, offsets)
     initial = -torch.inf if kind == "max" else torch.inf
     return torch.segment_reduce(values, kind, offsets=offsets, unsafe=True, initial=initial)
 

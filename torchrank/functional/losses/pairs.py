@@ -64,7 +64,7 @@ PAIRS = {
 class Swap(NamedTuple):
     """The weight of a pair: |gain_i - gain_j| |discount_i - discount_j|."""
 
-    gains: Tensor  # (N,) rise with the label
+    gains: Tensor  # (N,)
     discounts: Tensor  # (N,)
 
 
@@ -204,15 +204,16 @@ def _terms(entries: _Entries, rises: Tensor, rows: Tensor, columns: Tensor) -> t
 
 
 def _dense_factor(entries: _Entries, strips: _Strips, rows: Tensor, columns: Tensor, inside: Tensor) -> Tensor | None:
-    """The weight of each pair of a block; the entries of a strip have one label and one gain."""
+    """The weight of each pair of a block; the entries of a strip have one label, so without weights one gain."""
     kind = entries.scores.dtype
     weights = None if entries.weights is None else entries.weights.take(rows).to(kind)[:, :, None]
     if entries.gains is None or entries.discounts is None:
         return weights
     lower, upper = (entries.discounts.take(places).to(kind) for places in (columns, rows))
     swap = (lower[:, None] - upper[:, :, None]).abs_()
-    gains = entries.gains.take(strips.first)[:, None] - entries.gains.take(columns)
-    swap.mul_(torch.where(inside, gains, 0.0).to(kind)[:, None])
+    own = entries.gains.take(strips.first[:, None] if weights is None else rows)
+    gains = (own[:, :, None] - entries.gains.take(columns)[:, None]).abs_()
+    swap.mul_(torch.where(inside[:, None], gains, 0.0).to(kind))
     return swap if weights is None else swap.mul_(weights)
 
 

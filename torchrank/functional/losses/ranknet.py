@@ -10,7 +10,7 @@ from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.gains import check_gains, discount_of, gain_of, ideal_dcg
 from torchrank.functional.losses.pairs import PAIRS, Swap, pair_products, pair_sums
 from torchrank.functional.operations import ListLoss
-from torchrank.functional.ragged import longest_list, per_entry, ranks
+from torchrank.functional.ragged import longest_list, per_entry, ranks, wide
 from torchrank.functional.ranking import check_cutoff, check_lists, check_weights, count_grades, ratio
 
 
@@ -79,8 +79,8 @@ def lambdarank_loss(
         offsets: where the lists begin and end, `(Q + 1,)`.
         k: the cut-off of NDCG: ranks beyond k have discount 0; None counts the whole list.
         pair: what a pair costs: "logistic" as RankNet, "hinge" or "soft_zero_one" as the losses of these names.
-        weights: importance of each entry, `(N,)`, which multiplies the pairs where it is the more relevant one; None
-            is 1. The change of NDCG is that without weights. (rax multiplies the gains too, by their squares in all.)
+        weights: importance of each entry, `(N,)`, as in rax: it multiplies the pairs where the entry is the more
+            relevant one, and the gains in the change of NDCG, also those of the ideal order; None is 1.
         list_weights: importance of each list, `(Q,)`, which multiplies its value; None is 1.
         max_length: an upper bound of the list lengths, which saves a synchronisation.
         num_grades: labels are the integers 0..num_grades-1; 0: real-valued; None: find out where that is free (CPU).
@@ -102,7 +102,13 @@ def lambdarank_loss(
 
 
 def _swap(
-    scores: Tensor, labels: Tensor, offsets: Tensor, k: int | None, max_length: int | None, num_grades: int | None
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+    k: int | None,
+    max_length: int | None,
+    num_grades: int | None,
 ) -> Swap:
     """Gains over the ideal DCG@k and discounts of the current ranks, whose differences weigh the pairs."""
     longest = longest_list(offsets, len(scores), max_length)
@@ -112,10 +118,12 @@ def _swap(
         discounts = torch.where(rank <= k, discounts, 0)
     grades = count_grades(labels, num_grades)
     check_gains(labels, "exp2", grades)
-    (ideal,) = ideal_dcg(
-        labels, offsets, cutoffs=[k], gain="exp2", discount="log2p1", longest=longest, num_grades=grades
-    )
-    gains = gain_of(labels) * per_entry(ratio(torch.ones_like(ideal), ideal, 0.0), offsets, len(labels))
+    gains, known, gain = gain_of(labels), labels, "exp2"
+    if weights is not None:
+        gains = known = gains * wide(weights)
+        gain, grades = "linear", 0
+    (ideal,) = ideal_dcg(known, offsets, cutoffs=[k], gain=gain, discount="log2p1", longest=longest, num_grades=grades)
+    gains = gains * per_entry(ratio(torch.ones_like(ideal), ideal, 0.0), offsets, len(labels))
     return Swap(gains, discounts)
 
 
@@ -130,7 +138,7 @@ def _swapped_sums(
     max_length: int | None,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    swap = _swap(scores, labels, offsets, k, max_length, num_grades)
+    swap = _swap(scores, labels, offsets, weights, k, max_length, num_grades)
     return pair_sums(scores, labels, offsets, weights, swap=swap, max_length=max_length, **options)
 
 
@@ -146,7 +154,7 @@ def _swapped_products(
     max_length: int | None,
     **options: Any,
 ) -> Tensor:
-    swap = _swap(scores, labels, offsets, k, max_length, num_grades)
+    swap = _swap(scores, labels, offsets, weights, k, max_length, num_grades)
     return pair_products(scores, labels, offsets, weights, direction, swap=swap, max_length=max_length, **options)
 
 

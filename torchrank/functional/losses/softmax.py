@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torchrank.functional.arrays import takes_arrays
-from torchrank.functional.domination import domination_sums
+from torchrank.functional.domination import domination_products, domination_sums
 from torchrank.functional.gains import Gain, check_gains, gain_of
 from torchrank.functional.losses.layout import LOWEST, Layout, lay_out, narrow
 from torchrank.functional.operations import ListLoss, formula_loss
@@ -132,7 +132,7 @@ def unique_softmax_loss(
         num_pairs: not needed by this loss.
 
     Returns:
-        The loss of each list, `(Q,)`. Its gradient is in closed form and has no second derivative.
+        The loss of each list, `(Q,)`. Its gradient is in closed form, and so is the second derivative.
 
     Example:
         >>> unique_softmax_loss(torch.tensor([2.0, 1.0, 3.0]), torch.tensor([2, 1, 0]), torch.tensor([0, 3]))
@@ -222,6 +222,6 @@ def _formula(scores: Tensor, gains: Tensor, offsets: Tensor) -> tuple[Tensor, Te
     return log_shares, target, total, -segment_sum(target * log_shares, offsets)
 
 
-_UNIQUE = ListLoss("unique_softmax_loss", domination_sums)
+_UNIQUE = ListLoss("unique_softmax_loss", domination_sums, domination_products)
 _SOFTMAX = replace(formula_loss("softmax_loss", _softmax), sums=_softmax_sums)
 _POLY1 = replace(formula_loss("poly1_softmax_loss", _poly1), sums=_poly1_sums)

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from torchrank.errors import check_choice
 from torchrank.functional.arrays import takes_arrays
-from torchrank.functional.operations import ListLoss, empty_sums, in_forward_mode, one_operation
+from torchrank.functional.operations import ListLoss, empty_sums, in_forward_mode, no_curvature, one_operation
 from torchrank.functional.ragged import dominating, list_ids, longest_list, segment_cumsum, segment_sum, wide
-from torchrank.functional.ranking import check_lists, levels_of, ratio, result_dtype
+from torchrank.functional.ranking import check_lists, check_weights, levels_of, ratio, result_dtype
 from torchrank.functional.sorting import sort_keys
 
 
@@ -22,6 +22,8 @@ def warp_loss(
     *,
     margin: float = 0.1,
     negatives: str = "lower",
+    weights: Tensor | None = None,
+    list_weights: Tensor | None = None,
     max_length: int | None = None,
     num_grades: int | None = None,
     num_pairs: int | None = None,
@@ -38,23 +40,30 @@ def warp_loss(
         offsets: where the lists begin and end, `(Q + 1,)`.
         margin: by how much an entry should score above its negatives.
         negatives: the negatives of an entry: "lower" are those with a smaller label, "zero" those with label 0.
+        weights: importance of each entry, `(N,)`, by which what it pays as i is multiplied. The mean still divides by
+            the number of these entries.
+        list_weights: importance of each list, `(Q,)`, by which its loss is multiplied.
         max_length: an upper bound of the list lengths, which saves a synchronisation.
         num_grades: labels are the integers 0..num_grades-1; 0: real-valued; None: find out where that is free (CPU).
         num_pairs: not needed by this loss.
 
     Returns:
-        The loss of each list, `(Q,)`. Its gradient is in closed form and has no second derivative.
+        The loss of each list, `(Q,)`. Its gradient is in closed form; the second derivative is 0, because the loss
+        is linear between its jumps.
 
     Example:
         >>> warp_loss(torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
         tensor([0.1000, 0.0000])
     """
     check_lists(scores, labels, offsets)
+    check_weights(scores, offsets, weights, list_weights)
     labels, num_grades = warp_labels(labels, negatives), num_grades if negatives == "lower" else 2
     loss = _LOSS(
         wide(scores),
         labels,
         offsets,
+        weights,
+        list_weights,
         margin=margin,
         max_length=max_length,
         num_grades=num_grades,
@@ -67,6 +76,7 @@ def _warp(
     scores: Tensor,
     labels: Tensor,
     offsets: Tensor,
+    weights: Tensor | None,
     margin: float,
     max_length: int | None,
     num_grades: int | None,
@@ -82,11 +92,12 @@ def _warp(
     violators, hinges = _violations(scores, splits, longest)
     eligible = wide(dominating(levels, offsets))
     shares = ratio(eligible, segment_sum(eligible, offsets)[ids], 0.0)
-    weights = shares * rank_weights(longest, scores.device)[violators] / violators.clamp(min=1)
-    loss = segment_sum(weights * hinges, offsets)
+    prices = shares * rank_weights(longest, scores.device)[violators] / violators.clamp(min=1)
+    prices = prices if weights is None else prices * wide(weights)
+    loss = segment_sum(prices * hinges, offsets)
     if not graph:
         return loss, torch.zeros_like(scores)
-    slopes = _pulls(weights, splits, longest) - weights * violators
+    slopes = _pulls(prices, splits, longest) - prices * violators
     return loss, torch.where(loss.isnan()[ids], torch.nan, slopes)
 
 
@@ -104,10 +115,10 @@ def _sums(
     num_grades: int | None,
     graph: bool,
 ) -> tuple[Tensor, Tensor]:
-    return _operation(scores, labels, offsets, margin, max_length, num_grades, graph)
+    return _operation(scores, labels, offsets, weights, margin, max_length, num_grades, graph)
 
 
-_LOSS = ListLoss("warp_loss", _sums)
+_LOSS = ListLoss("warp_loss", _sums, no_curvature)
 
 
 def rank_weights(longest: int, device: torch.device | str | None = None) -> Tensor:

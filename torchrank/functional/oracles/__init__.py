@@ -17,7 +17,7 @@ from torch import Tensor
 from torchrank.errors import check_choice
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.gains import DISCOUNTS, discount_of
-from torchrank.functional.operations import ListLoss, empty_sums, one_operation, readable
+from torchrank.functional.operations import ListLoss, empty_sums, no_curvature, one_operation, readable
 from torchrank.functional.oracles.merged import Merged, merge, running_sums
 from torchrank.functional.oracles.top_k import cut_ndcg, cut_precision
 from torchrank.functional.oracles.whole_list import average_precision_places, ndcg_places
@@ -31,7 +31,7 @@ from torchrank.functional.ragged import (
     segment_sum,
     wide,
 )
-from torchrank.functional.ranking import check, check_cutoff, check_lists, result_dtype
+from torchrank.functional.ranking import check, check_cutoff, check_lists, check_weights, ratio, result_dtype
 from torchrank.functional.threads import side_by_side
 
 HOST_NUMBERS = 2**17  # numbers in the rows that are made at once on the CPU: all temporary tensors stay in the cache
@@ -95,6 +95,8 @@ def structured_hinge(
     k: int | None = None,
     threshold: float = 1,
     discount: str = "letor",
+    weights: Tensor | None = None,
+    list_weights: Tensor | None = None,
     max_length: int | None = None,
     num_grades: int | None = None,
     num_pairs: int | None = None,
@@ -112,12 +114,16 @@ def structured_hinge(
         k: the cut-off, which "precision" needs and "ndcg" may have; the other measures ignore it.
         threshold: entries with at least this label are relevant.
         discount: that of "ndcg": "letor" (1, 1, 1/log2(3), ...) or "log2p1" (1/log2(1 + rank)).
+        weights: importance of each entry, `(N,)`: as in TF-Ranking's losses of whole lists, the loss of a list is
+            multiplied by the mean weight of its relevant entries.
+        list_weights: importance of each list, `(Q,)`, by which its loss is multiplied.
         max_length: an upper bound of the list lengths, which saves a synchronisation.
         num_grades: not needed by this loss.
         num_pairs: not needed by this loss.
 
     Returns:
-        The loss of each list, `(Q,)`. Its gradient is in closed form and has no second derivative.
+        The loss of each list, `(Q,)`. Its gradient is in closed form; the second derivative is 0, because the loss
+        is linear in pieces.
 
     Example:
         >>> scores, labels, offsets = torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3])
@@ -125,10 +131,13 @@ def structured_hinge(
         tensor([1., 0.])
     """
     check_lists(scores, labels, offsets)
+    check_weights(scores, offsets, weights, list_weights)
     return _LOSS(
         scores,
         labels,
         offsets,
+        weights,
+        list_weights,
         measure=measure,
         k=k,
         threshold=threshold,
@@ -160,10 +169,15 @@ def _hinge(
     # the mean of the misplaced scores is subtracted, so that no digits are lost to a shift or to scores far away
     means = segment_sum(sizes * values, offsets) / segment_sum(sizes, offsets).clamp(min=tiny)
     hinge = ((scale * loss - segment_sum(coefficients * (values - means[ids]), offsets)) / scale).clamp(-most, most)
-    return hinge, torch.where(hinge.isnan()[ids], torch.nan, -coefficients)
+    slopes = torch.where(hinge.isnan()[ids], torch.nan, -coefficients)
+    if weights is None:
+        return hinge, slopes
+    relevant = wide(labels >= threshold)
+    mean = ratio(segment_sum(relevant * wide(weights), offsets), segment_sum(relevant, offsets), 0.0)
+    return hinge * mean, slopes * mean[ids]
 
 
-_LOSS = ListLoss("structured_hinge", _hinge)
+_LOSS = ListLoss("structured_hinge", _hinge, no_curvature)
 
 
 def _scale(values: Tensor, offsets: Tensor) -> Tensor:
