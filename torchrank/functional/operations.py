@@ -161,7 +161,18 @@ def _gradient(total: Tensor, point: Tensor, create_graph: bool = False) -> Tenso
     return torch.autograd.grad(total, point, create_graph=create_graph, materialize_grads=True)[0]
 
 
-class _PerList(torch.autograd.Function):
+class _Function(torch.autograd.Function):
+    """A function that is called as those without `setup_context` unless torch.func is at work: torch looks up the
+    signature of `forward` in every call, which takes longer than a loss of 1,000 entries."""
+
+    @classmethod
+    def apply(cls, *arguments: Any) -> Any:
+        plain = not torch._C._are_functorch_transforms_active()
+        call: Any = super(torch.autograd.Function, cls) if plain else super()
+        return call.apply(*arguments)
+
+
+class _PerList(_Function):
     """The loss of each list, its slopes, and the list of each score. Only the loss has a graph.
 
     Written as torch.func asks: what the derivatives need is returned, so that every transformation wraps it.
@@ -207,7 +218,7 @@ class _PerList(torch.autograd.Function):
         return (copies.apart(values), copies.apart(slopes), copies.apart(ids) - first), (0, 0, 0)
 
 
-class _Slopes(torch.autograd.Function):
+class _Slopes(_Function):
     """Slopes that are known already, with a derivative."""
 
     @staticmethod
@@ -235,7 +246,7 @@ class _Slopes(torch.autograd.Function):
         return copies.apart(_slopes(loss, copies.options, *copies.lists)), 0
 
 
-class _Products(torch.autograd.Function):
+class _Products(_Function):
     """The second derivative times a direction: linear and symmetric in the direction."""
 
     @staticmethod

@@ -42,6 +42,10 @@ class Layout(ABC):
         """The largest value of each list, `(Q,)`."""
 
     @abstractmethod
+    def shares(self, laid: Tensor) -> tuple[Tensor, Tensor]:
+        """The softmax of each list, laid out, and the log of the sum of exp(value - highest), `(Q,)`."""
+
+    @abstractmethod
     def sum(self, laid: Tensor) -> Tensor:
         """The sum of each list in float64, `(Q,)`."""
 
@@ -75,6 +79,11 @@ class Flat(Layout):
             return segment_max(laid, self.offsets)
         return torch.segment_reduce(laid, "max", offsets=self.offsets, unsafe=True, initial=-torch.inf)
 
+    def shares(self, laid: Tensor) -> tuple[Tensor, Tensor]:
+        masses = (laid - self.each(self.highest(laid))).exp_()
+        total = self.sum(masses)
+        return masses.mul_(self.each(total.reciprocal().to(laid.dtype))), total.log()
+
     def sum(self, laid: Tensor) -> Tensor:
         return measure_sum(wide(laid), self.offsets)
 
@@ -105,6 +114,10 @@ class Rows(Layout):
 
     def highest(self, laid: Tensor) -> Tensor:
         return laid.amax(1)
+
+    def shares(self, laid: Tensor) -> tuple[Tensor, Tensor]:
+        found = laid.softmax(1)
+        return found, -wide(found.amax(1)).log()
 
     def sum(self, laid: Tensor) -> Tensor:
         return laid.sum(1, dtype=torch.float64)

@@ -23,7 +23,7 @@ from torchrank.functional.ragged import (
 from torchrank.functional.ranking import check_lists, check_weights, count_grades
 
 WIDEST = 600.0  # range of scores within which sums of exponentials and their inverses are numbers of float64
-SMALLEST = 1e-300  # stands for the sums after the ends of lists, which are 0
+NOTHING = -700.0  # stands for the scores after the ends of lists: exp takes ten times as long where it underflows
 
 
 @takes_arrays
@@ -104,15 +104,14 @@ def _ordered_sums(scores: Tensor, factors: Tensor, offsets: Tensor, max_length: 
     """Loss `(Q,)` and slopes `(N,)` of scores by rank: with Z_r the sum of exp(s) from rank r on, the slope at rank r
     is exp(s) (c_1 / Z_1 + .. + c_r / Z_r) - c_r, c the factors."""
     lists = lay_out(scores, offsets, max_length)
-    laid, factors_laid = lists.enter(scores, LOWEST), lists.enter(factors)
-    laid.sub_(lists.each(lists.highest(laid)))
+    low = lists.enter(scores, LOWEST)
+    low.sub_(lists.each(lists.highest(low)))
     if not _is_narrow(scores):
-        loss, slopes = _logarithms(lists.leave(laid), factors, offsets, max_length)
-        return loss, slopes
-    mass = laid.exp()
-    rest = lists.remaining(mass).clamp_(min=SMALLEST)
-    shares = mass.mul_(lists.running(factors_laid / rest)).sub_(factors_laid)
-    return lists.sum(rest.log_().sub_(laid).mul_(factors_laid)), lists.leave(shares)
+        return _logarithms(lists.leave(low), factors, offsets, max_length)
+    mass, factors = low.clamp_(min=NOTHING).exp(), lists.enter(factors)
+    rest = lists.remaining(mass)
+    slopes = mass.mul_(lists.running(factors / rest)).sub_(factors)
+    return lists.sum(rest.log_().sub_(low).mul_(factors)), lists.leave(slopes)
 
 
 def _is_narrow(scores: Tensor) -> bool:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.domination import domination_products, domination_sums
 from torchrank.functional.gains import Gain, check_gains, gain_of
-from torchrank.functional.losses.layout import LOWEST, Layout, lay_out, narrow
+from torchrank.functional.losses.layout import LOWEST, Layout, Rows, lay_out, narrow
 from torchrank.functional.operations import ListLoss, formula_loss
 from torchrank.functional.ragged import per_entry, segment_logsumexp, segment_sum, wide
 from torchrank.functional.ranking import check_lists, check_weights, ratio
@@ -180,16 +180,16 @@ def _poly1_sums(
 
 def _entropy(scores: Tensor, gains: Tensor, lists: Layout) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Laid out the shares and the gains, `(Q,)` the sum of the gains and the loss: no term of it is negative."""
-    low, target = lists.enter(scores, LOWEST), lists.enter(gains.to(scores.dtype))
-    low -= lists.each(lists.highest(low))
-    linear, shares = lists.sum(target * low), low.exp_()
-    mass, total = lists.sum(shares), lists.sum(target)
-    shares *= lists.each(mass.reciprocal().to(scores.dtype))
-    return shares, target, total, total * mass.log() - linear
+    own, target = lists.enter(scores, LOWEST), lists.enter(gains.to(scores.dtype))
+    shares, log_mass = lists.shares(own)
+    total, linear = lists.sum(target), lists.sum(own.sub_(lists.each(lists.highest(own))).mul_(target))
+    return shares, target, total, total * log_mass - linear
 
 
 def _taught(loss: Tensor, slopes: Tensor, total: Tensor, lists: Layout) -> tuple[Tensor, Tensor]:
-    """0 for lists without gain, whatever their scores are."""
+    """0 for lists without gain, whatever their scores are; those of rows are finite."""
+    if isinstance(lists, Rows):
+        return loss, lists.leave(slopes)
     learns = total > 0
     return torch.where(learns, loss, 0.0), lists.leave(torch.where(lists.each(learns), slopes, 0.0))
 
