@@ -340,7 +340,7 @@ def test_a_network_with_sizes_that_depend_on_values_does_not_leave(tmp_path):
     ("scorer", "loss", "options", "message"),
     [
         ("conv", "listnet", {}, "unknown scorer='conv': choose one of linear, mlp, .*, the dotted name of your own"),
-        ("linear", "hinge", {}, "unknown loss='hinge'"),
+        ("linear", "margin", {}, "unknown loss='margin'"),
         ("no.such.Net", "listnet", {}, "cannot import scorer='no.such.Net'"),
         (f"{HERE}.Nothing", "listnet", {}, "cannot import scorer="),
         ("os.system", "listnet", {}, "scorer must be a class or an instance of torch.nn.Module"),
