@@ -36,6 +36,7 @@ SHUFFLED = DRAW.permutation(N)
 EVAL = (X[:15], Y[:15], GROUP[:2])
 QUICK = {
     "gbdt": {"min_leaf": 2, "threads": 1, "epochs": 5},
+    "xgboost": {"threads": 1, "epochs": 5},
     "localrank": {"clusters": [1, 2], "min_lists": 1, "rounds": 20},
     "lgmml_net": {"epochs": 2},
     "lgmml": {"rounds": 2},
@@ -136,7 +137,7 @@ def test_saved_and_loaded(fitted, tmp_path):
 def test_importances(fitted):
     model, estimator = fitted
     own = {"adarank", "rankboost", "listnet", "lambdarank", "ranksvm", "svmmap", "pamir", "domination", "gbdt",
-           "singlefeature"}  # fmt: skip
+           "singlefeature", "xgboost"}  # fmt: skip
     assert hasattr(estimator, "feature_importances_") == (model in own)
     if model in own:
         found = estimator.feature_importances_

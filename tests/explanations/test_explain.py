@@ -203,6 +203,15 @@ def test_trees_have_the_shap_values_of_lightgbm():
     assert float(found.residual.abs()) < 1e-10
 
 
+def test_trees_have_the_shap_values_of_xgboost():
+    xgboost, some = pytest.importorskip("xgboost"), lists(0)
+    ranker = GBDTRanker(6, rounds=10, engine="xgboost", threads=1).fit(some)
+    found = explain(ranker, some.x, some.offsets, (0, 1))
+    shap = ranker.booster.predict(xgboost.DMatrix(some.x[:2].numpy()), pred_contribs=True).astype(np.float64)
+    np.testing.assert_allclose(found.parts[0], (shap[0] - shap[1])[:6], atol=1e-12)
+    assert float(found.residual.abs()) < 1e-6
+
+
 def test_rules_add_up_by_feature():
     some = lists(0)
     ranker = RankBoost(6, rounds=40).fit(some)

@@ -185,7 +185,11 @@ def test_transforms_leave_by_json(transform, tmp_path):
         close(reader.score(json.loads(ranker.export(path).read_text()), test.tolist()), scores(ranker, test))
 
 
-@pytest.mark.parametrize("kind", [RankBoost, GBDTRanker])
+def boosted(*given, **options):
+    return GBDTRanker(*given, **options, engine="xgboost", threads=1)
+
+
+@pytest.mark.parametrize("kind", [RankBoost, GBDTRanker, boosted])
 @pytest.mark.parametrize("transform", [None, "standard", "query_minmax"])
 def test_rows_on_a_threshold_fall_on_the_same_side(kind, transform, tmp_path):
     """Training rows, rounded so that they tie, hit the thresholds themselves."""

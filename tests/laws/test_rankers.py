@@ -131,7 +131,8 @@ def test_a_fit_without_lightning_has_the_weights_of_one_through_a_trainer(name, 
 
 
 @pytest.mark.parametrize(
-    "name", ["lambdarank", "rankboost", "adarank", "lgmml", "gbdt", "domination_path", "mlr_path", "lgmml_net"]
+    "name",
+    ["lambdarank", "rankboost", "adarank", "lgmml", "gbdt", "xgboost", "domination_path", "mlr_path", "lgmml_net"],
 )
 def test_the_best_round_is_kept_as_a_trainer_with_early_stopping_keeps_it(name, tmp_path):
     case, through, own = CASES[name], make(name), fitted(name)

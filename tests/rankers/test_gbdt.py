@@ -98,7 +98,11 @@ def test_what_xgboost_cannot_do_here_is_refused():
         ({"options": {"max_depth": -3}}, train, "XGBoost refuses this: .*max_depth"),
         ({}, RankingSet(train.x / 3, train.labels / 3, train.offsets), "integer grades, but the labels are real"),
         ({}, RankingSet(train.x, train.labels * 20, train.offsets), "labels up to 31, but the highest label is"),
-        ({}, RankingSet(train.x.double() * 1e39, train.labels, train.offsets), "XGBoost refuses this: .* a value too large"),
+        (
+            {},
+            RankingSet(train.x.double() * 1e39, train.labels, train.offsets),
+            "XGBoost refuses this: .* too large",
+        ),
         ({}, RankingSet(SparseRows.from_dense(train.x), train.labels, train.offsets), "does not take sparse rows"),
     ]
     for options, given, message in cases:

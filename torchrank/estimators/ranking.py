@@ -40,6 +40,7 @@ MODELS: dict[str, Model] = {
     "ranksvm": ("RankSVM", {}),
     "singlefeature": ("SingleFeature", {}),
     "svmmap": ("SVMMap", {}),
+    "xgboost": ("GBDTRanker", {"engine": "xgboost"}),
 }
 CUT = 10  # of the NDCG that `score` measures
 

@@ -24,7 +24,18 @@ from torchrank.cli import main
 from torchrank.rankers.core.checkpoint_files import write_whole
 from torchrank.rankers.core.checkpoints import FORMAT
 
-RANKERS = ["listnet", "mlp_ranknet", "gbdt", "lgmml_similar", "lgmml", "rankboost", "local_listnet", "mlr", "queryknn"]
+RANKERS = [
+    "listnet",
+    "mlp_ranknet",
+    "gbdt",
+    "xgboost",
+    "lgmml_similar",
+    "lgmml",
+    "rankboost",
+    "local_listnet",
+    "mlr",
+    "queryknn",
+]
 VALUES = [None, "x", "", -1, 0, 2**31, 2**62, 1.5, math.nan, math.inf, True, [], {}, [1, "a"], torch.zeros(3),
           torch.zeros(2, 2), torch.ones(1).expand(2**33), torch.zeros(4, dtype=torch.int64),
           torch.zeros(5, dtype=torch.complex64), torch.zeros(0)]  # fmt: skip
@@ -46,6 +57,39 @@ for _ in range(150):
         engine.read(forged, 5).predict([[0.0] * 5])
     except Exception as error:
         refused += isinstance(error, CheckpointError)
+print("refused", refused)
+"""
+FORESTS = """
+import copy, json, random, sys
+import numpy as np
+from torchrank import CheckpointError
+from torchrank.rankers.trees.ranker import ENGINES, Common
+engine = ENGINES["xgboost"](Common("lambdarank", 0.1, None, None, 1, 0), {})
+whole, draw, refused = json.load(open(sys.argv[1])), random.Random(0), 0
+values = [None, "x", "", "0", "7", "-1", "999999999", -1, 0, 1, 99, 2**31 - 1, 2**62, 1.5, 1e39, True, [], {}, [0]]
+def places(value, path=()):
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield (*path, key)
+        yield from places(item, (*path, key))
+every = list(places(whole))
+for _ in range(400):
+    forged = copy.deepcopy(whole)
+    *above, key = draw.choice(every)
+    holder = forged
+    for each in above:
+        holder = holder[each]
+    if draw.random() < 0.2:
+        holder.pop(key)
+    else:
+        holder[key] = draw.choice(values)
+    text = json.dumps(forged)
+    place = draw.randrange(len(text))
+    text = text if draw.random() < 0.9 else text[:place] + draw.choice(["", "{", "9" * 50]) + text[place + 2 :]
+    try:
+        engine.read(text, 5).inplace_predict(np.zeros((3, 5), dtype=np.float32))
+    except CheckpointError as error:
+        refused += "\\n" not in str(error)
 print("refused", refused)
 """
 
@@ -204,16 +248,24 @@ def test_options_of_another_class_are_refused(fitted, tmp_path):
 
 
 def test_forged_trees_with_a_right_checksum_are_refused(fitted, tmp_path):
-    whole = content(fitted["gbdt"])
+    for name, place, forged in (
+        ("gbdt", "left_child=.*", "left_child=99 99 99"),
+        ("xgboost", r'"left_children":\[1', '"left_children":[99'),
+    ):
+        refuse_forged_trees(content(fitted[name]), place, forged, tmp_path)
+
+
+def refuse_forged_trees(whole, place, forged, tmp_path):
     state = whole["state_dict"]["_extra_state"]
-    state["booster"] = re.sub("left_child=.*", "left_child=99 99 99", state["booster"], count=1)
+    state["booster"] = re.sub(place, forged, state["booster"], count=1)
     state["checksum"] = crc32(state["booster"].encode())
     write_whole(whole, tmp_path / "x.ckpt")
     with pytest.raises(torchrank.CheckpointError, match=r"x\.ckpt: the text of its trees is damaged"):
         torchrank.load(tmp_path / "x.ckpt")
 
 
-def test_forged_trees_never_end_the_interpreter(fitted, tmp_path):
-    (tmp_path / "trees.txt").write_text(fitted["gbdt"].state_dict()["_extra_state"]["booster"])
-    done = subprocess.run([sys.executable, "-c", BOOSTERS, str(tmp_path / "trees.txt")], capture_output=True, text=True)
-    assert done.returncode == 0 and int(done.stdout.split()[-1]) > 40, done.stderr[-500:]
+@pytest.mark.parametrize(("name", "script", "least"), [("gbdt", BOOSTERS, 40), ("xgboost", FORESTS, 350)])
+def test_forged_trees_never_end_the_interpreter(name, script, least, fitted, tmp_path):
+    (tmp_path / "trees.txt").write_text(fitted[name].state_dict()["_extra_state"]["booster"])
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "trees.txt")], capture_output=True, text=True)
+    assert done.returncode == 0 and int(done.stdout.split()[-1]) > least, done.stderr[-500:]

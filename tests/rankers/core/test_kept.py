@@ -51,7 +51,7 @@ def test_every_validation_of_a_fit_equals_scores_from_scratch(name):
     assert len(seen) >= 1 and not vars(ranker.kept)
 
 
-@pytest.mark.parametrize("name", ["lgmml", "lgmml_similar", "rankboost", "adarank", "gbdt"])
+@pytest.mark.parametrize("name", ["lgmml", "lgmml_similar", "rankboost", "adarank", "gbdt", "xgboost"])
 def test_validations_of_a_resumed_fit_and_those_after_it(name, tmp_path):
     """The second half of a fit, then its best state on other lists."""
     own, epochs = sets(CASES[name].kind), CASES[name].epochs
@@ -76,7 +76,7 @@ def test_validations_of_a_resumed_fit_and_those_after_it(name, tmp_path):
     assert seen
 
 
-@pytest.mark.parametrize("name", ["lgmml", "lgmml_similar", "rankboost", "adarank", "gbdt"])
+@pytest.mark.parametrize("name", ["lgmml", "lgmml_similar", "rankboost", "adarank", "gbdt", "xgboost"])
 def test_other_lists_and_other_weights_in_between(name):
     """A second validation set of the same shape, and a state that is changed by hand, between two rounds."""
     own, ranker = sets(CASES[name].kind), made(name)
@@ -93,7 +93,7 @@ def test_other_lists_and_other_weights_in_between(name):
         ranker.take_round(number + name.startswith("lgmml"))
         for each in (val, other, val, other):
             ranker.validation_step(each[0:2])
-        if number == 1 and name != "gbdt":
+        if number == 1 and name not in ("gbdt", "xgboost"):
             with torch.no_grad():
                 (ranker.weights if name.startswith("lgmml") else ranker.alpha).mul_(2)
             ranker.validation_step(val[0:2])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
-from torchrank.errors import DataError, DataWarning
+from torchrank.errors import CheckpointError, DataError, DataWarning
 from torchrank.rankers.core.ranker import warn
 from torchrank.rankers.trees.engine import Common, Engine, Grown, host, sizes
 from torchrank.rankers.trees.forest import Forest
@@ -164,7 +164,11 @@ class XGBoost(Engine):
 
     def read(self, text: str, num_features: int) -> Any:
         content = bytearray(checked_text(text, num_features, self.objectives).encode())
-        booster = package().Booster(model_file=content)
+        try:
+            booster = package().Booster(model_file=content)
+        except package().core.XGBoostError as error:  # which is not expected after the check
+            told = str(error).strip().partition("\n")[0]
+            raise CheckpointError(f"the text of its trees is damaged: {told}") from error
         booster.set_param({"nthread": self.threads, "verbosity": 0})
         return booster
 

@@ -131,8 +131,8 @@ def _check_children(left: np.ndarray, right: np.ndarray, parents: np.ndarray, pr
 
 
 def _are_numbers(values: Any) -> bool:
-    """Whether all are numbers that float32 can hold."""
-    if not isinstance(values, list) or not all(type(each) in (int, float) for each in values):
+    """Whether all are real numbers that float32 can hold; XGBoost refuses integers in their place."""
+    if not isinstance(values, list) or not all(type(each) is float for each in values):
         return False
     return bool((np.abs(np.array(values, dtype=np.float64)) <= np.finfo(np.float32).max).all())
 
