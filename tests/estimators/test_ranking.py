@@ -83,13 +83,21 @@ def fitted(request):
     return request.param, make(request.param).fit(X, Y, group=GROUP, eval_set=EVAL)
 
 
+def target_of(configs, name):
+    """The class of a config, which may extend another one."""
+    own = configs[name]
+    return own["_target_"].split(".")[-1] if "_target_" in own else target_of(configs, own["defaults"][0])
+
+
 def test_the_names_are_those_of_the_configs():
-    """All models of conf/model but those that learn distances from query vectors."""
+    """All models of conf/model but those that learn distances from query vectors; presets of another one if useful."""
     configs = {path.stem: yaml.safe_load(path.read_text()) for path in Path("conf/model").glob("*.yaml")}
-    targets = {name: config.get("_target_", "torchrank.LGMML").split(".")[-1] for name, config in configs.items()}
+    targets = {name: target_of(configs, name) for name in configs}
     distances = {"mlr", "rmlr", "lowrank_mlr", "metric_baseline", "lgmml_query"}
     assert {name: kind for name, (kind, _) in RankingEstimator.MODELS.items()} == {
-        name: kind for name, kind in targets.items() if name not in distances
+        name: kind
+        for name, kind in targets.items()
+        if name not in distances and ("defaults" not in configs[name] or name in RankingEstimator.MODELS)
     }
     preset = {key: value for key, value in configs["lgmml_query"].items() if key != "defaults"}
     assert torchrank.MetricEstimator.MODELS["lgmml_query"][1] == preset

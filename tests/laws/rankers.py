@@ -75,6 +75,10 @@ CASES = {
     "attention": Case(lambda: NeuralRanker(5, "attention", scorer_options=SMALL | {"heads": 2}, lr=0.02), 2),
     "gbdt": Case(lambda: GBDTRanker(5, rounds=6, **TREES), 6, one_process=True),
     "xgboost": Case(lambda: GBDTRanker(5, rounds=6, leaves=4, threads=1, engine="xgboost"), 6, one_process=True),
+    "gbdt_started": Case(lambda: GBDTRanker(5, rounds=4, start=members()[0], **TREES), 4, one_process=True),
+    "xgboost_started": Case(
+        lambda: GBDTRanker(5, rounds=4, leaves=4, threads=1, engine="xgboost", start=members()[0]), 4, one_process=True
+    ),
     "gmml": Case(lambda: GMML(5, high="positive"), 1),
     "gmml_given": Case(lambda: GMML(5, high="positive", t=0.5, ridge=0.1, kappa=10.0, transform="standard"), 1),
     "gmml_queries": Case(lambda: GMML(5), 1, "points"),

@@ -91,11 +91,18 @@ def _local_metrics(ranker: LGMML | LGMMLNet, batch: Batch, pairs: Tensor) -> Par
 
 
 @parts_of.register
-def _trees(ranker: GBDTRanker, batch: Batch, pairs: Tensor) -> Parts:
+def _trees(ranker: GBDTRanker, batch: Batch, pairs: Tensor) -> Parts | None:
     ranker.check_fitted()
     found = torch.from_numpy(ranker.engine.contributions(ranker.booster, batch.dense[pairs.flatten()]))
     values = found.reshape(len(pairs), 2, -1).to(batch.device)
-    return Parts(values[:, 0] - values[:, 1], "SHAP values of the trees, exact")
+    trees = Parts(values[:, 0] - values[:, 1], "SHAP values of the trees, exact")
+    if ranker.first is None:
+        return trees
+    start = parts_of(ranker.first, batch_for(ranker.first, batch), pairs)
+    if start is None:
+        return None
+    first = parts_of_raw(ranker.first.transform, batch, pairs, start.values)
+    return Parts(first + trees.values, f"{start.method}; {trees.method}")
 
 
 @parts_of.register

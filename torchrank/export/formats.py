@@ -126,10 +126,11 @@ def plain_model(ranker: Ranker) -> dict[str, Any]:
         rules = [part.tolist() for part in (ranker.feature, ranker.threshold, ranker.alpha)]
         return {"kind": "rules", "rules": rules}  # alpha[t] is added where row[feature[t]] > threshold[t]
     if isinstance(ranker, GBDTRanker):
-        return {
-            "kind": "trees",
-            **{name: value.tolist() for name, value in trees_of(ranker)._asdict().items()},
-        }
+        trees = {"kind": "trees", **{name: value.tolist() for name, value in trees_of(ranker)._asdict().items()}}
+        if ranker.first is None:
+            return trees
+        parts = [plain_ranker(ranker.first), {"transform": [], "model": trees}]
+        return {"kind": "ensemble", "members": [part | {"weight": 1.0, "standardise": False} for part in parts]}
     if isinstance(ranker, Ensemble):
         members = [
             plain_ranker(member) | {"weight": weight, "standardise": not isinstance(member, Ensemble)}

@@ -64,6 +64,8 @@ def check_exportable(ranker: Ranker) -> None:
     if isinstance(ranker, Ensemble):
         for _, member in ranker.used():
             check_exportable(member)
+    if isinstance(ranker, GBDTRanker) and ranker.first is not None:
+        check_exportable(ranker.first)
     if ranker.transform.learns and not ranker.transform.fitted:
         raise NotFittedError(f"this {name} is not fitted: call fit first")
 
@@ -123,7 +125,8 @@ def _stumps(ranker: RankBoost) -> nn.Module:
 
 @model_of.register
 def _trees(ranker: GBDTRanker) -> nn.Module:
-    return TreeScores(trees_of(ranker))
+    trees = TreeScores(trees_of(ranker))
+    return trees if ranker.first is None else StartedScores(ranker.first, trees)
 
 
 @model_of.register
@@ -196,6 +199,18 @@ def standard_scores(scores: Tensor) -> Tensor:
     flat = values.amax(0) - values.amin(0) <= ROUNDING * torch.finfo(torch.float32).eps
     centred = values - values.mean(0)
     return torch.where(flat, 0.0, centred / torch.where(flat, 1.0, centred.square().mean(0)).sqrt())
+
+
+class StartedScores(nn.Module):
+    """Trees that add to the scores of another ranker."""
+
+    def __init__(self, start: Ranker, trees: nn.Module):
+        super().__init__()
+        self.rows, self.start, self.trees = OneListRows(start.transform), model_of(start), trees
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.start(self.rows(x.double())).double() + self.trees(x)
+        return scores
 
 
 class OwnScore(nn.Module):

@@ -14,7 +14,7 @@ def trees_of(ranker: GBDTRanker) -> Forest:
     """The trees of a fitted ranker; what is not a sum of numerical decisions is refused."""
     ranker.check_fitted()
     try:
-        return ranker.engine.forest(ranker.booster)
+        return ranker.engine.forest(ranker.booster, ranker.first is not None)
     except ValueError as error:
         raise NotExportable(str(error)) from error
 

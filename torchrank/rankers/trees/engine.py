@@ -96,7 +96,7 @@ class Engine(ABC):
         """One more round of a booster that `begin` has given."""
 
     @abstractmethod
-    def resumes_exactly(self, batch: Batch) -> bool:
+    def resumes_exactly(self, batch: Batch, started: bool) -> bool:
         """Whether a booster that was read from its text grows as it would have grown."""
 
     @abstractmethod
@@ -120,8 +120,9 @@ class Engine(ABC):
         """The gain (D,) of all splits of each feature."""
 
     @abstractmethod
-    def forest(self, booster: Any) -> Forest:
-        """All trees as arrays; those that are no sum of numerical decisions raise a ValueError."""
+    def forest(self, booster: Any, started: bool) -> Forest:
+        """All trees as arrays, whether or not they add to the scores of a ranker; those that are no sum of numerical
+        decisions raise a ValueError."""
 
     @abstractmethod
     def text(self, booster: Any) -> str:

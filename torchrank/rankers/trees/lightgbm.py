@@ -111,14 +111,18 @@ class LightGBM(Engine):
         return None if self.unbiased is False else batch.positions
 
     def begin(self, booster: Any, data: Any) -> Grown:
-        given = {"num_boost_round": 1, "init_model": booster, "keep_training_booster": True}
-        return Grown(package().train(self.parameters, data, **given))
+        """LightGBM continues a booster or starts from scores: where it is both, the trees are grown again."""
+        again = 0 if booster is None or data.init_score is None else self.rounds(booster)
+        given = {"num_boost_round": again + 1, "init_model": None if again else booster}
+        return Grown(package().train(self.parameters, data, **given, keep_training_booster=True))
 
     def grow(self, booster: Any, data: Any) -> Grown:
         return Grown(booster, done=booster.update())
 
-    def resumes_exactly(self, batch: Batch) -> bool:
-        return not self.draws and self._positions(batch) is None  # the text of a booster has no biases of positions
+    def resumes_exactly(self, batch: Batch, started: bool) -> bool:
+        return started or (
+            not self.draws and self._positions(batch) is None
+        )  # the text of a booster has no biases of positions
 
     def rounds(self, booster: Any) -> int:
         return int(booster.current_iteration())
@@ -147,7 +151,7 @@ class LightGBM(Engine):
     def gains(self, booster: Any) -> np.ndarray:
         return np.asarray(booster.feature_importance("gain"), dtype=np.float64)
 
-    def forest(self, booster: Any) -> Forest:
+    def forest(self, booster: Any, started: bool) -> Forest:
         return read_forest(self.text(booster))
 
     def text(self, booster: Any) -> str:

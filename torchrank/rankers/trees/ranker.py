@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Self
 from zlib import crc32
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,8 +16,10 @@ from torchrank.errors import CheckpointError, NotFittedError, NumericalWarning, 
 from torchrank.rankers.core.kept import KEPT_BYTES, BatchMemory
 from torchrank.rankers.core.ranker import Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Round
+from torchrank.rankers.ensemble.members import description
 from torchrank.rankers.trees.engine import Common, Engine, host
 from torchrank.rankers.trees.lightgbm import LightGBM
+from torchrank.rankers.trees.start import make_start, start_scores
 from torchrank.rankers.trees.xgboost import XGBoost
 
 LOOKS = 50  # validations of a whole fit
@@ -27,7 +31,7 @@ class GBDTRanker(Ranker):
 
     Early stopping uses the measures of torchrank, as for every ranker. A resumed fit continues from the text of the
     booster. It equals an uninterrupted one, except where the engine draws random numbers (with LightGBM: rank_xendcg,
-    and any `options`): a warning says so.
+    and any `options` or positions): a warning says so.
 
     Args:
         num_features: number of columns of the rows.
@@ -45,6 +49,8 @@ class GBDTRanker(Ranker):
         engine: lightgbm or xgboost.
         trees_per_round: trees between two validations; None: a fiftieth of `rounds`, so that early stopping, which
             waits for 20 validations, waits for 400 of 1000 trees.
+        start: a fitted ranker, a checkpoint or a run folder, to whose scores the trees add theirs; None: 0. It becomes
+            part of this ranker and of its checkpoints. The transform must be None.
 
     Example:
         >>> from torchrank.data import RankingSet
@@ -70,7 +76,10 @@ class GBDTRanker(Ranker):
         options: dict[str, Any] | None = None,
         engine: str = "lightgbm",
         trees_per_round: int | None = None,
+        start: Any = None,
     ):
+        first = make_start(start, num_features, transform)
+        start = None if first is None else description(first)  # hyper-parameters are plain
         check_choice(ENGINES, engine=engine)
         check_integer(">= 2", leaves=leaves)
         check_integer(">= 1", rounds=rounds, trees_per_round=trees_per_round)
@@ -81,6 +90,15 @@ class GBDTRanker(Ranker):
         self.engine = ENGINES[engine](common, options or {})
         self.takes = self.engine.takes
         self.booster: Any = None
+        self.first = first
+        self.own = {} if first is None else {"start": first}
+
+    def train(self, mode: bool = True) -> Self:
+        """The ranker that trees start from is fitted: it stays in evaluation mode."""
+        super().train(mode)
+        if self.first is not None:
+            self.first.eval()
+        return self
 
     def use_steps(self, trees: int) -> None:
         """Grow so many trees in a round."""
@@ -119,13 +137,19 @@ class GBDTRanker(Ranker):
     def _training_data(self, lists: TrainingLists) -> Any:
         batch = lists.lists[:]
         self.engine.check(batch)
-        if self.booster is not None and not self.engine.resumes_exactly(batch):
+        if self.booster is not None and not self.engine.resumes_exactly(batch, self.first is not None):
             warn(
                 f"{self.engine.title}'s random numbers start over, so the resumed fit differs from an uninterrupted "
                 "one",
                 NumericalWarning,
             )
-        return self.engine.data(batch, None)
+        return self.engine.data(batch, self._start_scores(lists))
+
+    def _start_scores(self, batches: Iterable[Batch]) -> np.ndarray | None:
+        """The scores (N,) that the trees add to; None: all are 0."""
+        if self.first is None:
+            return None
+        return host(torch.cat([start_scores(self.first, batch).to(self.engine.dtype) for batch in batches]))
 
     def release(self) -> None:
         super().release()
@@ -135,9 +159,11 @@ class GBDTRanker(Ranker):
     # ---- scores -------------------------------------------------------------------------------------------------
 
     def score(self, batch: Batch) -> Tensor:
+        start = self._start_scores([batch])
         if len(batch.labels) == 0 or self.booster is None:
-            return torch.zeros_like(batch.labels, dtype=self.engine.dtype)
-        return torch.from_numpy(self.engine.predict(self.booster, batch.x, None)).to(batch.device)
+            nothing = torch.zeros_like(batch.labels, dtype=self.engine.dtype)
+            return nothing if start is None else torch.from_numpy(start).to(batch.device)
+        return torch.from_numpy(self.engine.predict(self.booster, batch.x, start)).to(batch.device)
 
     def validation_scores(self, batch: Batch) -> Tensor:
         """Scores (N,); during a fit those of the last validation are kept, and only the new trees are added."""

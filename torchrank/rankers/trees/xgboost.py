@@ -130,7 +130,7 @@ class XGBoost(Engine):
             names, objective = ", ".join(unknown), self.parameters["objective"]
             raise ValueError(f"XGBoost has no option {names} with objective={objective}: see its list of parameters")
 
-    def resumes_exactly(self, batch: Batch) -> bool:
+    def resumes_exactly(self, batch: Batch, started: bool) -> bool:
         return self.unbiased or all(float(self.parameters.get(name, 1)) == 1 for name in DRAWS)
 
     def rounds(self, booster: Any) -> int:
@@ -156,8 +156,8 @@ class XGBoost(Engine):
             found[int(name.removeprefix("f"))] = gain
         return found
 
-    def forest(self, booster: Any) -> Forest:
-        return read_forest(self.text(booster), with_base=True)
+    def forest(self, booster: Any, started: bool) -> Forest:
+        return read_forest(self.text(booster), with_base=not started)
 
     def text(self, booster: Any) -> str:
         return str(booster.save_raw("json").decode())
