@@ -308,6 +308,7 @@ class Run:
     steps: int | None = None  # of the optimizer, or rounds of a ranker that learns by rounds
     config: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)  # data, fit, test
+    cpu_seconds: dict[str, float] = field(default_factory=dict)  # the same; empty for runs of older versions
     peak_memory_mb: float | None = None
     versions: dict[str, str] = field(default_factory=dict)
     num_lists: dict[str, int] = field(default_factory=dict)  # of each split
@@ -438,6 +439,7 @@ def _run(folder: Path, content: dict[str, Any], tested: bool) -> Run:
         steps=_typed(content, "steps", int, None),
         config=_dict(config),
         seconds={name: _number(value) for name, value in content["seconds"].items()},
+        cpu_seconds={name: _number(value) for name, value in _dict(content.get("cpu_seconds") or {}).items()},
         peak_memory_mb=_number_or_none(content.get("peak_memory_mb")),
         versions=_dict(content.get("versions") or {}),
         num_lists=_dict(content.get("num_lists") or {}),

@@ -48,7 +48,7 @@ from torchrank.report.tables import show_run
 from torchrank.screen import console, one_line, quoted, say
 
 GROUPS = ("data", "model", "experiment", "trainer", "callbacks", "logger", "debug")
-NOT_SETTINGS = (*GROUPS, "name", "seed", "data.fold", *OF_SOURCE)
+NOT_SETTINGS = (*GROUPS, "name", "seed", "data.fold", "inner", *OF_SOURCE)
 
 log = logging.getLogger(__name__)
 
@@ -129,9 +129,10 @@ def check_monitor(monitor: str, evaluation: RankingEvaluation) -> None:
 
 def fit_and_test(config: DictConfig, trainer: Trainer, evaluation: RankingEvaluation) -> tuple[dict[str, Any], Any]:
     """The content of `results.json`, and what is known about each test query."""
-    clock = [time.perf_counter()]
+    clock, used = [time.perf_counter()], [time.process_time()]
     data = read_data(config)
     clock.append(time.perf_counter())
+    used.append(time.process_time())
     if own := own_names(config.model):
         import_from_here()
     if config.train:
@@ -141,13 +142,16 @@ def fit_and_test(config: DictConfig, trainer: Trainer, evaluation: RankingEvalua
     else:
         ranker, state = load(config.ckpt_path, **own), config.ckpt_path  # the other options of model= are ignored
     clock.append(time.perf_counter())
+    used.append(time.process_time())
     trainer.validate(ranker, datamodule=data, ckpt_path=state, weights_only=True, verbose=False)
     if config.test and "test" in data.sets:
         trainer.test(ranker, datamodule=data, ckpt_path=state, weights_only=True, verbose=False)
     clock.append(time.perf_counter())
-    seconds = {name: clock[i + 1] - clock[i] for i, name in enumerate(("data", "fit", "test"))}
+    used.append(time.process_time())
+    seconds, cpu = ({name: of[i + 1] - of[i] for i, name in enumerate(("data", "fit", "test"))} for of in (clock, used))
     name = method_name(config, ranker)
     results = record(name, plain(config), settings(config), ranker, data, evaluation, seconds)
+    results["cpu_seconds"] = cpu  # of this process, all threads
     return results, query_facts(ranker, data.sets["test"], evaluation.conventions[0]) if "test" in data.sets else {}
 
 
@@ -165,7 +169,24 @@ def read_data(config: DictConfig) -> RankingDataModule:
         raise DataError("a run selects by validation, but this data has no val lists: hold out some queries.")
     counted = ", ".join(f"{len(lists)} {split} lists" for split, lists in data.sets.items())
     log.info(f"{config.name} on {data.title}: {counted}, {data.num_features} features")
+    if config.inner is not None:
+        keep_inner(data, str(config.inner))
     return keep_few(data, config.max_queries) if config.max_queries is not None else data
+
+
+def keep_inner(data: RankingDataModule, part: str) -> None:
+    """Fold 2 of 5 of the training queries ("2/5") takes the place of the data, whose other lists are not looked at."""
+    number, _, count = part.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and int(count) >= 3 and 1 <= int(number) <= int(count)):
+        raise ValueError(f"inner must be a fold of at least 3, such as 2/5, got {part}")
+    train = data.sets["train"]
+    if len(train) < int(count):
+        raise DataError(f"inner={part} needs at least {count} training queries, got {len(train)}")
+    parts = np.array_split(np.random.default_rng(0).permutation(len(train)), int(count))
+    test, val = parts.pop(int(number) - 1), parts.pop(int(number) % int(count) - (int(number) < int(count)))
+    taken = {"train": np.concatenate(parts), "val": val, "test": test}
+    data.sets = {split: train.subset(np.sort(lists)) for split, lists in taken.items()}
+    data.fold = f"{data.fold}.{number}"  # type: ignore[assignment]
 
 
 def keep_few(data: RankingDataModule, count: int) -> RankingDataModule:

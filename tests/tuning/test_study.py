@@ -100,7 +100,7 @@ def test_a_study_whose_first_trials_fail_alike_gives_up(tmp_path):
     while (job := study.next_job()) is not None:
         study.finish(job, Outcome(FAILED, reason="data not found"))
         count += 1
-    assert study.closing and count == 3 and study.best() is None
+    assert study.gave_up == "data not found" and count == 3 and study.best() is None
 
 
 def test_a_hopeless_trial_is_pruned_by_the_trials_of_its_model(tmp_path):

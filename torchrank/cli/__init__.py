@@ -15,6 +15,7 @@ COMMANDS = {  # by what one wants to do; each is a module with EXAMPLES, `config
     "Learn": {
         "train": "fit a ranker, test it, and write its run folder",
         "tune": "search for the settings of one or more models by validation, test the winner once",
+        "leaderboard": "tune and test every ranker that fits the data on all folds: tables, tests, costs, one page",
     },
     "Use": {
         "score": "score the documents of files of any size with a fitted ranker",
@@ -84,7 +85,7 @@ def _dispatch(given: list[str]) -> int:
         told = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(SUMMARIES)}"
         raise ValueError(f"unknown command {name!r}: {told}")
     command = import_module(f"torchrank.cli.{name}")
-    options = parser_of(name).parse_args(rest)
+    options = parser_of(name).parse_intermixed_args(rest)  # options may stand anywhere
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: print(
             f"torchrank {name}: warning: {one_line(message)}", file=sys.stderr

@@ -273,6 +273,17 @@ def _find_files(name: str, entry: Entry, root: str | Path | None, folders: list[
     return paths
 
 
+def count_folds(data: Mapping[str, Any]) -> int:
+    """The number of folds of a data set, given the options of its data module; 1 if it has none.
+
+    >>> count_folds({"name": "mq2008"}), count_folds({"name": "synthetic"})
+    (5, 1)
+    """
+    if data["name"] not in CATALOGUE:
+        return 1
+    return _count_folds(data.get("root")) if data["name"] == "folds" else CATALOGUE[data["name"]].folds
+
+
 def _count_folds(root: str | Path | None) -> int:
     folders = [path for path in Path("." if root is None else root).glob("Fold*") if path.name[4:].isdigit()]
     if not folders:

@@ -81,7 +81,7 @@ Space = dict[str, Dimension]
 
 
 def first_values(model: str, space: Mapping[str, Dimension], defaults: Mapping[str, str]) -> dict[str, Any]:
-    """What Optuna is told so that a trial has the defaults; a default that the space cannot have is drawn.
+    """What Optuna is told so that a trial has the defaults; a default that the space does not have is left out.
 
     >>> first_values("a", {"model.lr": Range(0.1, 1.0)}, {"model.lr": "0.5"})
     {'model': 'a', 'a/model.lr': 0.5}

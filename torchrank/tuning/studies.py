@@ -61,12 +61,11 @@ def run_study(plan: Plan, workers: int, *, quiet: bool = False) -> tuple[Study, 
         study = Study(plan, (lambda row, best: None) if quiet else say_row)
         run_studies([study], workers)
         found = study.write()
-    reasons = {row.reason for row in study.rows()}
-    if study.closing:
+    if study.gave_up:
         if new:
-            study.study._storage.remove_session()
+            study.close()
             shutil.rmtree(plan.folder, ignore_errors=True)
-        raise ValueError(f"the first {len(study.rows())} trials failed: {reasons.pop()}")
+        raise ValueError(f"every trial failed, so the study was given up after {len(study.rows())}: {study.gave_up}")
     return study, found
 
 

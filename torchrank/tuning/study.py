@@ -15,7 +15,7 @@ import numpy as np
 from torchrank.files import write_atomically
 from torchrank.record import RESULTS
 from torchrank.screen import quoted
-from torchrank.tuning.jobs import COMPLETE, FAILED, PRUNED, REPEATED, Job, Outcome
+from torchrank.tuning.jobs import COMPLETE, EXCEEDED, FAILED, PRUNED, REPEATED, Job, Outcome
 from torchrank.tuning.pruning import is_hopeless
 from torchrank.tuning.spaces import Space, draw, first_values
 
@@ -77,12 +77,14 @@ class Study:
     def __init__(self, plan: Plan, tell: Any = lambda row, best: None):
         self.plan, self.tell = plan, tell
         self.closing = False  # no further trials: the winner of those that ended is tested
+        self.gave_up = ""  # why, if the first trials have failed alike
         _keep_about(plan)
         self.study = open_study(plan)
         self.running: dict[str, Any] = {}  # folder of a job -> trial of Optuna, or None for a final test
         self.orphans = [trial for trial in self._frozen() if trial.state.name == "RUNNING"]
         self.done: set[str] = set()  # final tests of this process
         self.failures: dict[str, str] = {}  # those that failed, and why
+        self._check_start()
 
     # ---- jobs ---------------------------------------------------------------------------------------------------
 
@@ -110,6 +112,8 @@ class Study:
             trial = self.study.ask()
         model, settings = draw(trial, self.plan.spaces)
         settings = [text for text in settings if text.partition("=")[2] != self._default(model, text)]
+        if trial.user_attrs.get("defaults"):  # also of options whose default the space does not have
+            settings = []
         trial.set_user_attr("model", model)
         trial.set_user_attr("settings", settings)
         if (same := self._tried(trial.number, model, settings)) is not None:
@@ -204,10 +208,9 @@ class Study:
     def _check_start(self) -> None:
         """Give up if the first trials fail in the same way: all others would."""
         rows = [row for row in self.rows() if row.state != "running"]
-        reasons = {row.reason for row in rows[:SAME]}
-        enough = len(rows) >= min(SAME, self.limit)
-        if enough and len(reasons) == 1 and all(row.state == FAILED for row in rows):
-            self.closing, self.orphans = True, []
+        alike = len({row.reason for row in rows}) == 1 and all(row.state in (FAILED, EXCEEDED) for row in rows)
+        if alike and len(rows) >= min(SAME, self.limit):
+            self.closing, self.orphans, self.gave_up = True, [], rows[0].reason
 
     # ---- what is known ------------------------------------------------------------------------------------------
 
@@ -235,6 +238,10 @@ class Study:
         ends = {"winner": winner, "tests": counts, "failures": self.failures}
         return {"schema": 1, **self.plan.about, "trials": [asdict(row) for row in self.rows()], **ends}
 
+    def close(self) -> None:
+        """Let go of the file of Optuna."""
+        self.study._storage.remove_session()
+
     def write(self) -> dict[str, Any]:
         """Write the summary to study.json and return it."""
         found = self.summary()
@@ -254,7 +261,8 @@ def open_study(plan: Plan) -> Any:
     study = optuna.create_study(storage=storage, study_name="torchrank", direction=direction, load_if_exists=True)
     if len(study.trials) < len(plan.spaces):
         for model, space in plan.spaces.items():
-            study.enqueue_trial(first_values(model, space, plan.defaults[model]), skip_if_exists=True)
+            first = first_values(model, space, plan.defaults[model])
+            study.enqueue_trial(first, user_attrs={"defaults": True}, skip_if_exists=True)
     return study
 
 

@@ -1,0 +1,1 @@
+"""The leaderboard: its numbers, tables, figure and page."""
