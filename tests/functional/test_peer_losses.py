@@ -204,7 +204,7 @@ def test_values_of_their_tests(name, given, expected):
 
 
 def test_masked_and_empty_lists_of_rax():
-    """test_computes_loss_value_with_all_masked, test_grad_does_not_return_nan_with_all_masked: lists without entries."""
+    """test_computes_loss_value_with_all_masked, test_grad_does_not_return_nan_with_all_masked: empty lists."""
     for name in RAX[0][2]:
         scores = torch.tensor([0.0, 3.0, 1.0, 2.0], requires_grad=True)
         values = LOSSES[name](scores, torch.tensor([0, 0, 2, 1]), torch.tensor([0, 0, 4, 4]))
