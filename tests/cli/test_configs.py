@@ -23,6 +23,7 @@ MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))
 DATA = sorted(path.stem for path in (CONF / "data").glob("*.yaml") if path.stem not in ("lists", "letor"))
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 NEEDED = {"files": ["data.train=a.txt"], "table": ["data.train=a.csv"], "retrieval": ["data.file=a.npz"]}
+NEEDED |= {"embeddings": ["data.root=folder"]}
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ from torchrank.data.cleaning import clean, repeated_queries
 from torchrank.data.rows import ALONE, Share
 from torchrank.data.sampler import BatchLoader, BudgetSampler
 from torchrank.data.sets import RankingSet
+from torchrank.data.sources.embeddings import load_embeddings
 from torchrank.data.sources.names import read_names
 from torchrank.data.sources.points import load_points
 from torchrank.data.sources.rcv1 import load_rcv1
@@ -35,6 +36,7 @@ from torchrank.errors import DataError, DataWarning, check_choice, check_integer
 
 LOADERS: dict[str, Callable[..., dict[str, RankingSet]]] = {
     "clouds": load_clouds,
+    "embeddings": load_embeddings,
     "gaussian": load_gaussian,
     "matchmaking": load_matchmaking,
     "music": load_music,

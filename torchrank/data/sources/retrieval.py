@@ -87,7 +87,7 @@ def load_retrieval(
     if "split" in arrays:
         parts = _given_parts(arrays["split"], len(whole), path)
     else:
-        parts = _random_parts(len(whole), np.random.default_rng((seed, fold)), test_fraction, val_fraction)
+        parts = random_parts(len(whole), np.random.default_rng((seed, fold)), test_fraction, val_fraction)
     sets = {name: whole.subset(rows) for name, rows in parts.items() if len(rows)}
     for name, part in sets.items():
         part.name = name
@@ -256,7 +256,7 @@ def _given_parts(split: np.ndarray, num_queries: int, path: Path) -> dict[str, n
     return {name: np.flatnonzero(split == name) for name in SPLITS}
 
 
-def _random_parts(
+def random_parts(
     num_queries: int, rng: np.random.Generator, test_fraction: float, val_fraction: float
 ) -> dict[str, np.ndarray]:
     order = rng.permutation(num_queries)

@@ -1,0 +1,159 @@
+"""Folders of vectors and judgements: what is read, and what is refused or told."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from torchrank.data.sources.embeddings import load_embeddings
+from torchrank.errors import DataError, DataWarning
+
+IDS = {"corpus": ["d1", "d2", "d10", "é"], "queries": ["1", "2", "3"]}
+JUDGED = "query-id\tcorpus-id\tscore\n1\td2\t2\n1\td10\t1\n2\té\t1\n3\td1\t3\n"
+
+
+def vectors(count, dtype=np.float32):
+    return np.arange(1, count * 2 + 1).reshape(count, 2).astype(dtype)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, ids in IDS.items():
+        np.save(tmp_path / f"{name}.npy", vectors(len(ids)))
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"_id": each, "text": "t"}) + "\n" for each in ids))
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "all.tsv").write_text(JUDGED)
+    return tmp_path
+
+
+def split_files(folder, **texts):
+    (folder / "qrels" / "all.tsv").unlink()
+    for name, text in texts.items():
+        (folder / "qrels" / f"{name}.tsv").write_text(text)
+
+
+def test_the_parts_are_the_files(folder):
+    split_files(folder, train="1\td2\t2\n1\td10\t1\n", dev="2\té\t2\n", test="3\td1\t3\n")
+    sets = load_embeddings(folder)
+    assert {name: lists.query_ids for name, lists in sets.items()} == {"train": ["1"], "val": ["2"], "test": ["3"]}
+    batch = sets["train"][:]
+    assert batch.labels.tolist() == [0, 2, 1, 0] and batch.queries.tolist() == [[1, 2]]
+    assert torch.equal(torch.as_tensor(batch.x), torch.from_numpy(vectors(4)))
+    assert load_embeddings(folder, threshold=2)["train"][:].labels.tolist() == [0, 1, 0, 0]
+
+
+def test_one_file_is_divided_as_numpy_draws(folder):
+    order = np.random.default_rng((7, 2)).permutation(3)
+    sets = load_embeddings(folder, seed=7, fold=2, test_fraction=0.34, val_fraction=0.5)
+    found = [sets[name].query_ids for name in ("test", "val", "train")]
+    assert found == [[IDS["queries"][place]] for place in order]
+
+
+def test_validation_queries_are_drawn_from_training(folder):
+    split_files(folder, train="1\td2\t2\n2\té\t1\n", test="3\td1\t3\n")
+    sets = load_embeddings(folder, val_fraction=0.5)
+    assert sorted(sets["train"].query_ids + sets["val"].query_ids) == ["1", "2"] and sets["test"].query_ids == ["3"]
+    assert "val" not in load_embeddings(folder, val_fraction=0.0)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("kind", ["npy", "safetensors"])
+def test_vectors_of_every_kind(folder, dtype, kind):
+    from safetensors.numpy import save_file
+
+    for name, ids in IDS.items():
+        (folder / f"{name}.npy").unlink()
+        array = vectors(len(ids), dtype)
+        np.save(folder / f"{name}.npy", array) if kind == "npy" else save_file(
+            {"x": array}, folder / f"{name}.safetensors"
+        )
+    batch = load_embeddings(folder, test_fraction=0, val_fraction=0)["train"][:]
+    np.testing.assert_array_equal(np.asarray(batch.x, dtype=np.float64), vectors(4))
+
+
+def test_ids_files_instead_of_texts_and_beside_them(folder):
+    (folder / "corpus.jsonl").unlink()
+    (folder / "corpus.ids").write_text("\n".join(IDS["corpus"]) + "\n", encoding="utf-8")
+    (folder / "queries.ids").write_text(
+        "3\n1\n2\n"
+    )  # another order than that of the texts: it tells whose vectors are where
+    lists = load_embeddings(folder, test_fraction=0, val_fraction=0)["train"]
+    assert dict(zip(lists.query_ids, lists.queries.tolist(), strict=True)) == {"3": [1, 2], "1": [3, 4], "2": [5, 6]}
+    (folder / "queries.ids").write_text("3\n1\n4\n")
+    with pytest.raises(DataError, match=r"queries.ids: its ids are not those of queries.jsonl: '2' is in one"):
+        load_embeddings(folder)
+
+
+def test_trec_judgements(folder):
+    (folder / "judged.txt").write_text("1 0 d2 2\n1 0 d10 0\n2 0 é 1\n3 0 d1 3\n", encoding="utf-8")
+    lists = load_embeddings(folder, qrels="judged.txt", test_fraction=0, val_fraction=0)["train"]
+    assert lists[:1].labels.tolist() == [0, 2, 0, 0]
+
+
+def test_unknown_ids_are_counted(folder):
+    (folder / "qrels" / "all.tsv").write_text(JUDGED + "9\td1\t1\n1\td9\t1\n1\td8\t1\n")
+    with pytest.warns(DataWarning) as told:
+        load_embeddings(folder)
+    messages = sorted(str(each.message) for each in told)
+    assert "2 judgements of unknown documents do not count, the first in line 7: 'd9'" in messages[1]
+    assert "1 judgements of unknown queries do not count, the first in line 6: '9'" in messages[0]
+
+
+def test_queries_without_relevant_documents_are_counted(folder):
+    with pytest.warns(DataWarning, match="2 of 3 queries have no relevant document and are left out"):
+        assert len(load_embeddings(folder, threshold=3, test_fraction=0, val_fraction=0)["train"]) == 1
+
+
+def nan_at_row_two(folder):
+    array = vectors(4)
+    array[2, 1] = np.nan
+    np.save(folder / "corpus.npy", array)
+
+
+def written(name, text):
+    return lambda folder: (folder / name).write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (nan_at_row_two, r"corpus.npy: row 2 is not finite"),
+        (lambda folder: np.save(folder / "corpus.npy", vectors(3)), r"3 vectors for the 4 ids of corpus.jsonl"),
+        (lambda folder: np.save(folder / "queries.npy", np.ones((3, 5))), r"have 2 numbers, and those of queries 5"),
+        (lambda folder: np.save(folder / "queries.npy", np.ones(3)), r"queries.npy: expected a vector of floats"),
+        (lambda folder: np.save(folder / "queries.npy", np.ones((3, 2), int)), r"expected a vector of floats"),
+        (lambda folder: (folder / "corpus.npy").write_bytes(b"nothing"), r"corpus.npy: cannot be read"),
+        (lambda folder: (folder / "corpus.npy").unlink(), r"torchrank embed"),
+        (lambda folder: (folder / "corpus.jsonl").unlink(), r"neither corpus.jsonl nor corpus.ids"),
+        (written("queries.jsonl", '{"_id": "1"}\n{"id": "2"}\n'), r'queries.jsonl, line 2: expected a JSON object'),
+        (written("queries.jsonl", '{"_id": "1"}\n{"_id": "2"}\n{"_id": "1"}\n'), r"the id '1' occurs twice"),
+        (written("qrels/all.tsv", "1\td1\n"), r"all.tsv, line 1: 2 cells"),
+        (written("qrels/all.tsv", "1\td1\thigh\n"), r"line 1: the grade 'high' is not a number"),
+        (written("qrels/all.tsv", "1\td1\t1\n1\td1\t2\n"), r"line 2: document 'd1' has another grade"),
+        (written("qrels/all.tsv", "1\td1\t0\n"), r"no query of the folder has a relevant document"),
+        (lambda folder: split_files(folder, first="1\td1\t1\n", test="1\td1\t1\n"), r"expected train.tsv"),
+        (lambda folder: split_files(folder), r"a file of judgements or a folder"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(folder, spoil, told):
+    spoil(folder)
+    with pytest.raises((DataError, FileNotFoundError), match=told):
+        load_embeddings(folder)
+
+
+def test_pickled_arrays_are_not_read(folder):
+    np.save(folder / "corpus.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(DataError, match="cannot be read"):
+        load_embeddings(folder)
+
+
+@pytest.mark.skipif("TORCHRANK_DATA" not in os.environ, reason="TORCHRANK_DATA is not set: no Cranfield collection")
+def test_cranfield():
+    sets = load_embeddings(Path(os.environ["TORCHRANK_DATA"], "cranfield"), threshold=1)
+    assert {name: len(lists) for name, lists in sets.items()} == {"train": 144, "val": 36, "test": 45}
+    assert sum(int((lists[:].labels > 0).sum()) for lists in sets.values()) == 1612
+    order = np.random.default_rng((0, 1)).permutation(225)
+    assert sorted(map(int, sets["test"].query_ids)) == sorted((order[:45] + 1).tolist())

@@ -1,0 +1,274 @@
+"""Vectors of queries and documents with judgements: a folder in BEIR's layout, with the vectors beside the texts.
+
+    corpus.jsonl   {"_id": "d1", "title": ..., "text": ...}     corpus.npy    a vector for each line
+    queries.jsonl  {"_id": "q1", "text": ...}                   queries.npy
+    qrels/         train.tsv, dev.tsv, test.tsv: query id, document id, grade
+
+Vectors are `.npy` or `.safetensors`, float16, float32 or float64, and mapped: only what is used is read. A file
+`corpus.ids` with one id per line may stand in for `corpus.jsonl`; beside it, it tells which vector belongs to which id.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from torchrank.data.relevance import Judged
+from torchrank.data.sets import RankingSet
+from torchrank.data.sources.retrieval import random_parts
+from torchrank.errors import DataError, DataWarning
+
+SPLITS = {"train": ("train",), "val": ("dev", "val", "valid", "validation"), "test": ("test",)}
+FLOATS = (np.float16, np.float32, np.float64)
+
+
+class Side(NamedTuple):
+    """Queries or documents: their ids and vectors."""
+
+    ids: list[str]
+    vectors: np.ndarray  # (n, D)
+    place: dict[str, int]  # of each id
+
+
+def load_embeddings(
+    root: str | Path,
+    *,
+    corpus: str = "corpus",
+    queries: str = "queries",
+    qrels: str = "qrels",
+    threshold: float | None = None,
+    fold: int = 1,
+    seed: int = 0,
+    test_fraction: float = 0.2,
+    val_fraction: float = 0.2,
+) -> dict[str, RankingSet]:
+    """Queries that rank a whole corpus by vectors; documents without a judgement are not relevant.
+
+    Args:
+        root: the folder.
+        corpus: name of the files of the documents: `corpus.jsonl` or `corpus.ids`, and `corpus.npy` or
+            `corpus.safetensors`.
+        queries: the same for the queries.
+        qrels: a folder of tsv files, which are the splits (train, dev or val, test); or one file, tsv or TREC's form,
+            whose queries are divided at random. Without a dev part it is drawn from the training queries.
+        threshold: grades of at least this count as 1 and all others as 0; None keeps the grades.
+        fold: the number of the random division, 1, 2, ...
+        seed: draws the divisions.
+        test_fraction: the share of the queries for testing, where they are divided at random.
+        val_fraction: the share of the other queries for validation.
+
+    Returns:
+        The sets "train", "val" and "test", those that have queries. Ties rank by document id.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for name, ids in (("corpus", "abc"), ("queries", "xy")):
+        ...     np.save(folder / f"{name}.npy", np.eye(3, dtype=np.float32)[: len(ids)])
+        ...     _ = (folder / f"{name}.ids").write_text("\\n".join(ids))
+        >>> _ = (folder / "qrels.tsv").write_text("x\\tb\\t1\\ny\\tc\\t2\\n")
+        >>> sets = load_embeddings(folder, qrels="qrels.tsv", test_fraction=0.5)
+        >>> {name: len(lists) for name, lists in sets.items()}
+        {'train': 1, 'test': 1}
+    """
+    if fold < 1:
+        raise ValueError(f"data.fold must be >= 1, got {fold}")
+    base = Path(root)
+    documents, asking = read_side(base, corpus), read_side(base, queries)
+    if documents.vectors.shape[1] != asking.vectors.shape[1]:
+        found = f"{documents.vectors.shape[1]} numbers, and those of {queries} {asking.vectors.shape[1]}"
+        raise DataError(f"{base}: vectors of {corpus} have {found}: they must come from the same model")
+    parts = _parts(base / qrels, asking, documents, threshold)
+    rng = np.random.default_rng((seed, fold))
+    if set(parts) == {""}:
+        parts = _divided(parts[""], random_parts(len(parts[""]), rng, test_fraction, val_fraction))
+    elif "val" not in parts and "train" in parts and val_fraction:
+        drawn = random_parts(len(parts["train"]), rng, val_fraction, 0.0)
+        parts |= _divided(parts["train"], {"train": drawn["train"], "val": drawn["test"]})
+    rows = torch.from_numpy(documents.vectors)
+    return {name: _set(name, parts[name], rows, documents, asking) for name in SPLITS if parts.get(name)}
+
+
+Judgements = dict[int, dict[int, float]]  # query -> document -> grade
+
+
+def read_side(base: Path, name: str) -> Side:
+    """Ids and vectors of the documents or of the queries, which must fit together."""
+    source, vectors = _vectors(base, name)
+    texts, listed = base / f"{name}.jsonl", base / f"{name}.ids"
+    if not texts.is_file() and not listed.is_file():
+        raise FileNotFoundError(f"embeddings: neither {texts.name} nor {listed.name} found in {base}")
+    ids = _listed_ids(listed) if listed.is_file() else list(_text_ids(texts))
+    where = listed if listed.is_file() else texts
+    place = {each: number for number, each in enumerate(ids)}
+    if len(place) < len(ids):
+        again = next(each for number, each in enumerate(ids) if place[each] != number)
+        raise DataError(f"{where}: the id {again!r} occurs twice, expected different ids")
+    if len(ids) != len(vectors):
+        raise DataError(
+            f"{source}: {len(vectors)} vectors for the {len(ids)} ids of {where.name}: embed all texts again"
+        )
+    if listed.is_file() and texts.is_file() and (lost := set(ids).symmetric_difference(_text_ids(texts))):
+        raise DataError(f"{listed}: its ids are not those of {texts.name}: {sorted(lost)[0]!r} is in one of them only")
+    return Side(ids, vectors, place)
+
+
+def _vectors(base: Path, name: str) -> tuple[Path, np.ndarray]:
+    """The file of the vectors, and its mapped array."""
+    if not base.is_dir():
+        raise FileNotFoundError(f"embeddings: not found: the folder {base}. Set data.root")
+    for path in (base / f"{name}.npy", base / f"{name}.safetensors"):
+        if path.is_file():
+            array = _mapped(path)
+            if array.ndim != 2 or array.dtype not in FLOATS or array.shape[1] == 0:
+                raise DataError(f"{path}: expected a vector of floats in each row, found {array.dtype} {array.shape}")
+            _check_finite(path, array)
+            return path, array
+    raise FileNotFoundError(
+        f"embeddings: neither {name}.npy nor {name}.safetensors found in {base}. `torchrank embed {base} --model PATH` "
+        "makes them from the texts"
+    )
+
+
+def _mapped(path: Path) -> np.ndarray:
+    try:
+        if path.suffix == ".npy":
+            mapped: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
+            return mapped
+        from safetensors.numpy import load_file
+
+        arrays = load_file(path)
+    except (ValueError, EOFError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+    if len(arrays) != 1:
+        raise DataError(f"{path}: expected one array, found {', '.join(sorted(arrays)) or 'none'}")
+    array: np.ndarray = next(iter(arrays.values()))
+    return array
+
+
+def _check_finite(path: Path, array: np.ndarray) -> None:
+    for start in range(0, len(array), 2**14):
+        part = torch.from_numpy(array[start : start + 2**14])
+        if not part.sum(dtype=torch.float64).isfinite() and not part.isfinite().all():
+            row = start + int((~part.isfinite()).any(1).nonzero()[0])
+            raise DataError(f"{path}: row {row} is not finite: embed this text again")
+
+
+def _listed_ids(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def _text_ids(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield str(_field(line, "_id", f"{path}, line {number}"))
+
+
+def _field(line: str, name: str, where: str) -> object:
+    try:
+        return json.loads(line)[name]
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f'{where}: expected a JSON object with "{name}"') from None
+
+
+# ---- judgements -------------------------------------------------------------------------------------------------
+
+
+def _parts(path: Path, asking: Side, documents: Side, threshold: float | None) -> dict[str, Judgements]:
+    """The judgements of each split; those of one file under the name ''."""
+    if path.is_file():
+        return {"": _judgements(path, asking, documents, threshold)}
+    files = sorted(path.glob("*.tsv"))
+    if not files:
+        raise FileNotFoundError(f"embeddings: not found: {path}, a file of judgements or a folder of tsv files")
+    named = {name: each for name, stems in SPLITS.items() for each in files if each.stem in stems}
+    if not named and len(files) == 1:
+        return {"": _judgements(files[0], asking, documents, threshold)}
+    if "train" not in named:
+        raise DataError(f"{path}: expected train.tsv, dev.tsv and test.tsv, or one file, found {files[0].name}, ...")
+    return {name: _judgements(each, asking, documents, threshold) for name, each in named.items()}
+
+
+def _judgements(path: Path, asking: Side, documents: Side, threshold: float | None) -> Judgements:
+    found: Judgements = {}
+    unknown: dict[str, list[str]] = {"queries": [], "documents": []}
+    for where, query, document, grade in _lines(path):
+        if query not in asking.place:
+            unknown["queries"].append(f"{where}: {query!r}")
+        elif document not in documents.place:
+            unknown["documents"].append(f"{where}: {document!r}")
+        else:
+            grades = found.setdefault(asking.place[query], {})
+            row = documents.place[document]
+            if grades.setdefault(row, grade) != grade:
+                raise DataError(f"{where}: document {document!r} has another grade for query {query!r} before")
+    for what, places in unknown.items():
+        if places:
+            warnings.warn(
+                f"{path}: {len(places)} judgements of unknown {what} do not count, the first in {places[0]}",
+                DataWarning,
+                stacklevel=4,
+            )
+    return _relevant(path, found, threshold)
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str, str, float]]:
+    """Place, query, document and grade of each line: three cells as in BEIR, or four as in TREC."""
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            cells = line.split("\t") if "\t" in line else line.split()
+            if not line.strip() or (number == 1 and cells[0].strip() == "query-id"):
+                continue
+            if len(cells) not in (3, 4):
+                raise DataError(f"{path}, line {number}: {len(cells)} cells, expected query, document and grade")
+            try:
+                grade = float(cells[-1])
+            except ValueError:
+                raise DataError(f"{path}, line {number}: the grade {cells[-1].strip()!r} is not a number") from None
+            yield f"line {number}", cells[0].strip(), cells[-2].strip(), grade
+
+
+def _relevant(path: Path, found: Judgements, threshold: float | None) -> Judgements:
+    """Queries with a relevant document, and their relevant documents."""
+    least, binary = (np.nextafter(0, 1), False) if threshold is None else (threshold, True)
+    kept = {
+        query: {row: 1.0 if binary else grade for row, grade in grades.items() if grade >= least}
+        for query, grades in found.items()
+    }
+    with_some = {query: kept[query] for query in sorted(kept) if kept[query]}
+    if not with_some:
+        raise DataError(f"{path}: no query of the folder has a relevant document in it")
+    if lost := len(kept) - len(with_some):
+        warnings.warn(
+            f"{path}: {lost} of {len(kept)} queries have no relevant document and are left out",
+            DataWarning,
+            stacklevel=5,
+        )
+    return with_some
+
+
+def _divided(judged: Judgements, places: dict[str, np.ndarray]) -> dict[str, Judgements]:
+    queries = list(judged)
+    return {name: {queries[place]: judged[queries[place]] for place in some} for name, some in places.items()}
+
+
+def _set(name: str, judged: Judgements, rows: torch.Tensor, documents: Side, asking: Side) -> RankingSet:
+    queries = np.array(list(judged))
+    counts = np.array([len(grades) for grades in judged.values()])
+    pairs = [pair for grades in judged.values() for pair in sorted(grades.items())]
+    relevant, grades = (np.array(column) for column in zip(*pairs, strict=True))
+    return RankingSet(
+        rows,
+        Judged.make(relevant, grades, counts, len(rows)),
+        queries=torch.from_numpy(np.asarray(asking.vectors[queries])),
+        query_ids=[asking.ids[query] for query in queries],
+        document_ids=documents.ids,
+        name=name,
+    )
