@@ -49,6 +49,9 @@ ENTROPIES = float(np.logaddexp(0, -5)), float(np.logaddexp(0, 1))
 MARGIN = [[0.1 * (k - m) ** 2 for m in range(4)] for k in range(4)]
 WARP2, WARP3 = 1 + 1 / LOG3, 1 + 1 / LOG3 + 1 / 2  # L(2), L(3)
 
+SOFT = 4 / float(np.log2(3.5)) / (3 + 1 / LOG3)  # all have the soft rank 2.5
+SHARED = (1 + 1 / LOG3 + 1 / 2 + 1 / float(np.log2(5))) / (3 + 1 / LOG3)  # every rank has the mean gain, 1
+
 ROWS = {
     "ndcg": Row(F.ndcg, {}, all_tied=NDCG, single=1),
     "ndcg@2": Row(F.ndcg, {"k": 2}, all_tied=3 / LOG3 / (3 + 1 / LOG3), single=1),
@@ -124,6 +127,11 @@ ROWS = {
     "most_violated, map": Row(most_violated, {}, all_tied=1 - (1 / 3 + 2 / 4) / 2, single=0),
     "most_violated, mrr": Row(most_violated, {"measure": "mrr", "threshold": 2}, all_tied=3 / 4, single=0),
     "most_violated, ndcg@3": Row(most_violated, {"measure": "ndcg", "k": 3}, all_tied=1 - 1 / LOG3 / 2, single=0),
+    "approx_ndcg_loss": Row(F.approx_ndcg_loss, {}, loss=True, all_tied=-SOFT, single=0),
+    "approx_ndcg_loss@2": Row(F.approx_ndcg_loss, {"k": 2, "temperature": 0.5}, loss=True, all_tied=-SOFT / 2, single=0),
+    "approx_mrr_loss": Row(F.approx_mrr_loss, {"temperature": 2.0}, loss=True, all_tied=-1 / 2.5, single=0),
+    "neural_ndcg_loss@9": Row(F.neural_ndcg_loss, {"k": 9, "gain": "linear"}, loss=True, single=0),
+    "neural_ndcg_loss": Row(F.neural_ndcg_loss, {}, loss=True, all_tied=-SHARED, single=0),
     "warp_loss, zero": Row(F.warp_loss, {"negatives": "zero", "margin": 1.0}, loss=True, all_tied=WARP2, single=0),
 }
 POINTWISE = {row.function for row in ROWS.values() if row.pointwise}

@@ -40,6 +40,7 @@ LISTS |= {
     "knn_error": ([SCORES, LABELS], {"query_classes": torch.arange(30) % 4, "k": [1, 3]}),
     "document_ranks": ([torch.arange(len(X)), X[:30], X], {}),
     "pad": ([X], {}),
+    "soft_ranks": ([SCORES], {}),
     "cloud_pca": ([X], {"components": 2}),
     "cloud_moments": ([X], {}),
     "cloud_gaussians": ([X], {}),

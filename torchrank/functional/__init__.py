@@ -12,13 +12,18 @@ from torchrank.functional.domination import domination_loss
 from torchrank.functional.gaussians import cloud_gaussians, cloud_moments, gaussian_divergence
 from torchrank.functional.losses import (
     LOSSES,
+    approx_mrr_loss,
+    approx_ndcg_loss,
+    as_loss,
     bce_loss,
+    gumbel,
     hinge_loss,
     lambdarank_loss,
     listmle_loss,
     listnet_loss,
     logistic_loss,
     mse_loss,
+    neural_ndcg_loss,
     ordinal_loss,
     ordinal_scores,
     pairwise_mse_loss,
@@ -48,6 +53,7 @@ from torchrank.functional.neighbours.corpus import document_ranks, search
 from torchrank.functional.neighbours.votes import knn_error
 from torchrank.functional.oracles import most_violated, structured_hinge
 from torchrank.functional.ragged import pad, unpad
+from torchrank.functional.soft_ranks import soft_ranks
 from torchrank.functional.spd import (
     geometric_mean,
     gmml,
@@ -62,6 +68,9 @@ __all__ = [
     "CONVENTIONS",
     "LOSSES",
     "all_pairs_error",
+    "approx_mrr_loss",
+    "approx_ndcg_loss",
+    "as_loss",
     "auc",
     "average_precision",
     "bce_loss",
@@ -82,6 +91,7 @@ __all__ = [
     "gmml",
     "gmml_factor",
     "gmml_residual",
+    "gumbel",
     "hinge_loss",
     "hit",
     "knn_error",
@@ -95,6 +105,7 @@ __all__ = [
     "mse_loss",
     "ndcg",
     "nearest_clouds",
+    "neural_ndcg_loss",
     "ordinal_loss",
     "ordinal_scores",
     "pad",
@@ -108,6 +119,7 @@ __all__ = [
     "recall",
     "reciprocal_rank",
     "search",
+    "soft_ranks",
     "soft_zero_one_loss",
     "softmax_loss",
     "structured_hinge",

@@ -26,8 +26,11 @@ from collections.abc import Callable
 import torch
 
 from torchrank.functional.domination import domination_loss
+from torchrank.functional.losses.approx import approx_mrr_loss, approx_ndcg_loss, as_loss
+from torchrank.functional.losses.gumbel import gumbel
 from torchrank.functional.losses.listmle import listmle_loss
 from torchrank.functional.losses.listnet import listnet_loss
+from torchrank.functional.losses.neural_ndcg import neural_ndcg_loss
 from torchrank.functional.losses.pairwise import hinge_loss, logistic_loss, pairwise_mse_loss, soft_zero_one_loss
 from torchrank.functional.losses.pointwise import bce_loss, mse_loss, ordinal_loss, ordinal_scores
 from torchrank.functional.losses.ranknet import lambdarank_loss, ranknet_loss
@@ -37,14 +40,19 @@ from torchrank.functional.oracles import structured_hinge
 
 __all__ = [
     "LOSSES",
+    "approx_mrr_loss",
+    "approx_ndcg_loss",
+    "as_loss",
     "bce_loss",
     "domination_loss",
+    "gumbel",
     "hinge_loss",
     "lambdarank_loss",
     "listmle_loss",
     "listnet_loss",
     "logistic_loss",
     "mse_loss",
+    "neural_ndcg_loss",
     "ordinal_loss",
     "ordinal_scores",
     "pairwise_mse_loss",
@@ -77,4 +85,7 @@ LOSSES: dict[str, Callable[..., torch.Tensor]] = {  # by name
     "warp": warp_loss,
     "domination": domination_loss,
     "structured_hinge": structured_hinge,
+    "approx_ndcg": approx_ndcg_loss,
+    "approx_mrr": approx_mrr_loss,
+    "neural_ndcg": neural_ndcg_loss,
 }

@@ -1,0 +1,73 @@
+"""Losses of Gumbel-perturbed scores: the mean over sampled rankings (Bruch, Han, Bendersky & Najork 2020)."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchrank.errors import check_integer, check_number
+from torchrank.functional.arrays import Array, offsets_of, to_tensor
+from torchrank.functional.operations import result_dtype
+
+REPEATED = frozenset(("weights", "list_weights", "tiebreak", "num_relevant"))  # options with a number per entry or list
+
+
+def gumbel(
+    loss: Callable[..., Any], *, samples: int = 8, beta: float = 1.0, generator: torch.Generator | None = None
+) -> Callable[..., Any]:
+    """The mean of a loss over `samples` copies of the scores, each with Gumbel noise of its own.
+
+    Sorting perturbed scores samples a ranking from the Plackett-Luce model, so this is a loss of rankings that the
+    scores make likely, in the manner of rax's `gumbel_t12n`. `gumbel(approx_ndcg_loss)` is GumbelApproxNDCG. The copies
+    are lists end to end, so one call of the loss sees `samples` times as many lists.
+
+    Args:
+        loss: any loss or measure on lists, `loss(scores, labels, offsets, **options)`.
+        samples: the number of copies.
+        beta: the scale of the noise.
+        generator: draws the noise; None takes torch's own. Each call draws new noise.
+
+    Returns:
+        A function with the arguments of `loss` that gives one value per list, `(Q,)`.
+
+    Example:
+        >>> from torchrank.functional import approx_ndcg_loss
+        >>> loss = gumbel(approx_ndcg_loss, samples=100, generator=torch.Generator().manual_seed(0))
+        >>> loss(torch.tensor([0.0, 1.0, 3.0, 2.0]), torch.tensor([0, 0, 1, 2]), torch.tensor([0, 4]))
+        tensor([-0.7057])
+    """
+    check_integer(">= 1", samples=samples)
+    check_number(">= 0", beta=beta)
+
+    @wraps(loss)
+    def call(
+        scores: Array,
+        labels: Array,
+        offsets: Array = None,
+        *,
+        group: Array = None,
+        qid: Array = None,
+        num_pairs: int | None = None,
+        **options: Any,
+    ) -> Any:
+        own, grades = to_tensor(scores, "scores"), to_tensor(labels, "labels")
+        ends = offsets_of(len(own), offsets, group, qid, what="scores").to(own.device)
+        ends = torch.nn.functional.pad(ends.diff().repeat(samples).cumsum(0), (1, 0))
+        for name in REPEATED & options.keys():
+            options[name] = None if options[name] is None else to_tensor(options[name], name).repeat(samples)
+        if num_pairs is not None:
+            options["num_pairs"] = samples * num_pairs
+        values = loss(_perturbed(own, samples, beta, generator), grades.repeat(samples), ends, **options)
+        return values.unflatten(0, (samples, -1)).mean(0)
+
+    return call
+
+
+def _perturbed(scores: Tensor, samples: int, beta: float, generator: torch.Generator | None) -> Tensor:
+    """The copies of the scores end to end, `(samples * N, ...)`, in the dtype of results."""
+    copies = scores.to(result_dtype(scores)).repeat(samples, *[1] * (scores.ndim - 1))
+    device = scores.device if generator is None else generator.device
+    noise = torch.empty(copies.shape, dtype=copies.dtype, device=device).exponential_(generator=generator)
+    return copies - beta * noise.log_().to(scores.device)  # minus the log of an exponential variable is a Gumbel one
