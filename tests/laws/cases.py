@@ -130,8 +130,7 @@ ROWS = {
     "approx_ndcg_loss": Row(F.approx_ndcg_loss, {}, loss=True, all_tied=-SOFT, single=0),
     "approx_ndcg_loss@2": Row(F.approx_ndcg_loss, {"k": 2, "temperature": 0.5}, loss=True, all_tied=-SOFT / 2, single=0),
     "approx_mrr_loss": Row(F.approx_mrr_loss, {"temperature": 2.0}, loss=True, all_tied=-1 / 2.5, single=0),
-    "neural_ndcg_loss@9": Row(F.neural_ndcg_loss, {"k": 9, "gain": "linear"}, loss=True, single=0),
-    "neural_ndcg_loss": Row(F.neural_ndcg_loss, {}, loss=True, all_tied=-SHARED, single=0),
+    "neural_ndcg_loss": Row(F.neural_ndcg_loss, {"k": 9, "iterations": 4}, loss=True, all_tied=-SHARED, single=0),
     "warp_loss, zero": Row(F.warp_loss, {"negatives": "zero", "margin": 1.0}, loss=True, all_tied=WARP2, single=0),
 }
 POINTWISE = {row.function for row in ROWS.values() if row.pointwise}

@@ -68,19 +68,34 @@ def soft_counts(
     >>> soft_counts(torch.tensor([2.0, 2.0]), torch.tensor([0, 2]), torch.tensor([1.0, 3.0]), temperature=1.0)
     tensor([1.5000, 0.5000], dtype=torch.float64)
     """
-    check_number("> 0", temperature=temperature)
+    check_positive(temperature=temperature)
     own, short = wide(scores), scores.dtype in SHORT
     columns = own.new_zeros(0, len(own)) if values is None else wide(values)[None]
-    longest = _longest(offsets, len(own), max_length)
+    longest = read_longest(offsets, len(own), max_length)
     found = _sums(own, columns, offsets, float(temperature), 0, longest, short)
     return found[0 if values is None else 1]
 
 
-def _longest(offsets: Tensor, num_entries: int, max_length: int | None) -> int:
-    """The length of the longest list or an upper bound; where none is known, it is read."""
-    if max_length is None and offsets.device.type not in ("cpu", "meta") and len(offsets) > 1:
-        longest: int = read(offsets.diff().max())
-        return longest
+def check_positive(**options: float) -> None:
+    """Refuses numbers that are not positive, but not in a compiled graph, where they may have no value yet.
+
+    >>> check_positive(temperature=0.0)
+    Traceback (most recent call last):
+    ValueError: temperature must be > 0, got 0.0
+    """
+    if not torch.compiler.is_compiling():
+        check_number("> 0", **options)
+
+
+def read_longest(offsets: Tensor, num_entries: int, max_length: int | None) -> int:
+    """`longest_list` for work that grows with the square of it: on a device too it is read if it was not given.
+
+    >>> read_longest(torch.tensor([0, 2, 3]), 3, None)
+    2
+    """
+    unknown = max_length is None and offsets.device.type not in ("cpu", "meta") and len(offsets) > 1
+    if unknown and not torch.compiler.is_compiling():
+        max_length = read(offsets.diff().max())
     return longest_list(offsets, num_entries, max_length)
 
 

@@ -16,9 +16,9 @@ from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.conventions import parse_measure
 from torchrank.functional.gains import Discount, Gain, check_gains, dcg, discount_of, gain_of
 from torchrank.functional.operations import ListLoss, formula_loss, result_dtype
-from torchrank.functional.ragged import has_pairs, longest_list, per_entry, segment_max, segment_sum, sort_within, wide
+from torchrank.functional.ragged import has_pairs, per_entry, segment_max, segment_sum, sort_within, wide
 from torchrank.functional.ranking import check_cutoff, check_lists, check_weights, count_grades, ratio
-from torchrank.functional.soft_ranks import soft_counts
+from torchrank.functional.soft_ranks import read_longest, soft_counts
 
 
 @takes_arrays
@@ -292,7 +292,7 @@ def _loss(
     grades = count_grades(labels, num_grades)
     if "gain" in options or "max_label" in options:
         check_gains(labels, options.get("gain", "exp2"), grades)
-    longest = longest_list(offsets, len(scores), max_length)
+    longest = read_longest(offsets, len(scores), max_length)
     floating = scores if scores.is_floating_point() else wide(scores)
     found = loss(floating, labels, offsets, weights, list_weights, longest=longest, **options)
     return found.to(result_dtype(scores))

@@ -13,16 +13,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchrank.errors import check_integer, check_number
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.batching import pair_blocks
 from torchrank.functional.gains import Gain, check_gains, dcg, gain_of
 from torchrank.functional.operations import ListLoss, empty_sums, one_operation, readable
-from torchrank.functional.ragged import has_pairs, longest_list, per_entry, read, segment_max, sort_within, wide
+from torchrank.functional.ragged import has_pairs, per_entry, read, segment_max, sort_within, wide
 from torchrank.functional.ranking import check_cutoff, check_lists, check_weights, count_grades, ratio
+from torchrank.functional.soft_ranks import check_positive, read_longest
 
 BLOCK_PAIRS = 2**18  # entries of the matrices of a block: 2 MB
-DEVICE_PAIRS = 2**24  # the same on other devices
+DEVICE_PAIRS = 2**23  # the same on other devices
 KEPT_PAIRS = 2**24  # entries of a matrix that is kept: 128 MB
 LEAST = 1e-10  # sums of rows and columns are at least that, as in allRank
 
@@ -74,10 +74,9 @@ def neural_ndcg_loss(
     check_lists(scores, labels, offsets)
     check_weights(scores=scores, offsets=offsets, weights=weights, list_weights=list_weights)
     check_cutoff(k)
-    check_number("> 0", temperature=temperature, tolerance=tolerance)
-    check_integer(">= 0", iterations=iterations)
+    check_positive(temperature=temperature, tolerance=tolerance, iterations=iterations)
     check_gains(labels, gain, count_grades(labels, num_grades))
-    longest = longest_list(offsets, len(scores), max_length)
+    longest = read_longest(offsets, len(scores), max_length)
     options = {"temperature": float(temperature), "iterations": iterations, "tolerance": float(tolerance)}
     return _LOSS(scores, labels, offsets, weights, list_weights, k=k, gain=gain, longest=longest, **options)
 
@@ -191,8 +190,9 @@ class _Sort(NamedTuple):
 
 
 def _strips(scores: Tensor) -> Iterator[slice]:
+    """Rows of the matrices that are worked on at a time: all, but for a list that is longer than a block allows."""
     lists, longest = scores.shape
-    step = max(1, BLOCK_PAIRS // max(lists * longest, 1))
+    step = max(1, (BLOCK_PAIRS if readable(scores) else DEVICE_PAIRS) // max(lists * longest, 1))
     return (slice(begin, begin + step) for begin in range(0, longest, step))
 
 
