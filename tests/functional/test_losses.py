@@ -45,8 +45,15 @@ CASES = [
     ("hinge_loss", {}),
     ("soft_zero_one_loss", {}),
     ("pairwise_mse_loss", {}),
+    ("approx_ndcg_loss", {}),
+    ("approx_ndcg_loss", {"k": 3, "temperature": 0.5, "gain": "linear"}),
+    ("approx_mrr_loss", {}),
+    ("neural_ndcg_loss", {}),
+    ("neural_ndcg_loss", {"k": 3, "temperature": 0.5, "gain": "linear"}),
 ]
-SMOOTH = [case for case in CASES if case[0] not in ("warp_loss", "hinge_loss")]  # whose reference has slopes everywhere
+SMOOTH = [
+    case for case in CASES if case[0] not in ("warp_loss", "hinge_loss", "neural_ndcg_loss")
+]  # whose reference has slopes everywhere
 ALONE = {loss.__name__ for loss in LEARN_ALONE}
 every_loss = pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 every_smooth_loss = pytest.mark.parametrize(("name", "options"), SMOOTH, ids=str)

@@ -128,7 +128,9 @@ ROWS = {
     "most_violated, mrr": Row(most_violated, {"measure": "mrr", "threshold": 2}, all_tied=3 / 4, single=0),
     "most_violated, ndcg@3": Row(most_violated, {"measure": "ndcg", "k": 3}, all_tied=1 - 1 / LOG3 / 2, single=0),
     "approx_ndcg_loss": Row(F.approx_ndcg_loss, {}, loss=True, all_tied=-SOFT, single=0),
-    "approx_ndcg_loss@2": Row(F.approx_ndcg_loss, {"k": 2, "temperature": 0.5}, loss=True, all_tied=-SOFT / 2, single=0),
+    "approx_ndcg_loss@2": Row(
+        F.approx_ndcg_loss, {"k": 2, "temperature": 0.5}, loss=True, all_tied=-SOFT / 2, single=0
+    ),
     "approx_mrr_loss": Row(F.approx_mrr_loss, {"temperature": 2.0}, loss=True, all_tied=-1 / 2.5, single=0),
     "neural_ndcg_loss": Row(F.neural_ndcg_loss, {"k": 9, "iterations": 4}, loss=True, all_tied=-SHARED, single=0),
     "warp_loss, zero": Row(F.warp_loss, {"negatives": "zero", "margin": 1.0}, loss=True, all_tied=WARP2, single=0),

@@ -20,6 +20,9 @@ from tests.reference.measures import (
     ordered_pairs,
     stable_order,
 )
+from tests.reference.soft import approx_mrr_loss as approx_mrr_loss
+from tests.reference.soft import approx_ndcg_loss as approx_ndcg_loss
+from tests.reference.soft import neural_ndcg_loss as neural_ndcg_loss
 
 
 def softplus(value: float) -> float:

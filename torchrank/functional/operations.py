@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -38,20 +38,21 @@ def result_dtype(scores: Tensor) -> torch.dtype:
 
 
 Sums = Callable[..., tuple[Tensor, Tensor]]
+Found = TypeVar("Found")
 Options = dict[str, Any]
 
 
-def one_operation(name: str, function: Sums, fake: Sums) -> Sums:
+def one_operation(name: str, function: Callable[..., Found], fake: Callable[..., Found]) -> Callable[..., Found]:
     """`function` as one operation of a compiled graph: the way it takes may depend on the numbers that it reads.
 
     Called as usual, it is the function itself. `fake` makes empty results of the right shape and dtype.
     """
     torch.library.custom_op(f"torchrank::{name}", function, mutates_args=()).register_fake(fake)
 
-    def call(*arguments: Any) -> tuple[Tensor, Tensor]:
+    def call(*arguments: Any) -> Found:
         if not torch.compiler.is_compiling():
             return function(*arguments)
-        found: tuple[Tensor, Tensor] = getattr(torch.ops.torchrank, name)(*arguments)
+        found: Found = getattr(torch.ops.torchrank, name)(*arguments)
         return found
 
     return call

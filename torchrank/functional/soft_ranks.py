@@ -1,8 +1,9 @@
 """Soft ranks: 1 + the sum of sigmoid((s_j - s_i) / T) over the other entries j of the list (Qin, Liu & Li 2010).
 
-Everything here is one sum over pairs and its derivatives. With x = (s_j - s_i) / T, the sum over j of a_j times the n-th
-derivative of sigmoid(x) is called the sum of order n. Its slopes are sums of order n + 1, because the first derivative
-of the sigmoid is even, the second odd, and so on. So one function finds ranks, slopes, slopes of slopes and tangents.
+Everything here is one sum over pairs and its derivatives. With x = (s_j - s_i) / T, the sum over j of a_j times the
+n-th derivative of sigmoid(x) is called the sum of order n. Its slopes are sums of order n + 1, because the first
+derivative of the sigmoid is even, the second odd, and so on. So one function finds ranks, slopes, slopes of slopes and
+tangents.
 
 Two forms find the same. `_dense` works on blocks of lists of similar length on the CPU, where reading lengths is free,
 and writes all pairs of a block into one buffer, which stays in the cache. `_flat` takes some entries at a time with all
@@ -26,7 +27,7 @@ from torchrank.functional.ranking import check_offsets, result_dtype
 BLOCK_PAIRS = 2**18  # of the dense form: the buffers stay in the cache
 FEW_PAIRS = 2**15  # take less time than the preparation of another block
 DEVICE_PAIRS = 2**22  # of the flat form
-AT_ZERO = (0.5, 0.25, 0.0, -0.125)  # the sigmoid and its derivatives at 0
+HIGHEST = 3  # order of a sum
 SHORT = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -105,13 +106,10 @@ def _pair_sums(
     """Sums of one order over the other entries j of each list, `(1 + A, N)`: the first one with a_j = 1, the others
     with a_j from the rows of `values (A, N)`."""
     own = scores.float() if short else scores
-    sums = wide(scores).new_empty(1 + len(values), len(scores))
+    sums = wide(scores).new_empty(1 + len(values), len(scores) + 1)  # the last place takes what nobody needs
     form = _dense if readable(scores) else _flat
     form(own, values.to(own.dtype), offsets, temperature, order, longest, sums)
-    at_zero = AT_ZERO[order]  # an entry is not its own neighbour
-    sums[0] -= at_zero
-    sums[1:].sub_(values, alpha=at_zero)
-    return sums.mul_(temperature**-order)
+    return sums[:, :-1] * temperature**-order
 
 
 def _derivative(rises: Tensor, order: int) -> Tensor:
@@ -132,14 +130,15 @@ def _dense(
     for _, entries, inside in pair_blocks(offsets, BLOCK_PAIRS, few=FEW_PAIRS):
         lists, width = entries.shape
         own, columns = scores.take(entries), [torch.where(inside, row.take(entries), 0)[:, None] for row in values]
-        surplus = width - inside.sum(1, keepdim=True)
+        surplus, places = width - inside.sum(1, keepdim=True), torch.where(inside, entries, len(scores))
         height = max(1, min(width, BLOCK_PAIRS // (lists * width)))
         buffers = scores.new_empty(1 + bool(columns), lists * height * width)
         for begin in range(0, width, height):
-            rows = entries[:, begin : begin + height]
+            rows = places[:, begin : begin + height]
             pairs, *weighted = (buffer[: rows.numel() * width].view(*rows.shape, width) for buffer in buffers)
             torch.sub(own[:, None], own[:, begin : begin + height, None], out=pairs)
             pairs = _derivative(pairs if temperature == 1 else pairs.div_(temperature), order)
+            pairs.diagonal(begin, 1, 2).zero_()
             # a place after the end of a list holds its last entry
             sums[0].put_(rows, pairs.sum(2, dtype=sums.dtype) - surplus * pairs[:, :, -1])
             for place, column in enumerate(columns, 1):
@@ -151,17 +150,19 @@ def _flat(
 ) -> None:
     """Some entries at a time against all places of their lists, `(entries, longest)`."""
     count, places = len(scores), torch.arange(longest, device=scores.device)
+    index = torch.arange(count, device=scores.device)
     ids = list_ids(offsets, count)
     first, last = offsets[:-1][ids], offsets[1:][ids] - 1
     step = max(1, DEVICE_PAIRS // max(longest, 1))
     for begin in range(0, count, step):
         some = slice(begin, begin + step)
         others = first[some, None] + places
-        inside, others = others <= last[some, None], torch.minimum(others, last[some, None])
+        inside = (others <= last[some, None]) & (others != index[some, None])
+        others = torch.minimum(others, last[some, None])
         pairs = _derivative((scores[others] - scores[some, None]) / temperature, order)
         for place in range(len(sums)):
             weighted = torch.where(inside, pairs if place == 0 else pairs * values[place - 1][others], 0)
-            sums[place, some] = weighted.sum(1, dtype=sums.dtype)
+            sums[place, :count][some] = weighted.sum(1, dtype=sums.dtype)
 
 
 class _Compiled(torch.autograd.Function):
@@ -240,7 +241,7 @@ def _slopes(
 
 
 def _higher(temperature: float, order: int, *rest: Any) -> tuple[Any, ...]:
-    if order + 1 == len(AT_ZERO):
+    if order == HIGHEST:
         raise RuntimeError("soft ranks have no fourth derivative")
     return temperature, order + 1, *rest
 
@@ -258,5 +259,5 @@ _operation: Callable[..., Tensor] = one_operation("soft_sums", _pair_sums, _room
 
 def _sums(*arguments: Any) -> Tensor:
     function = _Compiled if torch.compiler.is_compiling() else _Eager
-    found: Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]
+    found: Tensor = function.apply(*arguments)
     return found

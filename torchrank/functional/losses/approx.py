@@ -1,8 +1,8 @@
 """Measures of soft ranks: smooth, so that minus their value is a loss (Qin, Liu & Li 2010; Bruch et al. 2019).
 
-A measure is written as a function of the ranks of the entries, and `soft_ranks` take their place; a cut-off at k becomes
-the share sigmoid((k + 1/2 - rank) / T). As the temperature T falls, the loss approaches minus the measure wherever no
-scores are equal. Values are not positive: -1 is a perfect ranking for a measure that is at most 1.
+A measure is written as a function of the ranks of the entries, and `soft_ranks` take their place; a cut-off at k
+becomes the share sigmoid((k + 1/2 - rank) / T). As the temperature T falls, the loss approaches minus the measure
+wherever no scores are equal. Values are not positive: -1 is a perfect ranking for a measure that is at most 1.
 """
 
 import inspect
@@ -184,8 +184,8 @@ class Soft(NamedTuple):
 
     def above(self, values: Tensor) -> Tensor:
         """The sum of the values of the entries that score higher, `(N,)`."""
-        options = {"temperature": self.temperature, "max_length": self.longest}
-        return soft_counts(self.scores, self.offsets, values, **options)
+        sizes = {"max_length": self.longest}
+        return soft_counts(self.scores, self.offsets, values, temperature=self.temperature, **sizes)
 
     def top(self, k: int | None) -> Tensor | float:
         """To which share each entry is among the first k, `(N,)`."""
@@ -322,6 +322,5 @@ def _formula(measure: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 _FORMULAS = {family: formula_loss(f"soft {family}", _formula(measure)) for family, measure in SOFT.items()}
-_NDCG, _MRR = (
-    formula_loss(f"approx_{name}_loss", _formula(measure)) for name, measure in (("ndcg", _soft_ndcg), ("mrr", _soft_mrr))
-)
+_NDCG = formula_loss("approx_ndcg_loss", _formula(_soft_ndcg))
+_MRR = formula_loss("approx_mrr_loss", _formula(_soft_mrr))

@@ -1,9 +1,10 @@
 """NeuralNDCG (Pobrotyn & Bialobrzeski 2021): NDCG of gains that a relaxed permutation matrix has sorted.
 
 The rows of NeuralSort's matrix P (Grover et al. 2019) are softmax(((n + 1 - 2r) s_j - sum_k |s_j - s_k|) / T) at the
-ranks r. Sinkhorn's scaling makes its columns sum to 1 as well. Here it finds two vectors, diag(u) P diag(v), in place of
-new matrices, so that an iteration is two products with P, and the slopes of all iterations are known from the vectors:
-memory does not grow with the number of iterations. A P that is too large to keep is computed again strip by strip.
+ranks r. Sinkhorn's scaling makes its columns sum to 1 as well. Here it finds two vectors, diag(u) P diag(v), in place
+of new matrices, so that an iteration is two products with P, and the slopes of all iterations are known from the
+vectors: memory does not grow with the number of iterations. A P that is too large to keep is computed again strip by
+strip.
 Everything is in float64: the exponents are differences of large numbers.
 """
 
