@@ -35,6 +35,7 @@ from torchrank.functional.losses import (
     unique_softmax_loss,
     warp_loss,
 )
+from torchrank.functional.losses.soft_ranks import soft_ranks
 from torchrank.functional.measures import (
     all_pairs_error,
     auc,
@@ -53,7 +54,6 @@ from torchrank.functional.neighbours.corpus import document_ranks, search
 from torchrank.functional.neighbours.votes import knn_error
 from torchrank.functional.oracles import most_violated, structured_hinge
 from torchrank.functional.ragged import pad, unpad
-from torchrank.functional.soft_ranks import soft_ranks
 from torchrank.functional.spd import (
     geometric_mean,
     gmml,

@@ -15,10 +15,10 @@ from torch import Tensor
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.conventions import parse_measure
 from torchrank.functional.gains import Discount, Gain, check_gains, dcg, discount_of, gain_of
+from torchrank.functional.losses.soft_ranks import read_longest, soft_counts
 from torchrank.functional.operations import ListLoss, formula_loss, result_dtype
 from torchrank.functional.ragged import has_pairs, per_entry, segment_max, segment_sum, sort_within, wide
 from torchrank.functional.ranking import check_cutoff, check_lists, check_weights, count_grades, ratio
-from torchrank.functional.soft_ranks import read_longest, soft_counts
 
 
 @takes_arrays

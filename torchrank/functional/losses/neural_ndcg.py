@@ -17,10 +17,10 @@ from torch import Tensor
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.batching import pair_blocks
 from torchrank.functional.gains import Gain, check_gains, dcg, gain_of
+from torchrank.functional.losses.soft_ranks import check_positive, read_longest
 from torchrank.functional.operations import ListLoss, empty_sums, one_operation, readable
 from torchrank.functional.ragged import has_pairs, per_entry, read, segment_max, sort_within, wide
 from torchrank.functional.ranking import check_cutoff, check_lists, check_weights, count_grades, ratio
-from torchrank.functional.soft_ranks import check_positive, read_longest
 
 BLOCK_PAIRS = 2**18  # entries of the matrices of a block: 2 MB
 DEVICE_PAIRS = 2**23  # the same on other devices
