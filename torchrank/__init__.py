@@ -66,6 +66,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank.rankers.core.rounds import Certificate as Certificate
     from torchrank.rankers.core.rounds import Round as Round
     from torchrank.rankers.domination.ranker import DominationRank as DominationRank
+    from torchrank.rankers.ensemble.distil import distil as distil
     from torchrank.rankers.ensemble.ranker import Ensemble as Ensemble
     from torchrank.rankers.lgmml.gmml import GMML as GMML
     from torchrank.rankers.lgmml.net import LGMMLNet as LGMMLNet
@@ -136,6 +137,7 @@ EXPORTS = RANKERS | {
     "AUC": "torchrank.metrics",
     "AllPairsError": "torchrank.metrics",
     "DominationError": "torchrank.metrics",
+    "distil": "torchrank.rankers.ensemble.distil",
     "mean_over_lists": "torchrank.rankers.core.fitting",
     "MetricEstimator": "torchrank.estimators.metric",
     "RankingEstimator": "torchrank.estimators.ranking",

@@ -35,6 +35,7 @@ from torchrank.rankers.core.own import import_from_here
 from torchrank.rankers.core.queries import query_facts
 from torchrank.rankers.core.ranker import Ranker
 from torchrank.rankers.core.stopping import is_lost_process
+from torchrank.rankers.ensemble.distil import distilled
 from torchrank.record import (
     OF_SOURCE,
     alone_in,
@@ -138,6 +139,8 @@ def fit_and_test(config: DictConfig, trainer: Trainer, evaluation: RankingEvalua
     if config.train:
         check_numbers(get_class(config.model._target_), config.model, "model.")
         ranker = instantiate(config.model, num_features=data.num_features, _convert_="all")
+        if config.distil.teacher is not None:
+            data.sets["train"] = distilled(student=ranker, train=data.sets["train"], **plain(config.distil))
         state = fit(config, trainer, ranker, data)
     else:
         ranker, state = load(config.ckpt_path, **own), config.ckpt_path  # the other options of model= are ignored

@@ -349,6 +349,15 @@ class RankingSet(Dataset[Batch]):
         new._check()
         return new
 
+    def relabelled(self, labels: Tensor) -> RankingSet:
+        """A new set of the same lists with other labels (N,), such as the scores of another ranker."""
+        new = self._copied()
+        new.relevance = Explicit(judged_labels(labels, name=self.name), self.offsets, self.index)
+        if isinstance(self.relevance, WholeCorpus) and new.index is not None:
+            new.document_ids = _take(self.document_ids, new.index.cpu().numpy())
+        new._check()
+        return new
+
     def _copied(self) -> RankingSet:
         new = copy(self)
         new._read = {}
