@@ -1,14 +1,21 @@
-"""Fits that solve or train many parts: a step of LGMMLNet against the plain form of its distances, and the models of
-QueryKNN, whose cost should depend on the neighbourhood, not on the number of queries."""
+"""Networks, and fits that solve or train many parts: attention over ragged lists against padded ones, members against
+`vmap`, a step of LGMMLNet against the plain form of its distances, and the models of QueryKNN, whose cost should depend
+on the neighbourhood, not on the number of queries."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 
 import torch
+from torch.func import functional_call, stack_module_state, vmap
 
-from benchmarks.suite import Row, Setting
+from benchmarks.suite import Row, Setting, in_process
 from torchrank import LGMMLNet, QueryKNN
 from torchrank.data import synthetic_splits
+from torchrank.functional import listnet_loss, pad, to_offsets
+from torchrank.rankers.neural.attention import AttentionScorer, attend
 from torchrank.rankers.neural.local import LocalMetricScorer
+from torchrank.rankers.neural.members import Members, tiled
+from torchrank.rankers.neural.mlp import MLPScorer
 from torchrank.solvers.linear.many import join_lists, solve_many_linear
 from torchrank.solvers.query_means import nearest_queries, query_vectors
 
@@ -16,8 +23,74 @@ FEATURES = 136
 
 
 def rows(setting: Setting) -> Iterator[Row]:
+    yield attention_step(setting, setting.size(160, 6))
+    yield attention_memory(setting, setting.size(20_000, 200), setting.size(1251, 40))
+    yield members_step(setting, setting.size(2000, 50))
     yield net_step(setting, setting.size(200, 10), setting.size(32, 2))
     yield from query_models(setting, (200, 800, 3200) if not setting.quick else (10, 20), setting.size(20, 4))
+
+
+def attention_step(setting: Setting, queries: int) -> Row:
+    """Scores and gradient of lists of 1 to 240 documents and one of 1,251, beside the same padded to the longest."""
+    torch.manual_seed(0)
+    lengths = [setting.size(1251, 40), *torch.randint(1, 241, (queries,)).tolist()]
+    x, offsets, network = torch.randn(sum(lengths), FEATURES), to_offsets(lengths), AttentionScorer(FEATURES)
+
+    def padded() -> torch.Tensor:
+        values = network.first(x)
+        for block in network.blocks:
+            views, mask = pad(block.views(block.norms[0](values)), offsets)
+            seen = attend(views.unflatten(2, (3, block.heads, -1)), mask)[mask].flatten(1)
+            values = values + block.mix(seen)
+            values = values + block.second(torch.relu(block.first(block.norms[1](values))))
+        return network.last(network.norm(values))
+
+    ours, theirs = setting.race(
+        lambda: network(x, offsets).sum().backward(), lambda: padded().sum().backward(), repeats=3
+    )
+    name = f"a step of attention, {len(x)} rows in {len(lengths)} ragged lists"
+    return Row(name, ours, peer="padded to the longest", theirs=theirs, bar=0.5)
+
+
+MEMORY = """
+import sys, torch
+from pathlib import Path
+from torchrank.functional import to_offsets
+from torchrank.rankers.neural.attention import AttentionScorer
+
+def held(name):
+    return next(int(line.split()[1]) / 1024 for line in Path("/proc/self/status").open() if line.startswith(name))
+
+lengths = [int(each) for each in sys.argv[1].split()]
+network, x, before = AttentionScorer(136), torch.randn(sum(lengths), 136), held("VmRSS")
+network(x, to_offsets(lengths), max(lengths)).sum().backward()
+print(held("VmHWM") - before)
+"""
+
+
+def attention_memory(setting: Setting, documents: int, longest: int) -> Row:
+    """Peak memory of a step with the longest list of MSLR-WEB30K, beside as many documents in lists of 40."""
+    short, part = [40] * (documents // 40), [40] * ((documents - longest) // 40)
+    ours, theirs = (float(in_process(MEMORY, " ".join(map(str, lengths)))) for lengths in ([longest, *part], short))
+    name = f"a step of attention, a list of {longest} among {documents} rows"
+    return Row(name, ours, "MB", "lists of 40", theirs, bar=1.1)
+
+
+def members_step(setting: Setting, documents: int, members: int = 5) -> Row:
+    """Loss and gradient of five networks one after the other, beside `vmap` over their stacked parameters."""
+    torch.manual_seed(0)
+    networks = [MLPScorer(FEATURES) for _ in range(members)]
+    x, offsets = torch.randn(documents, FEATURES), torch.arange(0, documents + 1, 10)
+    labels, together = torch.randint(0, 3, (documents,)).repeat(members), Members(networks)
+    stacked, skeleton = stack_module_state(networks), deepcopy(networks[0]).to("meta")
+
+    def loss(found: torch.Tensor) -> None:
+        listnet_loss(found.flatten(), labels, tiled(offsets, documents, members)).sum().backward()
+
+    ours, theirs = setting.race(
+        lambda: loss(together(x)), lambda: loss(vmap(lambda *state: functional_call(skeleton, state, (x,)))(*stacked))
+    )
+    return Row(f"a step of {members} members, {documents} rows", ours, peer="vmap", theirs=theirs, bar=1.1)
 
 
 def net_step(setting: Setting, queries: int, metrics: int) -> Row:

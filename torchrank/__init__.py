@@ -40,6 +40,8 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank.explanations.importance import permutation_importance as permutation_importance
     from torchrank.explanations.pairs import Explanation as Explanation
     from torchrank.explanations.pairs import explain as explain
+    from torchrank.explanations.shapes import Shapes as Shapes
+    from torchrank.explanations.shapes import shape_functions as shape_functions
     from torchrank.export import export_ranker as export_ranker
     from torchrank.export.errors import NotExportable as NotExportable
     from torchrank.export.table import export_table as export_table
@@ -146,6 +148,8 @@ EXPORTS = RANKERS | {
     "export_table": "torchrank.export.table",
     "Importance": "torchrank.explanations.importance",
     "permutation_importance": "torchrank.explanations.importance",
+    "Shapes": "torchrank.explanations.shapes",
+    "shape_functions": "torchrank.explanations.shapes",
     "Explanation": "torchrank.explanations.pairs",
     "explain": "torchrank.explanations.pairs",
     "RankingDataModule": "torchrank.data.datamodule",

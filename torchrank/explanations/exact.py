@@ -22,6 +22,9 @@ from torchrank.rankers.lgmml.ranker import LGMML
 from torchrank.rankers.localrank.ranker import LocalRank
 from torchrank.rankers.metric import DistanceRanker
 from torchrank.rankers.metric.svmmap import SVMMap
+from torchrank.rankers.neural.gam import GAMScorer
+from torchrank.rankers.neural.members import networks_of
+from torchrank.rankers.neural.ranker import NeuralRanker
 from torchrank.rankers.queryknn import QueryKNN
 from torchrank.rankers.rankboost import RankBoost
 from torchrank.rankers.transductive import TransductivePCA
@@ -48,8 +51,17 @@ def parts_of(ranker: Ranker, batch: Batch, pairs: Tensor) -> Parts | None:
     if weight is not None:
         lists = list_ids(batch.offsets, len(batch.labels))[pairs[:, 0]]
         return Parts(gaps(batch.dense, pairs) * weight[lists], "weight times difference, exact")
+    if (terms := terms_of(ranker, batch)) is not None:
+        return Parts(gaps(terms, pairs), "functions of single features, exact")
     found = integrated_parts(ranker, batch, pairs)
     return None if found is None else Parts(*found)
+
+
+def terms_of(ranker: Ranker, batch: Batch) -> Tensor | None:
+    """What each transformed feature adds to each score, (N, D), where a score is a sum of functions of one feature."""
+    networks = networks_of(ranker.scorer) if isinstance(ranker, NeuralRanker) and not ranker.is_ordinal else []
+    terms = [each.terms(batch.dense) for each in networks if isinstance(each, GAMScorer)]
+    return torch.stack(terms).mean(0) if terms else None
 
 
 def gaps(rows: Tensor, pairs: Tensor) -> Tensor:

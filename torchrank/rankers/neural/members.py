@@ -9,8 +9,8 @@ from torch import Tensor, nn
 class Members(nn.Module):
     """Networks that see the same rows.
 
-    One after the other: their layers are matrix products that keep a processor busy by themselves (`vmap` over stacked
-    parameters is slower, see benchmarks/networks.py). The loss of all members is computed at once.
+    One after the other: their layers are matrix products that keep a processor busy by themselves, and `vmap` over
+    stacked parameters takes the same time (benchmarks/networks.py). The loss of all members is computed at once.
     """
 
     def __init__(self, networks: list[nn.Module]):
