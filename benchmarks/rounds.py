@@ -65,7 +65,7 @@ def validations(setting: Setting, sets) -> Iterator[Row]:
         "L-GMML": lambda: LGMML(136, groups="random", rounds=50),
         "RankBoost": lambda: RankBoost(136),
         "AdaRank": lambda: AdaRank(136, exclude_repeat=False),
-        "trees": lambda: GBDTRanker(136, threads=1),
+        "trees": lambda: GBDTRanker(136, threads=1, trees_per_round=1),  # the others add one rule, too
     }
     plain = Fit(ListNet(136), sets)
     plain.rounds(1)

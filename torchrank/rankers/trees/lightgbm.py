@@ -33,6 +33,7 @@ ALIASES = {
     "early_stopping_round": ("early_stopping", "early_stopping_rounds", "n_iter_no_change"),
 }
 UNBIASED = "lambdarank_unbiased"  # XGBoost's name; LightGBM itself is unbiased where its data has positions
+FEW = 4  # trees that are sooner asked here: LightGBM copies all rows first
 MOST_DOCUMENTS = 10_000  # of a list, in LightGBM's lambdarank
 MOST_GRADES = 31  # without label_gain
 
@@ -135,7 +136,7 @@ class LightGBM(Engine):
         text = booster.model_to_string(start_iteration=first, num_iteration=-1)
         if "\naverage_output\n" in text.partition("\n\n")[0]:  # of a random forest
             return None
-        if not isinstance(x, SparseRows):
+        if not isinstance(x, SparseRows) and self.rounds(booster) - first <= FEW:
             try:
                 return read_forest(text).added_to(scores, rows(x))
             except ValueError:  # decisions of another kind

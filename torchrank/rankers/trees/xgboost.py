@@ -142,8 +142,10 @@ class XGBoost(Engine):
         return found
 
     def added(self, booster: Any, x: Tensor | SparseRows, first: int, scores: np.ndarray) -> np.ndarray | None:
-        text = booster[first:].save_raw("json").decode()
-        return read_forest(text, with_base=False).added_to(scores, rows(x))
+        new = {"iteration_range": (first, self.rounds(booster)), "predict_type": "margin", "base_margin": scores}
+        with one_line():
+            found: np.ndarray = booster.inplace_predict(rows(x), **new)
+        return found
 
     def contributions(self, booster: Any, x: Tensor) -> np.ndarray:
         with one_line():
