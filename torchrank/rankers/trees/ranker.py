@@ -159,11 +159,14 @@ class GBDTRanker(Ranker):
     # ---- scores -------------------------------------------------------------------------------------------------
 
     def score(self, batch: Batch) -> Tensor:
+        return self._scores(batch).to(batch.device)
+
+    def _scores(self, batch: Batch) -> Tensor:
+        """Scores (N,) on the host, where the engine is."""
         start = self._start_scores([batch])
-        if len(batch.labels) == 0 or self.booster is None:
-            nothing = torch.zeros_like(batch.labels, dtype=self.engine.dtype)
-            return nothing if start is None else torch.from_numpy(start).to(batch.device)
-        return torch.from_numpy(self.engine.predict(self.booster, batch.x, start)).to(batch.device)
+        if len(batch.labels) and self.booster is not None:
+            return torch.from_numpy(self.engine.predict(self.booster, batch.x, start))
+        return torch.zeros(len(batch.labels), dtype=self.engine.dtype) if start is None else torch.from_numpy(start)
 
     def validation_scores(self, batch: Batch) -> Tensor:
         """Scores (N,); during a fit those of the last validation are kept, and only the new trees are added."""
@@ -173,18 +176,16 @@ class GBDTRanker(Ranker):
         held: Any = memory.find(batch) or (None, 0, None)
         booster, first, before = held
         counted = self.engine.rounds(self.booster)
-        scores: Tensor | None = before
-        if booster is not self.booster or first > counted:
-            scores = self.score(batch)
-        elif first < counted:
-            scores = self._grown(batch, first, before)
+        known = booster is self.booster and first <= counted
+        scores = self._grown(batch, first, before) if known else self._scores(batch)
         memory.keep(batch, (self.booster, counted, scores))
-        assert scores is not None
-        return scores
+        return scores.to(batch.device)
 
     def _grown(self, batch: Batch, first: int, before: Tensor) -> Tensor:
-        found = self.engine.added(self.booster, batch.x, first, host(before))
-        return self.score(batch) if found is None else torch.from_numpy(found).to(batch.device)
+        if first == self.engine.rounds(self.booster):
+            return before
+        found = self.engine.added(self.booster, batch.x, first, before.numpy())
+        return self._scores(batch) if found is None else torch.from_numpy(found)
 
     # ---- what was learned ---------------------------------------------------------------------------------------
 
