@@ -82,6 +82,8 @@ def test_the_setting_of_a_command_line(tmp_path, monkeypatch):
         "model=gbdt": "models=a,b",
         "models=gbtd": "unknown model",
         "workers=0": "workers must",
+        "defaults=maybe": "defaults",
+        "minutes=soon": "minutes",
     }.items():
         with pytest.raises(ValueError, match=told):
             setting_of(["data=mq2008", wrong])

@@ -8,16 +8,16 @@ from tests.cli.running import SMALL
 from torchrank.cli import main
 
 pytest.importorskip("optuna")
-LINE = ["tune", "model=singlefeature,listnet", *SMALL, "cpu_seconds=60", "folder=out"]
+LINE = ["tune", "model=singlefeature,random", *SMALL, "cpu_seconds=60", "folder=out"]
 
 
 @pytest.mark.slow
 def test_a_study_from_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main([*LINE, "trials=4"]) == 0
+    assert main([*LINE, "trials=3"]) == 0
     shown = capsys.readouterr().out
     found = json.loads((tmp_path / "out/study.json").read_text())
-    assert [row["state"] for row in found["trials"]].count("complete") >= 3 and found["tests"] == {"winner": 1}
+    assert [row["state"] for row in found["trials"]].count("complete") >= 2 and found["tests"] == {"winner": 1}
     for row in found["trials"]:
         if row["state"] == "complete":
             results = json.loads((tmp_path / "out" / row["folder"] / "results.json").read_text())
@@ -29,11 +29,11 @@ def test_a_study_from_the_command_line(tmp_path, monkeypatch, capsys):
     assert winner["selection"]["value"] == max(row["value"] or 0 for row in found["trials"])
     assert f"ndcg@10 {winner['test']['default']['measures']['ndcg@10']:.4f}" in shown
     before = (tmp_path / "out/winner/results.json").stat().st_mtime_ns
-    assert main([*LINE, "trials=4", "--json"]) == 0  # resumed: nothing is left to do
+    assert main([*LINE, "trials=3", "--json"]) == 0  # resumed: nothing is left to do
     assert json.loads(capsys.readouterr().out)["test"] == winner["test"]
     assert (tmp_path / "out/winner/results.json").stat().st_mtime_ns == before
     assert main(["select", "out"]) == 0 and "validation measures" in capsys.readouterr().out
-    assert main([*LINE, "trials=4", "seed=1"]) == 2 and "another study" in capsys.readouterr().err
+    assert main([*LINE, "trials=3", "seed=1"]) == 2 and "another study" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

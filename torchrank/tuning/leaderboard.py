@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torchrank.errors import check_choice, check_number
 from torchrank.record import RESULTS, Run, alone_in, read_run
 from torchrank.screen import quoted, say
 from torchrank.tuning.board import Board, Entry
@@ -19,7 +20,7 @@ from torchrank.tuning.jobs import Job
 from torchrank.tuning.pool import run_studies
 from torchrank.tuning.spaces import as_text
 from torchrank.tuning.studies import make_plan
-from torchrank.tuning.study import WINNER, import_optuna
+from torchrank.tuning.study import DEFAULT, WINNER, import_optuna
 from torchrank.tuning.worker import COSTS
 
 OWN: dict[str, Any] = {
@@ -38,7 +39,6 @@ LEFT_OUT = ("ensemble", "neural")  # made of others at the end; another name of 
 LINEAR = ("listnet", "lambdarank", "domination")  # half of the fixed ensemble; the other half are the trees
 REFERENCE, SEEDS, ENSEMBLE = "gbdt", "gbdt_seeds", "ensemble"
 NUM_SEEDS, INNER = 4, 5
-DEFAULT = "default"  # the folder of the run with the defaults, beside that of the winner
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ def setting_of(arguments: Sequence[str], quick: bool = False) -> Setting:
     line = read_line(arguments, {**OWN, **(QUICK if quick else {})})
     workers = (os.cpu_count() or 1) if line.own["workers"] is None else line.own["workers"]
     check_own({**line.own, "workers": workers})
+    check_number(">= 0", minutes=line.own["minutes"])
+    check_choice((True, False), defaults=line.own["defaults"])
     if line.models or line.swept:
         raise ValueError("a leaderboard has many models: name some with models=a,b instead of model=, without sweeps")
     import_optuna()
@@ -183,7 +185,7 @@ def document(setting: Setting, board: Board) -> dict[str, Any]:
         candidate = found.setdefault(entry.name, Candidate(entry.name))
         candidate.trials += [row["state"] for row in (entry.found or {}).get("trials", [])]
         candidate.add(read(entry.plan.folder / WINNER), costs_of(entry.plan.folder / WINNER), entry.fold)
-        if setting.defaults and (run := read(entry.plan.folder / DEFAULT)) is not None:
+        if setting.defaults and (run := read(entry.plan.folder / default_of(entry))) is not None:
             candidate.defaults.append(run)
         if not (entry.plan.folder / WINNER / RESULTS).exists():
             candidate.reasons[entry.fold] = why(entry.found or {})
@@ -199,6 +201,12 @@ def document(setting: Setting, board: Board) -> dict[str, Any]:
     if setting.defaults:
         return {**about, **tabulate_defaults(list(found.values()))}
     return {**about, **tabulate(list(found.values()), setting.folds, (REFERENCE, SEEDS))}
+
+
+def default_of(entry: Entry) -> str:
+    """The folder of the run with the defaults; the winner's, if it has them."""
+    winner = (entry.found or {}).get("winner") or {}
+    return WINNER if winner.get("number") == 0 else DEFAULT
 
 
 def read(folder: Path) -> Run | None:

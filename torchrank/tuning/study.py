@@ -20,6 +20,7 @@ from torchrank.tuning.pruning import is_hopeless
 from torchrank.tuning.spaces import Space, draw, first_values
 
 ABOUT, DATABASE, TRIALS, WINNER = "study.json", "study.db", "trials", "winner"
+DEFAULT = "default"  # the run with the defaults, beside the winner's, where defaults are judged
 SAME = 3  # first trials that fail by the same mistake before the study gives up
 STARTUP = 5  # trials of each model that are drawn at random before the sampler learns from them
 
@@ -153,7 +154,9 @@ class Study:
             return None
         for name, more in self.plan.finals.items():
             folder = self.plan.folder / name
-            number = 0 if name.startswith("default") else best.number
+            if name == DEFAULT and best.number == 0:
+                continue  # the winner has the defaults
+            number = 0 if name == DEFAULT else best.number
             told = self.study.user_attrs.get("tested", {}).get(name, [])
             if name in self.done or (told and told[-1] == number and (folder / RESULTS).exists()):
                 continue
@@ -202,7 +205,7 @@ class Study:
             return
         tested = dict(self.study.user_attrs.get("tested", {}))
         best = self.best()
-        number = 0 if name.startswith("default") or best is None else best.number
+        number = 0 if name == DEFAULT or best is None else best.number
         self.study.set_user_attr("tested", tested | {name: [*tested.get(name, []), number]})
 
     def _check_start(self) -> None:
