@@ -58,7 +58,7 @@ class ListNet(NeuralRanker):
         num_features: int,
         solver: str = "lbfgs",
         l2: float = 1e-4,
-        transform: TransformOption = "standard",
+        transform: TransformOption = "auto",
         rounds: int = 500,
         tolerance: float = 1e-6,
         lr: float = 1e-2,

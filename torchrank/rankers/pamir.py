@@ -73,7 +73,7 @@ class PAMIR(LinearRanker):
         per_topic: bool = False,
         rounds: int = 50,
         seed: int = 0,
-        transform: str | dict[str, Any] | list[Any] | None = "standard",
+        transform: str | dict[str, Any] | list[Any] | None = "auto",
     ):
         super().__init__(num_features, transform, rounds, per_topic)
         check_number("> 0", C=C)

@@ -64,7 +64,7 @@ class QueryKNN(Ranker):
         standardise: bool = True,
         tolerance: float = 1e-6,
         rounds: int = 1000,
-        transform: TransformOption = "standard",
+        transform: TransformOption = "auto",
     ):
         super().__init__(num_features, transform, rounds)
         check_choice(LOSSES, base=base)

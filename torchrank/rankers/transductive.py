@@ -67,7 +67,7 @@ class TransductivePCA(Ranker):
         augment: bool = False,
         tolerance: float = 1e-6,
         boosting_rounds: int = 100,
-        transform: TransformOption = "standard",
+        transform: TransformOption = "auto",
     ):
         super().__init__(num_features, transform, rounds=1)
         check_choice(BASES, base=base)

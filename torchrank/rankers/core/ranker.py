@@ -24,7 +24,7 @@ from torchrank.data.sets import RankingSet
 from torchrank.data.sparse import SparseRows, as_rows
 from torchrank.data.state import clear_derived, take_sizes
 from torchrank.data.training import TrainingLists
-from torchrank.data.transforms import Identity, OneOf, Transform, make_transform, transform_batch
+from torchrank.data.transforms import Auto, Identity, Transform, make_transform, transform_batch
 from torchrank.errors import ConvergenceWarning, DataError, check_integer, check_numbers
 from torchrank.functional.arrays import Array, columns_of, offsets_of, to_tensor
 from torchrank.functional.ragged import sort_within
@@ -358,9 +358,11 @@ class Ranker(LightningModule):
         """The first act of a fresh fit, of which every process reads its share."""
         if isinstance(self.transform, Identity):
             warn_of_lost_digits(train.x)
+        if isinstance(self.transform, Auto):
+            self.transform.vectors = train.has_queries
         offsets = None if train.is_shared else train.offsets
         self.transform.fit(train.x, offsets, device=self.device, share=share)
-        self.by_query, self.certificate, self.findings = train.has_queries, None, {}
+        self.by_query, self.certificate, self.findings = train.has_queries, None, self._told()
         self.feature_names = train.feature_names
         self.converged.fill_(False)
 
@@ -369,8 +371,10 @@ class Ranker(LightningModule):
 
         `prepared(lists, transform)` are lists through a fitted transform, divided among the processes.
         """
-        if isinstance(self.transform, OneOf):
-            raise ValueError(f"transform=auto is for rankers that choose it, not for {type(self).__name__}: name one")
+
+    def _told(self) -> dict[str, Any]:
+        """What every finding begins with: the transform, where the rows have decided it."""
+        return {"transform": self.transform.told} if isinstance(self.transform, Auto) else {}
 
     @torch.no_grad()
     def begin(self, lists: TrainingLists) -> None:
@@ -390,7 +394,7 @@ class Ranker(LightningModule):
         with torch.autocast(self.device.type, enabled=False):
             found = self.round(self.kept.lists, number)
         self.converged.fill_(found.done)
-        self.certificate, self.findings = found.certificate, dict(found.findings)
+        self.certificate, self.findings = found.certificate, self._told() | dict(found.findings)
         return found
 
     def release(self) -> None:

@@ -94,7 +94,7 @@ class DominationRank(LinearRanker):
         tolerance: float = 1e-3,
         rounds: int = 500,
         seed: int = 0,
-        transform: TransformOption = "standard",
+        transform: TransformOption = "auto",
     ):
         super().__init__(num_features, transform, path or rounds, per_topic)
         self.l1, self.l2, self.relative, self.grades = l1, l2, relative, grades

@@ -29,7 +29,7 @@ from torchrank.rankers.lgmml.scorer import (
 )
 from torchrank.rankers.neural.local import LocalMetricScorer
 from torchrank.rankers.neural.ranker import NeuralRanker
-from torchrank.solvers.local_metrics.choice import Setting, check_given, settle
+from torchrank.solvers.local_metrics.choice import Setting, check_given, chosen_by_fit, settle
 from torchrank.solvers.local_metrics.closed_form import LocalMetrics, MetricOptions, local_metrics
 from torchrank.solvers.local_metrics.groups import query_points, shares_of
 
@@ -111,6 +111,7 @@ class LGMMLNet(NeuralRanker):
         super().__init__(
             num_features, "local", function, transform, options, loss_options, lr, weight_decay, optimizer, scheduler
         )
+        self.transform = chosen_by_fit(self.transform)
         self.groups = groups
         self.choice: Setting | None = None
         self.given: dict[str, Any] = {}

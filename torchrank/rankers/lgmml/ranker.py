@@ -34,7 +34,7 @@ from torchrank.rankers.lgmml.scorer import (
     lists_of_pairs,
 )
 from torchrank.rankers.lgmml.weights import WEIGHTS, MetricWeights
-from torchrank.solvers.local_metrics.choice import Setting, check_given, settle
+from torchrank.solvers.local_metrics.choice import Setting, check_given, chosen_by_fit, settle
 from torchrank.solvers.local_metrics.closed_form import MetricOptions, local_metrics
 from torchrank.solvers.local_metrics.line_search import search_step
 from torchrank.solvers.local_metrics.sources import found_in
@@ -154,6 +154,7 @@ class LGMML(Ranker):
     ):
         check_choice(("similar", "random"), groups=groups)
         super().__init__(num_features, "standard" if (groups, transform) == ("random", "auto") else transform, rounds)
+        self.transform = chosen_by_fit(self.transform)
         self.options = MetricOptions(
             metrics=32 if metrics is None else metrics,
             queries_per_metric=queries_per_metric,

@@ -4,12 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
-from torchrank.data.sets import RankingSet
 from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
-from torchrank.data.transforms import OneOf
 from torchrank.errors import ConvergenceWarning, DataError
-from torchrank.rankers.core.ranker import Prepared, Ranker, TransformOption, warn
+from torchrank.rankers.core.ranker import Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Round
 from torchrank.rankers.metric.cutting_plane import CutRounds, Oracle
 from torchrank.solvers.cutting_plane.psi import add_linear_psi
@@ -35,8 +33,8 @@ class SVMMap(Ranker):
         stabilise: how far the next probe goes from the best point towards the minimum under the cuts; 1 is the
             published algorithm.
         rounds: maximum number of cuts; on a path, for each C.
-        transform: feature transform, see `make_transform`; auto: query_minmax, which scales the features of each list
-            to [0, 1] as Yue et al. do, or standard where lists share rows or have query vectors.
+        transform: feature transform, see `make_transform`; query_minmax scales the features of each list to [0, 1] as
+            Yue et al. do.
 
     Example:
         >>> from torchrank.data.sets import RankingSet
@@ -63,8 +61,6 @@ class SVMMap(Ranker):
         transform: TransformOption = "auto",
     ):
         super().__init__(num_features, transform, max(1, len(C)) if isinstance(C, list) else rounds)
-        if transform == "auto":
-            self.transform = OneOf(num_features, ("query_minmax", "standard"))
         self.is_path = isinstance(C, list)
         self.certified = not self.is_path
         oracle, width = Oracle.make(measure, k, threshold), self.transform.num_outputs
@@ -74,10 +70,6 @@ class SVMMap(Ranker):
 
     def score(self, batch: Batch) -> Tensor:
         return linear_scores(batch, self.weight.to(batch.x.dtype))
-
-    def settle(self, train: RankingSet, val: RankingSet | None, prepared: Prepared) -> None:
-        if isinstance(self.transform, OneOf):
-            self.transform.chosen = "standard" if train.is_shared or train.has_queries else "query_minmax"
 
     def start(self, lists: TrainingLists) -> None:
         if lists.lists.is_sparse and lists.lists.has_queries:

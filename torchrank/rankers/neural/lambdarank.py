@@ -30,7 +30,7 @@ class LambdaRank(NeuralRanker):
         self,
         num_features: int,
         k: int | None = None,
-        transform: TransformOption = "standard",
+        transform: TransformOption = "auto",
         lr: float = 5e-2,
         weight_decay: float = 0.0,
         optimizer: Option = "Adam",

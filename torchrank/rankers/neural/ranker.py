@@ -81,7 +81,7 @@ class NeuralRanker(GradientRanker):
         num_features: int,
         scorer: str | type[nn.Module] | nn.Module = "mlp",
         loss: str | Callable[..., Tensor] = "lambdarank",
-        transform: TransformOption = "standard",
+        transform: TransformOption = "auto",
         scorer_options: dict[str, Any] | None = None,
         loss_options: dict[str, Any] | None = None,
         lr: float = 1e-3,

@@ -21,7 +21,7 @@ from torch import Tensor
 from torchrank.data.batch import Batch
 from torchrank.data.sets import RankingSet
 from torchrank.data.training import TrainingLists
-from torchrank.data.transforms import OneOf, Transform
+from torchrank.data.transforms import Auto, OneOf, Transform
 from torchrank.errors import DataError, check_choice, check_integer, check_number
 from torchrank.functional.columns import SAME, by_column
 from torchrank.functional.measures import ndcg
@@ -297,6 +297,11 @@ def _shared_squares(batch: Batch, basis: Tensor, powers: Tensor) -> Tensor:
 
 
 # ---- the choice ------------------------------------------------------------------------------------------------------
+
+
+def chosen_by_fit(transform: Transform) -> Transform:
+    """The transform, where it is "auto" with the choice left to `settle`."""
+    return OneOf(transform.num_features, ("standard", "quantile")) if isinstance(transform, Auto) else transform
 
 
 def settle(
