@@ -11,7 +11,7 @@ import torch
 from torchmetrics.retrieval import RetrievalMAP, RetrievalMRR, RetrievalNormalizedDCG
 
 from benchmarks.suite import MissingPeerError, Row, Setting, peer
-from torchrank.functional.conventions import evaluate
+from torchrank.functional.measures.evaluation import evaluate
 from torchrank.functional.ragged import list_ids
 
 TREC = {"ndcg@1": "ndcg_cut_1", "ndcg@5": "ndcg_cut_5", "ndcg@10": "ndcg_cut_10", "map": "map", "mrr": "recip_rank"}

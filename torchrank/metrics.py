@@ -28,8 +28,10 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 
 from torchrank.errors import check_integer
 from torchrank.functional.arrays import Array, offsets_of, to_integers, to_tensor
-from torchrank.functional.conventions import Values, convention_of, describe, evaluate, parse_measure
+from torchrank.functional.conventions import Values, convention_of, describe, parse_measure
+from torchrank.functional.measures.evaluation import evaluate
 from torchrank.functional.ragged import read, segment_max, unpad
+from torchrank.functional.ranking import check_weights
 
 SUMS = ("sums", "counts", "totals", "table", "seen")
 KEPT = {"kept_scores": torch.float64, "kept_labels": torch.float64, "kept_indexes": torch.int64}
@@ -46,7 +48,7 @@ class ListMetric(Metric):
     is_differentiable = False
     full_state_update = False
     sums: Tensor  # (measures,)
-    counts: Tensor  # (measures,) lists with a value
+    counts: Tensor  # (measures,) lists with a value, or the sum of their weights
     totals: Tensor  # (3,) lists, lists without relevant entry, batches with NaN scores
     table: Tensor  # (num_queries, measures)
     seen: Tensor  # (num_queries,)
@@ -74,7 +76,7 @@ class ListMetric(Metric):
         self.threshold, self.max_label = threshold, max_label
         width = len(self.measures)
         self._sum_state("sums", width, dtype=torch.float64)
-        self._sum_state("counts", width)
+        self._sum_state("counts", width, dtype=torch.float64)
         self._sum_state("totals", 3)
         if num_queries is not None:
             self._sum_state("table", num_queries, width, dtype=torch.float64)
@@ -129,6 +131,7 @@ class ListMetric(Metric):
         qid: Array = None,
         mask: Array = None,
         query: Tensor | None = None,
+        list_weights: Array = None,
         **given: Any,
     ) -> None:
         """Add the lists of a batch.
@@ -143,22 +146,29 @@ class ListMetric(Metric):
             qid: in place of offsets, the query id of each entry, `(N,)`, with the rows of a query together.
             mask: which entries of `(Q, L)` count; all by default.
             query: position of each list in the table of values, `(Q,)`, for `num_queries`.
-            given: what else `evaluate` takes of a batch: tiebreak, num_relevant, judged, classes, query_classes,
-                max_length, num_grades.
+            list_weights: importance of each list, `(Q,)`: the means are weighted.
+            given: what else `evaluate` takes of a batch: tiebreak, num_relevant, judged, weights, classes,
+                query_classes, max_length, num_grades.
         """
         scores, labels = self._tensor(scores, "scores"), self._tensor(labels, "labels")
         if indexes is not None:
-            self._refuse_with_indexes(offsets=offsets, group=group, qid=qid, mask=mask, query=query, **given)
+            lists = {"offsets": offsets, "group": group, "qid": qid, "mask": mask, "query": query}
+            self._refuse_with_indexes(**lists, list_weights=list_weights, **given)
             self._keep(scores, labels, self._tensor(indexes, "indexes"))
             return
         if scores.ndim == 2:
             mask = torch.ones_like(scores, dtype=torch.bool) if mask is None else self._tensor(mask, "mask")
+            if given.get("weights") is not None:
+                given["weights"] = unpad(self._tensor(given["weights"], "weights"), mask)[0]
             labels, (scores, offsets) = unpad(labels, mask)[0], unpad(scores, mask)
         else:
             _check_offsets(scores, offsets)
             offsets = offsets_of(len(scores), offsets, group, qid, what="scores").to(scores.device)
         values = self._values(scores, labels, offsets, **given)
-        self._add(values, self._count(scores, labels, offsets))
+        if list_weights is not None:
+            list_weights = self._tensor(list_weights, "list_weights").double()
+            check_weights(scores, offsets, None, list_weights)
+        self._add(values, self._count(scores, labels, offsets), list_weights)
         if self.num_queries is not None:
             if query is None:
                 raise ValueError(f"num_queries={self.num_queries} keeps the value of every list: give query=")
@@ -205,10 +215,13 @@ class ListMetric(Metric):
         empty = (segment_max(labels, offsets) < convention_of(self.convention, self.threshold).threshold).sum()
         return torch.stack([torch.full_like(empty, len(offsets) - 1), empty, torch.isnan(scores).any().long()])
 
-    def _add(self, values: Tensor, totals: Tensor) -> None:
+    def _add(self, values: Tensor, totals: Tensor, list_weights: Tensor | None = None) -> None:
         defined = ~values.isnan()
-        self.sums += torch.where(defined, values, 0).sum(0)
-        self.counts += defined.sum(0)
+        values, counts = torch.where(defined, values, 0), defined.double()
+        if list_weights is not None:
+            values, counts = values * list_weights[:, None], counts * list_weights[:, None]
+        self.sums += values.sum(0)
+        self.counts += counts.sum(0)
         self.totals += totals
 
     def means(self) -> Tensor:

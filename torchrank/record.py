@@ -54,12 +54,13 @@ def checkpoint_of(path: str | os.PathLike[str]) -> Path:
 
 
 def smaller_is_better(measure: str) -> bool:
-    """Whether a measure, or what is logged under this name, is an error or a loss; ERR is neither.
+    """Whether a measure, or what is logged under this name, is an error, a loss or a mean rank (ARP); ERR is none.
 
     >>> smaller_is_better("val/knn_error@3"), smaller_is_better("err@10")
     (True, False)
     """
-    return measure.rpartition("/")[2].partition("@")[0].endswith(("error", "loss"))
+    family = measure.rpartition("/")[2].partition("@")[0]
+    return family.endswith(("error", "loss")) or family in ("arp", "average_relevance_position")
 
 
 def monitor_name(split: str, measure: str, convention: str, conventions: Sequence[str]) -> str:

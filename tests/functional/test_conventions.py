@@ -16,6 +16,7 @@ from tests.reference import measures as reference
 from tests.reference.measures import tensors
 from torchrank import functional as F
 from torchrank.functional import CONVENTIONS, conventions, describe, evaluate
+from torchrank.functional.measures import evaluation
 
 NAMES = ["default", "letor", "lightgbm", "xgboost", "trec", "sklearn"]
 CUTS = [1, 2, 3, 5, 10, 15]
@@ -115,8 +116,8 @@ def test_one_sort_for_all_cutoffs(monkeypatch):
 def test_pieces_of_any_size_give_the_same_values(monkeypatch, size, convention):
     tiebreak = torch.arange(9, 0, -1)
     whole = evaluate(*BATCH, measures=["ndcg@2", "map", "mrr"], convention=convention, tiebreak=tiebreak)
-    monkeypatch.setattr(conventions, "ENTRIES_AT_ONCE", size)
-    assert len(conventions.pieces(OFFSETS)) > 1
+    monkeypatch.setattr(evaluation, "ENTRIES_AT_ONCE", size)
+    assert len(evaluation.pieces(OFFSETS)) > 1
     parts = evaluate(*BATCH, measures=["ndcg@2", "map", "mrr"], convention=convention, tiebreak=tiebreak)
     for name, value in whole.items():
         torch.testing.assert_close(parts[name], value, rtol=0, atol=0, equal_nan=True)

@@ -88,7 +88,7 @@ def test_evaluate_gives_the_same_from_one_sort_in_pieces(monkeypatch):
     whole = F.evaluate(scores, labels, offsets, **given)
     assert list(whole) == given["measures"]
     np.testing.assert_array_equal(whole["knn_error@3"], F.knn_error(scores, classes, offsets, own, k=3))
-    monkeypatch.setattr("torchrank.functional.conventions.ENTRIES_AT_ONCE", 20)
+    monkeypatch.setattr("torchrank.functional.measures.evaluation.ENTRIES_AT_ONCE", 20)
     for name, values in F.evaluate(scores, labels, offsets, **given).items():
         np.testing.assert_array_equal(values, whole[name])
 

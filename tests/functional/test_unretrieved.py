@@ -11,6 +11,7 @@ import torch
 from tests.reference import measures as reference
 from torchrank import functional as F
 from torchrank.functional import conventions, evaluate
+from torchrank.functional.measures import evaluation
 
 CUTS = (1, 3, 5, 10, 30)
 TREC_CUTS = {"ndcg": "ndcg_cut", "map": "map_cut", "p": "P", "recall": "recall", "hit": "success"}
@@ -138,8 +139,8 @@ def test_pieces_take_their_own_lists(search, monkeypatch):
     lists, ties, judged = search.batch()
     given = {"measures": tuple(TREC), "convention": "trec", "tiebreak": ties, "judged": judged}
     whole = evaluate(*lists, **given)
-    monkeypatch.setattr(conventions, "ENTRIES_AT_ONCE", 50)
-    assert len(conventions.pieces(lists[2])) > 3
+    monkeypatch.setattr(evaluation, "ENTRIES_AT_ONCE", 50)
+    assert len(evaluation.pieces(lists[2])) > 3
     assert all(torch.equal(value, whole[name]) for name, value in evaluate(*lists, **given).items())
     counted = {"measures": ["map", "recall@5"], "num_relevant": search.relevant()}
     pieces = evaluate(*lists, **counted)

@@ -39,6 +39,7 @@ LISTS |= {
     "evaluate": ([SCORES, LABELS], {"measures": ["ndcg@3", "map"], "convention": "trec", "tiebreak": -LABELS}),
     "knn_error": ([SCORES, LABELS], {"query_classes": torch.arange(30) % 4, "k": [1, 3]}),
     "document_ranks": ([torch.arange(len(X)), X[:30], X], {}),
+    "rank_biased_overlap": ([SCORES, SCORES.flip(0)], {}),
     "pad": ([X], {}),
     "soft_ranks": ([SCORES], {}),
     "cloud_pca": ([X], {"components": 2}),

@@ -205,6 +205,59 @@ def all_pairs_error(scores, labels, *, ties="half") -> float:
     return wrong / pairs if pairs else NAN
 
 
+def hits(scores, labels, *, k=None, threshold=1, empty=NAN) -> float:
+    relevant = ranked_relevance(scores, labels, threshold)
+    return float(sum(relevant[:k])) if any(relevant) else empty
+
+
+def r_precision(scores, labels, *, threshold=1, empty=NAN) -> float:
+    relevant = ranked_relevance(scores, labels, threshold)
+    return precision(scores, labels, k=sum(relevant), threshold=threshold) if any(relevant) else empty
+
+
+def rbp(scores, labels, *, p=0.8, k=None, threshold=1, empty=NAN) -> float:
+    """The share of the ranks that a reader sees who goes on with probability p, and that are relevant."""
+    relevant, total, reading = ranked_relevance(scores, labels, threshold), 0.0, 1.0
+    if not any(relevant):
+        return empty
+    for rank, is_relevant in enumerate(relevant, start=1):
+        if k is None or rank <= k:
+            total += (1 - p) * reading * is_relevant
+        reading *= p
+    return total
+
+
+def arp(scores, labels, *, empty=NAN) -> float:
+    total = math.fsum(labels)
+    ranked = enumerate(stable_order(scores), start=1)
+    return math.fsum(rank * labels[i] for rank, i in ranked) / total if total > 0 else empty
+
+
+def opa(scores, labels) -> float:
+    pairs = ordered_pairs(labels)
+    return sum(scores[i] > scores[j] for i, j in pairs) / len(pairs) if pairs else NAN
+
+
+def kendall_tau(scores, labels) -> float:
+    """Over all pairs: the product of the two signs, over the root of the products of those that are not 0."""
+    size = range(len(scores))
+    signs = [
+        (np.sign(scores[i] - scores[j]), np.sign(labels[i] - labels[j])) for i, j in itertools.combinations(size, 2)
+    ]
+    below = math.sqrt(sum(a != 0 for a, _ in signs) * sum(b != 0 for _, b in signs))
+    return float(sum(a * b for a, b in signs)) / below if below else NAN
+
+
+def rank_biased_overlap(scores, other, *, p=0.9, k=None) -> float:
+    """Depth by depth, by sets."""
+    depth = len(scores) if k is None else min(k, len(scores))
+    one, two = stable_order(scores), stable_order(other)
+    shares = [len(set(one[:d]) & set(two[:d])) / d for d in range(1, depth + 1)]
+    if not shares:
+        return NAN
+    return (1 - p) / p * math.fsum(a * p**d for d, a in enumerate(shares, start=1)) + shares[-1] * p**depth
+
+
 # --- batches to compare on ---
 
 

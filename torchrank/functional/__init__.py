@@ -7,7 +7,7 @@ Nothing here imports more than torch and `torchrank.errors`.
 
 from torchrank.functional.arrays import to_offsets
 from torchrank.functional.clouds import choose_components, cloud_pca, cloud_similarity, nearest_clouds
-from torchrank.functional.conventions import CONVENTIONS, describe, evaluate
+from torchrank.functional.conventions import CONVENTIONS, describe
 from torchrank.functional.domination import domination_loss
 from torchrank.functional.gaussians import cloud_gaussians, cloud_moments, gaussian_divergence
 from torchrank.functional.losses import (
@@ -38,18 +38,26 @@ from torchrank.functional.losses import (
 from torchrank.functional.losses.soft_ranks import soft_ranks
 from torchrank.functional.measures import (
     all_pairs_error,
+    arp,
     auc,
     average_precision,
     dcg,
     domination_error,
     err,
     hit,
+    hits,
+    kendall_tau,
     mean_ndcg,
     ndcg,
+    opa,
     precision,
+    r_precision,
+    rank_biased_overlap,
+    rbp,
     recall,
     reciprocal_rank,
 )
+from torchrank.functional.measures.evaluation import evaluate
 from torchrank.functional.neighbours.corpus import document_ranks, search
 from torchrank.functional.neighbours.votes import knn_error
 from torchrank.functional.oracles import most_violated, structured_hinge
@@ -71,6 +79,7 @@ __all__ = [
     "approx_mrr_loss",
     "approx_ndcg_loss",
     "as_loss",
+    "arp",
     "auc",
     "average_precision",
     "bce_loss",
@@ -94,6 +103,8 @@ __all__ = [
     "gumbel",
     "hinge_loss",
     "hit",
+    "hits",
+    "kendall_tau",
     "knn_error",
     "lambdarank_loss",
     "listmle_loss",
@@ -106,6 +117,7 @@ __all__ = [
     "ndcg",
     "nearest_clouds",
     "neural_ndcg_loss",
+    "opa",
     "ordinal_loss",
     "ordinal_scores",
     "pad",
@@ -114,8 +126,11 @@ __all__ = [
     "poly1_softmax_loss",
     "precision",
     "project_psd",
+    "r_precision",
+    "rank_biased_overlap",
     "rank_weights",
     "ranknet_loss",
+    "rbp",
     "recall",
     "reciprocal_rank",
     "search",

@@ -31,7 +31,7 @@ Array = Any  # a tensor, numpy array, pandas or polars series or data frame, or 
 VECTORS = frozenset(  # arguments for which a data frame with one column is that column
     (
         *("scores", "labels", "offsets", "classes", "query_classes", "tiebreak", "num_relevant"),
-        *("total", "rank", "ranks", "ranks_v", "weights", "list_weights"),
+        *("total", "rank", "ranks", "ranks_v", "weights", "list_weights", "other"),
     )
 )
 FEW = frozenset((torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool))

@@ -387,39 +387,46 @@ def runs(ordered: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     return first[run[:num_entries]], first[run[:num_entries] + 1]
 
 
-def ascents(levels: Tensor, offsets: Tensor, *, num_levels: int) -> tuple[Tensor, Tensor]:
+def ascents(
+    levels: Tensor, offsets: Tensor, *, num_levels: int, weights: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Pairs of each list whose earlier entry has the smaller level, and pairs with different levels, `(Q,)` each.
 
     `levels (N,)` are integers below `num_levels`. This is a wavelet tree over the whole batch: at each bit, from the
     highest, every group of entries that agree so far is split stably into zeros and ones; a zero before a one is an
-    ascent. Two different levels separate at exactly one bit. O(N log num_levels), no pair is ever formed.
+    ascent. Two different levels separate at exactly one bit. O(N log num_levels), no pair is ever formed. With
+    `weights (N,)` a pair counts as much as its entry with the larger level.
 
     >>> ascents(torch.tensor([1, 0, 2, 2]), torch.tensor([0, 4]), num_levels=3)
     (tensor([4]), tensor([5]))
     """
-    return _count_ascents(levels, offsets, num_levels)
+    return _count_ascents(levels, offsets, num_levels, weights)
 
 
-def _ascents(levels: Tensor, offsets: Tensor, num_levels: int) -> tuple[Tensor, Tensor]:
+def _ascents(levels: Tensor, offsets: Tensor, num_levels: int, weights: Tensor | None) -> tuple[Tensor, Tensor]:
     ids, lengths = list_ids(offsets, len(levels)), offsets.diff()
     index = torch.arange(len(levels), device=levels.device)
     start, end = (side.repeat_interleave(lengths, output_size=len(levels)) for side in (offsets[:-1], offsets[1:]))
-    rising, different = torch.zeros_like(ids), torch.zeros_like(ids)
+    weight = torch.ones_like(ids) if weights is None else weights
+    rising, different = torch.zeros_like(weight), torch.zeros_like(weight)
     for bit in reversed(range((num_levels - 1).bit_length())):
         one = (levels >> bit) & 1
         zeros = torch.nn.functional.pad((1 - one).cumsum(0), (1, 0))
         before, inside = zeros[:-1] - zeros[start], zeros[end] - zeros[start]
-        rising, different = rising + one * before, different + one * inside
+        counted = one if weights is None else one * weight
+        rising, different = rising + counted * before, different + counted * inside
         middle = start + inside
         target = torch.where(one == 1, middle + index - start - before, start + before)
         start, end = torch.where(one == 1, middle, start), torch.where(one == 1, end, middle)
         levels, start, end = (torch.empty_like(part).scatter(0, target, part) for part in (levels, start, end))
+        weight = weight if weights is None else torch.empty_like(weight).scatter(0, target, weight)
     # entries move only within their list, so the sums per list need no bookkeeping
     return segment_sum(rising, offsets), segment_sum(different, offsets)
 
 
-def _no_ascents(levels: Tensor, offsets: Tensor, num_levels: int) -> tuple[Tensor, Tensor]:
-    return levels.new_empty(offsets.shape[0] - 1), levels.new_empty(offsets.shape[0] - 1)
+def _no_ascents(levels: Tensor, offsets: Tensor, num_levels: int, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    like = levels if weights is None else weights
+    return like.new_empty(offsets.shape[0] - 1), like.new_empty(offsets.shape[0] - 1)
 
 
 _count_ascents = one_operation("ascents", _ascents, _no_ascents)  # a pass for each bit of the number of levels

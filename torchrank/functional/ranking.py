@@ -3,17 +3,26 @@
 import math
 from functools import partial
 from numbers import Integral
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from torchrank.errors import DataError, check_choice
 from torchrank.functional.arrays import Array, to_integers, to_tensor
-from torchrank.functional.gains import Gain, gain_of
+from torchrank.functional.gains import Gain, check_gains, gain_of
 from torchrank.functional.operations import readable
 from torchrank.functional.operations import result_dtype as result_dtype
-from torchrank.functional.ragged import levels_within, list_ids, longest_list, read, runs, segment_sum, wide
+from torchrank.functional.ragged import (
+    levels_within,
+    list_ids,
+    longest_list,
+    measure_sum,
+    read,
+    runs,
+    segment_sum,
+    wide,
+)
 from torchrank.functional.sorting import sort_keys
 
 MAX_GRADES = 64  # with larger integers labels count as real values: a table of (lists, grades) would be large
@@ -39,6 +48,7 @@ class Ranking(NamedTuple):
     longest: int  # upper bound of the list lengths
     num_grades: int  # labels are 0..num_grades-1; 0 = real-valued or unknown
     judged: Judged | None = None  # None: every judged document was retrieved
+    weights: Tensor | None = None  # (N,) in rank order, float64; None: all 1
 
     @property
     def best(self) -> "Judged | Ranking":  # the documents of which the ideal order is made
@@ -60,6 +70,8 @@ def rank(
     offsets: Tensor,
     *,
     tiebreak: Tensor | None = None,
+    weights: Tensor | None = None,
+    list_weights: Tensor | None = None,
     max_length: int | None = None,
     num_grades: int | None = None,
 ) -> Ranking:
@@ -69,7 +81,9 @@ def rank(
     [3, 0]
     """
     check(scores, labels, offsets)
-    return rank_checked(scores, labels, offsets, tiebreak=tiebreak, max_length=max_length, num_grades=num_grades)
+    check_weights(scores, offsets, weights, list_weights)
+    sizes = {"max_length": max_length, "num_grades": num_grades}
+    return rank_checked(scores, labels, offsets, tiebreak=tiebreak, weights=weights, **sizes)
 
 
 def rank_checked(
@@ -80,8 +94,9 @@ def rank_checked(
     tiebreak: Tensor | None,
     max_length: int | None,
     num_grades: int | None,
+    weights: Tensor | None = None,
 ) -> Ranking:
-    """`rank` for a caller who has already called `check`."""
+    """`rank` for a caller who has already called `check` and `check_weights`."""
     longest = longest_list(offsets, len(scores), max_length)
     scores, ids = scores.detach(), list_ids(offsets, len(scores))
     sort = partial(sort_keys, ids=ids, lists=len(offsets) - 1)
@@ -92,7 +107,18 @@ def rank_checked(
         order = first[sort(scores[first])]
     num_grades = count_grades(labels, num_grades)
     ranked = labels.index_select(0, order)  # three times as fast as labels[order]
-    return Ranking(order, scores, ranked, ids, offsets, longest, num_grades)
+    weights = None if weights is None else wide(weights.detach()).index_select(0, order)
+    return Ranking(order, scores, ranked, ids, offsets, longest, num_grades, weights=weights)
+
+
+def weighted(ranking: Ranking, gain: Gain) -> tuple[Ranking, Gain]:
+    """A ranking whose labels are gains times weights, and the gain that takes them as they are: `ranking` and `gain`
+    where there are no weights."""
+    if ranking.weights is None:
+        return ranking, gain
+    check_gains(ranking.labels, gain, ranking.num_grades)
+    gains = gain_of(ranking.labels, gain) * ranking.weights
+    return ranking._replace(labels=gains, num_grades=0, weights=None), "linear"
 
 
 def count_grades(labels: Tensor, num_grades: int | None) -> int:
@@ -220,17 +246,32 @@ def check_cutoff(k: int | None) -> None:
         raise ValueError(f"k must be a positive integer or None (the whole list), got {k!r}")
 
 
-def finish(values: Tensor, scores: Tensor) -> Tensor:
-    """`values` in the dtype of the result; nan if scores are NaN on a device where `check` does not read them."""
+def finish(values: Tensor, scores: Tensor, list_weights: Tensor | None = None) -> Tensor:
+    """`values` times the weights of their lists, in the dtype of the result; nan if scores are NaN on a device where
+    `check` does not read them."""
+    if list_weights is not None:
+        values = values * wide(list_weights)
     if not readable(scores) and scores.is_floating_point():
         values = torch.where(torch.isnan(scores).any(), math.nan, values)
     return values.to(result_dtype(scores))
 
 
-def rank_with_ties(scores: Tensor, labels: Tensor, offsets: Tensor, ties: str, **sizes: int | None) -> Ranking:
-    """`rank` with the lower labels first among equal scores if ties="worst"."""
+def rank_with_ties(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    ties: str,
+    *,
+    gain: Gain = "exp2",
+    weights: Tensor | None = None,
+    **options: Any,
+) -> Ranking:
+    """`rank` with the lower gains first among equal scores if ties="worst"."""
     check_choice(("stable", "average", "worst"), ties=ties)
-    return rank(scores, labels, offsets, tiebreak=labels if ties == "worst" else None, **sizes)
+    tiebreak = labels if ties == "worst" else None
+    if tiebreak is not None and weights is not None:
+        tiebreak = gain_of(labels, gain) * wide(weights)
+    return rank(scores, labels, offsets, tiebreak=tiebreak, weights=weights, **options)
 
 
 class Hits(NamedTuple):
@@ -241,6 +282,8 @@ class Hits(NamedTuple):
     found: Tensor  # (Q,) relevant entries of the list
     total: Tensor  # (Q,) relevant documents of the query, with those that were not retrieved
     first: Tensor  # (Q,) rank of the first relevant entry, where there is one
+    gains: Tensor  # (N,) `relevant` times the weights
+    mass: Tensor  # (Q,) `total`, or where there are weights their sum over the relevant entries
 
 
 def hits(ranking: Ranking, threshold: float, num_relevant: Tensor | None = None) -> Hits:
@@ -259,7 +302,21 @@ def hits(ranking: Ranking, threshold: float, num_relevant: Tensor | None = None)
     found = count[offsets[1:]] - before
     if num_relevant is None and ranking.judged is not None:
         num_relevant = segment_sum((ranking.judged.labels >= threshold).long(), ranking.judged.offsets)
-    return Hits(relevant, so_far, found, _all_relevant(found, num_relevant), wide(first))
+    total, gains = _all_relevant(found, num_relevant), relevant
+    mass = total
+    if ranking.weights is not None:
+        _refuse_unretrieved(num_relevant)
+        gains = relevant * ranking.weights
+        mass = measure_sum(gains, offsets)
+    return Hits(relevant, so_far, found, total, wide(first), gains, mass)
+
+
+def _refuse_unretrieved(given: object) -> None:
+    if given is not None:
+        raise ValueError(
+            "weights are those of the entries of the lists: the weights of documents that were not retrieved "
+            "(num_relevant, judged) are not known"
+        )
 
 
 def _all_relevant(found: Tensor, num_relevant: Tensor | None) -> Tensor:
@@ -290,6 +347,8 @@ def with_judged(ranking: Ranking, num_relevant: Tensor | None, judged: tuple[Ten
     """
     if judged is None and num_relevant is None:
         return ranking
+    if ranking.weights is not None:
+        _refuse_unretrieved(ranking.weights)
     if judged is None:
         if not read(((ranking.labels == 0) | (ranking.labels == 1)).all()):
             raise ValueError(

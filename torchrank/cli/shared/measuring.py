@@ -23,7 +23,8 @@ from torchrank.data.letor.form import NUMBER, show
 from torchrank.data.letor.stream import stream_labels
 from torchrank.data.trec import Qrels, TrecRun, read_qrels, read_run
 from torchrank.errors import DataError, DataWarning
-from torchrank.functional.conventions import convention_of, defines, describe, evaluate, parse_measure, tell_nan
+from torchrank.functional.conventions import convention_of, defines, describe, parse_measure, tell_nan
+from torchrank.functional.measures.evaluation import evaluate
 from torchrank.functional.ragged import segment_max
 from torchrank.report.tables import NOTHING, Sheet
 from torchrank.report.tables import show as show_sheet

@@ -13,8 +13,8 @@ from torch import Tensor
 from torchrank.data.batch import Batch
 from torchrank.data.training import TrainingLists
 from torchrank.functional.columns import by_column, first_largest
-from torchrank.functional.conventions import evaluate
 from torchrank.functional.losses import LOSSES
+from torchrank.functional.measures.evaluation import evaluate
 
 SIZES = ("max_length", "num_grades", "num_pairs")  # of a batch: a loss gets those that it has parameters for
 PENALTY = 1e-3  # l2 of fitted weights: without it those of members that err on no list would grow without end
