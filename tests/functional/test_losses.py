@@ -13,6 +13,7 @@ import torch
 
 from tests.laws.cases import LEARN_ALONE, POINTWISE
 from tests.reference import losses as reference
+from tests.reference import soft
 from tests.reference.measures import blocks, ordered_pairs, per_list, random_batch, tensors
 from torchrank import functional as F
 from torchrank.functional import LOSSES
@@ -45,6 +46,8 @@ CASES = [
     ("hinge_loss", {}),
     ("soft_zero_one_loss", {}),
     ("pairwise_mse_loss", {}),
+    *(("lambda_loss", {"scheme": scheme}) for scheme in ("ndcg1", "ndcg2", "lambdarank", "arp1", "arp2", "ranknet")),
+    ("lambda_loss", {"k": 3, "mu": 2.0}),
     ("approx_ndcg_loss", {}),
     ("approx_ndcg_loss", {"k": 3, "temperature": 0.5, "gain": "linear"}),
     ("approx_mrr_loss", {}),
@@ -75,6 +78,9 @@ def finite_differences(name, scores, labels, offsets, **options):
         if name == "lambdarank_loss":
             own = {}
             loss = partial(loss, weights=reference.swap_weights(own_scores, own_labels, **options))
+        if name == "lambda_loss":
+            own = {}
+            loss = partial(loss, weights=soft.lambda_weights(own_scores, own_labels, **options))
         for i in range(len(own_scores)):
             up, down = list(own_scores), list(own_scores)
             up[i] += step

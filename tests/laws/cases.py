@@ -134,6 +134,9 @@ ROWS = {
     "most_violated, map": Row(most_violated, {}, all_tied=1 - (1 / 3 + 2 / 4) / 2, single=0),
     "most_violated, mrr": Row(most_violated, {"measure": "mrr", "threshold": 2}, all_tied=3 / 4, single=0),
     "most_violated, ndcg@3": Row(most_violated, {"measure": "ndcg", "k": 3}, all_tied=1 - 1 / LOG3 / 2, single=0),
+    "lambda_loss, arp1": Row(F.lambda_loss, {"scheme": "arp1"}, loss=True, all_tied=3 * 4, single=0),
+    "lambda_loss, arp2": Row(F.lambda_loss, {"scheme": "arp2"}, loss=True, all_tied=2 + 2 + 1 + 1 + 1, single=0),
+    "lambda_loss": Row(F.lambda_loss, {"k": 9}, loss=True, single=0),
     "approx_ndcg_loss": Row(F.approx_ndcg_loss, {}, loss=True, all_tied=-SOFT, single=0),
     "approx_ndcg_loss@2": Row(
         F.approx_ndcg_loss, {"k": 2, "temperature": 0.5}, loss=True, all_tied=-SOFT / 2, single=0

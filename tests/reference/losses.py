@@ -22,6 +22,7 @@ from tests.reference.measures import (
 )
 from tests.reference.soft import approx_mrr_loss as approx_mrr_loss
 from tests.reference.soft import approx_ndcg_loss as approx_ndcg_loss
+from tests.reference.soft import lambda_loss as lambda_loss
 from tests.reference.soft import neural_ndcg_loss as neural_ndcg_loss
 
 

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from tests.reference.measures import dcg, gain_of
+from tests.reference.measures import dcg, discount_of, gain_of, ideal_dcg, stable_order
 
 
 def sigmoid(x: float) -> float:
@@ -93,3 +93,43 @@ def neural_ndcg_loss(
         return 0.0
     relaxed = sinkhorn(neural_sort(scores, temperature), iterations, tolerance) @ np.array(gains)
     return -dcg(relaxed.tolist(), k, "linear") / ideal
+
+
+def lambda_weights(scores, labels, *, scheme="ndcg2++", k=None, mu=10.0) -> dict[tuple[int, int], float]:
+    """The weight of every pair that counts, with ranks by counting and gains over the ideal DCG."""
+    order, n, ideal = stable_order(scores), range(len(scores)), ideal_dcg(labels, k)
+    if len(set(labels)) < 2:
+        return {}
+    rank = {entry: place for place, entry in enumerate(order, start=1)}
+    gains = [gain_of(y, "exp2") / ideal if ideal else 0.0 for y in labels]
+    found = {}
+    for i in n:
+        for j in n:
+            if k is not None and max(rank[i], rank[j]) > k:
+                continue
+            if scheme in ("ndcg1", "arp1"):
+                found[i, j] = labels[i] if scheme == "arp1" else gains[i] * discount_of(rank[i], "log2p1")
+            elif labels[i] > labels[j]:
+                near = discount_of(abs(rank[i] - rank[j]), "log2p1") - discount_of(abs(rank[i] - rank[j]) + 1, "log2p1")
+                swap = abs(discount_of(rank[i], "log2p1") - discount_of(rank[j], "log2p1"))
+                gap = abs(gains[i] - gains[j])
+                found[i, j] = {
+                    "ranknet": 1.0,
+                    "arp2": labels[i] - labels[j],
+                    "ndcg2": gap * near,
+                    "lambdarank": gap * swap,
+                    "ndcg2++": gap * (mu * near + swap),
+                }[scheme]
+    return found
+
+
+def lambda_loss(scores, labels, *, sigma=1.0, weights=None, **options) -> float:
+    """`weights` hold the order fixed while finite differences move the scores."""
+    weights = lambda_weights(scores, labels, **options) if weights is None else weights
+    terms = (w * log2_logistic(sigma * (scores[j] - scores[i])) for (i, j), w in weights.items())
+    return math.fsum(terms)
+
+
+def log2_logistic(x: float) -> float:
+    """log2(1 + exp(x))."""
+    return (max(x, 0.0) + math.log1p(math.exp(-abs(x)))) / math.log(2)

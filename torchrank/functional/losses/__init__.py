@@ -28,6 +28,7 @@ import torch
 from torchrank.functional.domination import domination_loss
 from torchrank.functional.losses.approx import approx_mrr_loss, approx_ndcg_loss, as_loss
 from torchrank.functional.losses.gumbel import gumbel
+from torchrank.functional.losses.lambda_loss import lambda_loss
 from torchrank.functional.losses.listmle import listmle_loss
 from torchrank.functional.losses.listnet import listnet_loss
 from torchrank.functional.losses.neural_ndcg import neural_ndcg_loss
@@ -47,6 +48,7 @@ __all__ = [
     "domination_loss",
     "gumbel",
     "hinge_loss",
+    "lambda_loss",
     "lambdarank_loss",
     "listmle_loss",
     "listnet_loss",
@@ -78,6 +80,7 @@ LOSSES: dict[str, Callable[..., torch.Tensor]] = {  # by name
     "ordinal": ordinal_loss,
     "ranknet": ranknet_loss,
     "lambdarank": lambdarank_loss,
+    "lambda": lambda_loss,
     "logistic": logistic_loss,
     "hinge": hinge_loss,
     "soft_zero_one": soft_zero_one_loss,

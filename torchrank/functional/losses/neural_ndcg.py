@@ -122,7 +122,9 @@ def _neural_sums(
     loss, slopes = scores.new_zeros(len(offsets) - 1), torch.zeros_like(scores)
     peak = segment_max(scores, offsets)
     own = scores - per_entry(peak, offsets, len(scores))  # the digits behind the point count
-    blocks = pair_blocks(offsets, BLOCK_PAIRS, few=BLOCK_PAIRS // 8) if readable(scores) else _lists(offsets, longest)
+    blocks = (
+        pair_blocks(offsets, BLOCK_PAIRS, few=BLOCK_PAIRS // 8) if readable(scores) else equal_blocks(offsets, longest)
+    )
     for lists, entries, inside in blocks:
         sort = _Sort.of(own[entries], inside, temperature)
         value, slope = _ndcg(sort, torch.where(inside, gains[entries], 0), k, iterations, tolerance)
@@ -134,7 +136,7 @@ def _neural_sums(
 _operation = one_operation("neural_ndcg", _neural_sums, empty_sums)
 
 
-def _lists(offsets: Tensor, longest: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def equal_blocks(offsets: Tensor, longest: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """`pair_blocks` without reading the lengths."""
     count, place = len(offsets) - 1, torch.arange(longest, device=offsets.device)
     step = max(1, DEVICE_PAIRS // max(longest, 1) ** 2)
