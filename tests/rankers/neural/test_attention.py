@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from tests.laws.test_functions import Synchronisations
 from torchrank import NeuralRanker
@@ -113,6 +115,27 @@ def test_without_reading_lengths_the_scores_are_the_same(lengths, monkeypatch):
         torch.testing.assert_close(each, expected, rtol=0, atol=1e-5)
     places = len(lay_out(offsets, len(x), longest).source)
     assert places <= max(1, len(x)) * (1 + math.log2(max(1, len(lengths))))
+
+
+class Largest(TorchDispatchMode):
+    """The largest tensor that any operation makes."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        found = function(*arguments, **options or {})
+        for each in tree_leaves(found):
+            self.numbers = max(self.numbers, each.numel() if torch.is_tensor(each) else 0)
+        return found
+
+
+def test_no_tensor_is_larger_than_the_documents_of_a_batch_ask_for():
+    """A list of 1,251 documents among 3,000: its matrix of pairs would have 1.5 million numbers for each head."""
+    lengths = [1251] + [20] * 87
+    network, (x, offsets) = scorer(), rows(lengths)
+    with Largest() as largest:
+        network(x, offsets, 1251).sum().backward()
+    assert largest.numbers <= 1.125 * len(x) * 3 * 12  # queries, keys and values of each place
 
 
 def test_blocks_have_few_empty_places():
