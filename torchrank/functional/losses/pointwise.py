@@ -126,7 +126,7 @@ def ordinal_loss(
     check_lists(columns[:, 0], labels, offsets)
     check_weights(columns[:, 0], offsets, weights, list_weights)
     count = columns.shape[1]
-    reached = (labels[:, None] >= torch.arange(1, count + 1, device=labels.device)).to(torch.int8)
+    reached = labels[:, None] >= torch.arange(1, count + 1, device=labels.device)
     every = None if weights is None else weights.repeat_interleave(count)
     return _ORDINAL(columns.flatten(), reached.flatten(), offsets * count, every, list_weights)
 
@@ -161,10 +161,17 @@ def _squares(scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | 
 
 
 def _entropy_sums(scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """No term cancels: with a target of 0 or 1 the loss is that of the score or of its opposite, and any other target
+    adds the rest."""
     own = narrow(scores)
     target = labels.to(own.dtype).clamp(max=1)
-    terms = (own.relu() - own * target).add_(own.abs().neg_().exp_().log1p_())  # exact: large scores cancel at once
-    slopes = own.sigmoid().sub_(target)
+    signs = (target >= 0.5).to(own.dtype).mul_(-2).add_(1) if labels.is_floating_point() else 1 - 2 * target
+    turned = own * signs
+    terms = torch.nn.functional.softplus(turned, threshold=40)
+    slopes = turned.sigmoid_().mul_(signs)
+    if labels.is_floating_point():
+        rest = (1 - signs).mul_(0.5).sub_(target)  # y' - y, y' the target rounded
+        terms, slopes = terms.add_(rest * own), slopes.add_(rest)
     if weights is not None:
         terms, slopes = terms * weights.to(own.dtype), slopes * weights.to(own.dtype)
     return measure_sum(wide(terms), offsets), slopes

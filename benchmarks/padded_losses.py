@@ -1,0 +1,156 @@
+"""Losses as padded libraries have them: `(Q, L)` tensors with a mask, `(Q, L, L)` tensors of pairs, slopes by autograd.
+
+Losses of lists and of single entries are written as in allRank, those of pairs as in rax. Scores, labels (float32) and
+mask are `(Q, L)`; the result is `(Q,)`.
+"""
+
+import torch
+
+SOFTPLUS = torch.nn.functional.softplus
+
+
+def listnet(scores, labels, mask):
+    shares = torch.softmax(labels.masked_fill(~mask, -torch.inf), 1)
+    return -(shares * log_softmax(scores, mask)).sum(1)
+
+
+def softmax(scores, labels, mask):
+    return -(labels * log_softmax(scores, mask)).sum(1)
+
+
+def poly1_softmax(scores, labels, mask):
+    logs = log_softmax(scores, mask)
+    target = labels / labels.sum(1, keepdim=True).clamp(min=1e-10)
+    return -(labels * logs).sum(1) + 1 - (target * logs.exp()).sum(1)
+
+
+def log_softmax(scores, mask):
+    return torch.log_softmax(scores.masked_fill(~mask, -torch.inf), 1).masked_fill(~mask, 0.0)
+
+
+def unique_softmax(scores, labels, mask):
+    rivals = scores[:, None].masked_fill(~(lower(labels, mask) | same(mask)), -torch.inf)
+    logs = (scores - torch.logsumexp(rivals, 2)).masked_fill(~mask, 0.0)
+    return -((torch.exp2(labels) - 1) * logs).sum(1)
+
+
+def domination(scores, labels, mask):
+    rivals = scores[:, None].masked_fill(~(lower(labels, mask) | same(mask)), -torch.inf)
+    return (torch.logsumexp(rivals, 2) - scores).masked_fill(~mask, 0.0).sum(1)
+
+
+def listmle(scores, labels, mask):
+    """allRank's, with the order of equal labels that ours has."""
+    order = torch.sort(labels.masked_fill(~mask, -torch.inf), dim=1, descending=True, stable=True).indices
+    ranked, inside = scores.masked_fill(~mask, -torch.inf).gather(1, order), mask.gather(1, order)
+    ranked = ranked - ranked.amax(1, keepdim=True)
+    sums = ranked.exp().flip(1).cumsum(1).flip(1)
+    return (torch.log(sums + 1e-10) - ranked).masked_fill(~inside, 0.0).sum(1)
+
+
+def mse(scores, labels, mask):
+    return ((scores - labels).square() * mask).sum(1)
+
+
+def bce(scores, labels, mask):
+    terms = torch.nn.functional.binary_cross_entropy_with_logits(scores, labels.clamp(max=1), reduction="none")
+    return (terms * mask).sum(1)
+
+
+def ordinal(scores, labels, mask):
+    """Scores `(Q, L, G - 1)`."""
+    reached = (labels[:, :, None] >= torch.arange(1, scores.shape[2] + 1)).float()
+    terms = torch.nn.functional.binary_cross_entropy_with_logits(scores, reached, reduction="none").sum(2)
+    return (terms * mask).sum(1)
+
+
+# pairs: [q, i, j] with y_i > y_j
+
+
+def lower(labels, mask):
+    return (labels[:, :, None] > labels[:, None]) & mask[:, None] & mask[:, :, None]
+
+
+def same(mask):
+    return torch.eye(mask.shape[1], dtype=torch.bool)
+
+
+def gaps(scores):
+    return scores[:, :, None] - scores[:, None]
+
+
+def ranknet(scores, labels, mask):
+    return (SOFTPLUS(-gaps(scores)) * lower(labels, mask)).sum((1, 2))
+
+
+def hinge(scores, labels, mask):
+    return ((1 - gaps(scores)).relu() * lower(labels, mask)).sum((1, 2))
+
+
+def soft_zero_one(scores, labels, mask):
+    return (torch.sigmoid(-gaps(scores)) * lower(labels, mask)).sum((1, 2))
+
+
+def pairwise_mse(scores, labels, mask):
+    return ((gaps(scores) - gaps(labels)).square() * (mask[:, None] & mask[:, :, None])).sum((1, 2))
+
+
+def lambdarank(scores, labels, mask):
+    with torch.no_grad():
+        discounts, gains = 1 / torch.log2(ranks(scores, mask) + 1), normalised_gains(labels, mask)
+        weights = gaps(gains).abs() * gaps(discounts).abs()
+    return (SOFTPLUS(-gaps(scores)) * weights * lower(labels, mask)).sum((1, 2))
+
+
+def ranks(scores, mask):
+    order = scores.masked_fill(~mask, -torch.inf).argsort(dim=1, descending=True, stable=True)
+    return order.argsort(1) + 1.0
+
+
+def normalised_gains(labels, mask):
+    gains = torch.where(mask, torch.exp2(labels) - 1, 0)
+    best = gains.sort(1, descending=True).values / torch.log2(torch.arange(gains.shape[1]) + 2.0)
+    return gains / best.sum(1, keepdim=True).clamp(min=1e-10)
+
+
+def warp(scores, labels, mask):
+    pairs = lower(labels, mask)
+    terms = (0.1 - gaps(scores)) * (pairs & (0.1 - gaps(scores) > 0))
+    found = (terms > 0).sum(2)
+    price = torch.cat([torch.zeros(1), (1 / torch.log2(torch.arange(scores.shape[1]) + 2.0)).cumsum(0)])
+    each = terms.sum(2) * price[found] / found.clamp(min=1)
+    return each.sum(1) / pairs.any(2).sum(1).clamp(min=1)
+
+
+# soft ranks
+
+
+def soft_ranks(scores, mask):
+    """1 + sum over j of sigmoid(s_j - s_i)."""
+    return 0.5 + (torch.sigmoid(-gaps(scores)) * mask[:, None]).sum(2)
+
+
+def approx_ndcg(scores, labels, mask):
+    return -(normalised_gains(labels, mask) / torch.log2(1 + soft_ranks(scores, mask))).sum(1)
+
+
+PADDED = {
+    "listnet": listnet,
+    "softmax": softmax,
+    "unique_softmax": unique_softmax,
+    "poly1_softmax": poly1_softmax,
+    "listmle": listmle,
+    "mse": mse,
+    "bce": bce,
+    "ordinal": ordinal,
+    "ranknet": ranknet,
+    "lambdarank": lambdarank,
+    "logistic": ranknet,
+    "hinge": hinge,
+    "soft_zero_one": soft_zero_one,
+    "pairwise_mse": pairwise_mse,
+    "warp": warp,
+    "domination": domination,
+    "approx_ndcg": approx_ndcg,
+}
+OF_ENTRIES = {"listnet", "softmax", "poly1_softmax", "listmle", "mse", "bce", "ordinal"}  # that make no tensor of pairs
