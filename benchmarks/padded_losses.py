@@ -20,8 +20,9 @@ def softmax(scores, labels, mask):
 
 def poly1_softmax(scores, labels, mask):
     logs = log_softmax(scores, mask)
-    target = labels / labels.sum(1, keepdim=True).clamp(min=1e-10)
-    return -(labels * logs).sum(1) + 1 - (target * logs.exp()).sum(1)
+    total = labels.sum(1, keepdim=True)
+    target = torch.where(total > 0, labels / total.clamp(min=1e-10), mask / mask.sum(1, keepdim=True))
+    return -(labels * logs).sum(1) + 1 - (target * logs.exp() * mask).sum(1)
 
 
 def log_softmax(scores, mask):
@@ -134,6 +135,24 @@ def approx_ndcg(scores, labels, mask):
     return -(normalised_gains(labels, mask) / torch.log2(1 + soft_ranks(scores, mask))).sum(1)
 
 
+def approx_mrr(scores, labels, mask):
+    return -(labels / soft_ranks(scores, mask)).sum(1) / labels.sum(1).clamp(min=1e-10)
+
+
+def neural_ndcg(scores, labels, mask):
+    """NeuralSort's matrix, scaled 50 times by its columns and its rows."""
+    both = mask[:, None] & mask[:, :, None]
+    spread = (gaps(scores).abs() * both).sum(2)
+    factors = mask.sum(1, keepdim=True) - 1 - 2 * torch.arange(mask.shape[1])
+    logits = factors[:, :, None] * scores[:, None] - spread[:, None]
+    matrix = torch.softmax(logits.masked_fill(~mask[:, None], -torch.inf), 2).masked_fill(~both, 0.0)
+    for _ in range(50):
+        matrix = matrix / matrix.sum(1, keepdim=True).clamp(min=1e-10)
+        matrix = matrix / matrix.sum(2, keepdim=True).clamp(min=1e-10)
+    sorted_gains = (matrix @ normalised_gains(labels, mask)[:, :, None])[:, :, 0]
+    return -(sorted_gains / torch.log2(torch.arange(mask.shape[1]) + 2.0)).sum(1)
+
+
 PADDED = {
     "listnet": listnet,
     "softmax": softmax,
@@ -152,5 +171,7 @@ PADDED = {
     "warp": warp,
     "domination": domination,
     "approx_ndcg": approx_ndcg,
+    "approx_mrr": approx_mrr,
+    "neural_ndcg": neural_ndcg,
 }
 OF_ENTRIES = {"listnet", "softmax", "poly1_softmax", "listmle", "mse", "bce", "ordinal"}  # that make no tensor of pairs

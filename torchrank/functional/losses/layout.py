@@ -29,6 +29,8 @@ def narrow(values: Tensor) -> Tensor:
 class Layout(ABC):
     """Values of entries `(N,)` laid out, and values of lists `(Q,)`."""
 
+    offsets: Tensor  # (Q + 1,)
+
     @abstractmethod
     def enter(self, values: Tensor, fill: float = 0.0) -> Tensor:
         """The values `(N,)` laid out, `fill` where there is no entry. They may be written to."""
@@ -43,7 +45,7 @@ class Layout(ABC):
 
     @abstractmethod
     def shares(self, laid: Tensor) -> tuple[Tensor, Tensor]:
-        """The softmax of each list, laid out, and the log of the sum of exp(value - highest), `(Q,)`."""
+        """The softmax of each list, laid out, and the log of the sum of exp, `(Q,)`, of values whose highest is 0."""
 
     @abstractmethod
     def sum(self, laid: Tensor) -> Tensor:
@@ -80,7 +82,7 @@ class Flat(Layout):
         return torch.segment_reduce(laid, "max", offsets=self.offsets, unsafe=True, initial=-torch.inf)
 
     def shares(self, laid: Tensor) -> tuple[Tensor, Tensor]:
-        masses = (laid - self.each(self.highest(laid))).exp_()
+        masses = laid.exp()
         total = self.sum(masses)
         return masses.mul_(self.each(total.reciprocal().to(laid.dtype))), total.log()
 
@@ -102,7 +104,7 @@ class Rows(Layout):
     """A row for each list, `(Q, longest)`."""
 
     def __init__(self, offsets: Tensor, num_entries: int, longest: int):
-        self.shape = len(offsets) - 1, longest
+        self.offsets, self.shape = offsets, (len(offsets) - 1, longest)
         self.places = places(offsets, longest, num_entries)
 
     def enter(self, values: Tensor, fill: float = 0.0) -> Tensor:

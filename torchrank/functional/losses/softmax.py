@@ -1,5 +1,6 @@
 """Cross entropies of a softmax over the list: of gains, with a polynomial term, of every entry in its own softmax."""
 
+import math
 from dataclasses import replace
 
 import torch
@@ -8,9 +9,9 @@ from torch import Tensor
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.domination import domination_products, domination_sums
 from torchrank.functional.gains import Gain, check_gains, gain_of
-from torchrank.functional.losses.layout import LOWEST, Layout, Rows, lay_out, narrow
-from torchrank.functional.operations import ListLoss, formula_loss
-from torchrank.functional.ragged import per_entry, segment_logsumexp, segment_sum, wide
+from torchrank.functional.losses.layout import LOWEST, Layout, lay_out, narrow
+from torchrank.functional.operations import ListLoss, formula_loss, readable
+from torchrank.functional.ragged import per_entry, read, segment_logsumexp, segment_sum, wide
 from torchrank.functional.ranking import check_lists, check_weights, ratio
 
 
@@ -180,18 +181,19 @@ def _poly1_sums(
 
 def _entropy(scores: Tensor, gains: Tensor, lists: Layout) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Laid out the shares and the gains, `(Q,)` the sum of the gains and the loss: no term of it is negative."""
-    own, target = lists.enter(scores, LOWEST), lists.enter(gains.to(scores.dtype))
-    shares, log_mass = lists.shares(own)
-    total, linear = lists.sum(target), lists.sum(own.sub_(lists.each(lists.highest(own))).mul_(target))
+    low, target = lists.enter(scores, LOWEST), lists.enter(gains.to(scores.dtype))
+    low -= lists.each(lists.highest(low))
+    shares, log_mass = lists.shares(low)
+    total, linear = lists.sum(target), lists.sum(low.mul_(target))
     return shares, target, total, total * log_mass - linear
 
 
 def _taught(loss: Tensor, slopes: Tensor, total: Tensor, lists: Layout) -> tuple[Tensor, Tensor]:
-    """0 for lists without gain, whatever their scores are; those of rows are finite."""
-    if isinstance(lists, Rows):
-        return loss, lists.leave(slopes)
-    learns = total > 0
-    return torch.where(learns, loss, 0.0), lists.leave(torch.where(lists.each(learns), slopes, 0.0))
+    """0 for lists without gain, whatever their scores are; slopes of finite scores are 0 there already."""
+    learns, slopes = total > 0, lists.leave(slopes)
+    if not (readable(slopes) and math.isfinite(read(slopes.sum()))):
+        slopes = torch.where(per_entry(learns, lists.offsets, len(slopes)), slopes, 0.0)
+    return torch.where(learns, loss, 0.0), slopes
 
 
 # as operations that torch can differentiate, in float64
