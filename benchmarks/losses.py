@@ -37,7 +37,7 @@ COLUMNS = {"ordinal": len(GRADES) - 1}  # scores of an entry, where there are se
 def rows(setting: Setting) -> Iterator[Row]:
     others = [(kind, name) for kind in TIME for name in F.LOSSES if (kind, name) not in BARS]
     for kind, name in [*BARS, *others]:
-        if not (setting.quick and kind == "ragged" and name in SLOW):
+        if not setting.quick or kind == "alike" or name in OF_ENTRIES:  # all pairs of 1,251 entries are not quick
             yield from loss_rows(setting, kind, name)
 
 
