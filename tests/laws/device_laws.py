@@ -83,6 +83,8 @@ CEILINGS = {
     "svmmap": Ceiling(190, 4, 180, 14),
     "svmmap_queries": Ceiling(240, 4, 190, 14),
     "ranksvm": Ceiling(220, 5, 180, 14),
+    "ensemble": Ceiling(10, 1, 450, 18),
+    "ensemble_queries": Ceiling(10, 1, 760, 24),
 }
 
 

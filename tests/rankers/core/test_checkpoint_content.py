@@ -27,6 +27,7 @@ from torchrank.rankers.core.checkpoints import FORMAT
 RANKERS = [
     "listnet",
     "mlp_ranknet",
+    "ensemble",
     "gbdt",
     "xgboost",
     "lgmml_similar",
