@@ -17,6 +17,10 @@ from torchrank.tuning.worker import DONE, READY, RUNG, exceeded, work
 THREADS = ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS")
 
 
+PATIENCE = 5.0  # seconds that an idle worker has to end by itself
+LEAKS = "ignore::UserWarning:multiprocessing.resource_tracker"  # of workers that the system has ended
+
+
 class Source(Protocol):
     """Where jobs come from: a study."""
 
@@ -49,8 +53,9 @@ class Worker:
         self.line.send(job)
 
     def end(self) -> None:
-        """End the process now."""
+        """End the process: an idle one by itself, a busy one now."""
         self.line.close()
+        self.process.join(0 if self.task else PATIENCE)
         self.process.kill()
         self.process.join()
 
@@ -126,9 +131,10 @@ def _death(code: int | None, job: Job) -> Outcome:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Processes that are started here have one thread each, so that they do not compete."""
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ |= dict.fromkeys(THREADS, "1")
+    """Processes that are started here have one thread each, so that they do not compete, and end without a word."""
+    before = {name: os.environ.get(name) for name in (*THREADS, "PYTHONWARNINGS")}
+    warned = ",".join(filter(None, (before["PYTHONWARNINGS"], LEAKS)))
+    os.environ |= dict.fromkeys(THREADS, "1") | {"PYTHONWARNINGS": warned}
     try:
         yield
     finally:

@@ -1,5 +1,6 @@
 """A leaderboard as one figure: measures with their intervals, differences to the reference, seconds of a fit."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from torchrank.report.plots.rankers import COLOURS, GREY
@@ -21,7 +22,7 @@ def plot_board(board: dict[str, Any]) -> "Figure":
     axes = figure.subplots(1, 3 if reference else 2, sharey=True, gridspec_kw={"wspace": 0.06})
     _means(axes[0], rows, board)
     if reference:
-        _gaps(axes[1], rows, reference, board["measure"])
+        _gaps(axes[1], rows, reference)
     _seconds(axes[-1], rows)
     axes[0].set(yticks=range(len(rows)), yticklabels=[literal(row["name"]) for row in rows])
     axes[0].set_ylim(len(rows) - 0.5, -0.5)
@@ -42,7 +43,7 @@ def _means(axes: "Axes", rows: list[dict[str, Any]], board: dict[str, Any]) -> N
     axes.set_xlabel(literal(f"{board['split']} {board['measure']}, mean ± deviation over {len(board['folds'])} folds"))
 
 
-def _gaps(axes: "Axes", rows: list[dict[str, Any]], reference: str, measure: str) -> None:
+def _gaps(axes: "Axes", rows: list[dict[str, Any]], reference: str) -> None:
     axes.axvline(0, color=GREY, linewidth=1)
     for place, row in enumerate(rows):
         if (test := row["against"].get(reference)) is not None:
@@ -50,11 +51,13 @@ def _gaps(axes: "Axes", rows: list[dict[str, Any]], reference: str, measure: str
             colour = GREY if not sure else BLUE if test["difference"] > 0 else RED
             axes.plot(test["interval"], [place, place], color=colour, linewidth=2)
             axes.plot(test["difference"], place, "o", color=colour)
-    axes.set_xlabel(literal(f"difference to {reference} in {measure}, 95% interval; grey: undecided"))
+    axes.set_xlabel(literal(f"difference to {reference}, 95% interval; grey: undecided"))
 
 
 def _seconds(axes: "Axes", rows: list[dict[str, Any]]) -> None:
-    known = [(place, row["fit_seconds"]) for place, row in enumerate(rows) if row["fit_seconds"]]
-    axes.barh([place for place, _ in known], [max(value, 1e-3) for _, value in known], color=GREY, height=0.6)
+    known = [(place, max(row["fit_seconds"], 1e-2)) for place, row in enumerate(rows) if row["fit_seconds"] is not None]
+    axes.barh([place for place, _ in known], [value for _, value in known], color=GREY, height=0.6)
     axes.set_xscale("log")
+    axes.tick_params(axis="x", which="minor", labelbottom=False)
+    axes.set_xlim(10 ** math.floor(math.log10(min((value for _, value in known), default=1))))
     axes.set_xlabel("CPU seconds of a fit")

@@ -14,12 +14,13 @@ from torchrank.report.tables import Bold, Sheet, markdown
 from torchrank.screen import visible
 
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 90rem; padding: 0 1rem; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 110rem; padding: 0 1rem; }
 :root { color-scheme: light dark; --line: #8884; --head: #8882; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.5rem; }
 div { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th, td { padding: .3rem .55rem; text-align: right; border-bottom: 1px solid var(--line); }
+td { white-space: nowrap; }
 th { background: var(--head); } th.text, td.text { text-align: left; }
 td.long { white-space: normal; text-align: left; }
 p { max-width: 70rem; opacity: .8; } img { max-width: 100%; background: white; }

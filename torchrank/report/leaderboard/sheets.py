@@ -49,7 +49,8 @@ def _measures(board: dict[str, Any]) -> Sheet:
         f"Budget of every ranker and fold: {budget['trials']} trials{limit}, the first with the defaults.",
     ]
     if any(row["name"] == "gbdt_seeds" for row in board["rows"]):
-        sheet.below.append("gbdt_seeds: the mean of the standardised scores of gbdt's winner over 4 seeds.")
+        told = "gbdt_seeds: the mean of the standardised scores of gbdt's winner over 4 seeds"
+        sheet.below.append(f"{told}; the same as gbdt where its settings draw nothing (no bagging).")
     return sheet
 
 
@@ -101,7 +102,8 @@ def _costs(board: dict[str, Any]) -> Sheet:
             sheet.rows.append([row["name"], *(_number(value, digits) for value, digits in numbers)])
     sheet.below = [
         "Means over the folds; one thread. To fit: one fit with the chosen settings. Per document: scoring the test "
-        "lists from raw rows. Size: the state of the ranker. Peak memory: of the process, with libraries and data."
+        "lists from raw rows. Size: the state of the ranker. Peak memory: of the process, with libraries and data.",
+        "Ensembles: without the fits of their members.",
     ]
     return sheet
 
@@ -119,7 +121,7 @@ def default_sheets(found: dict[str, Any]) -> list[Sheet]:
         f"Cross-validation inside the training queries, {folds} inner folds: settings are chosen on a fold of them, "
         "and both forms are measured on another one. The test lists of the data are not looked at.",
         f"A tuned form leads by more than {LEAD} and {ERRORS:g} standard errors. This table changes nothing.",
-        *(f"{name}: left out, {reason}." for name, reason in found["left_out"].items()),
+        *(f"{name}: left out, {reason.rstrip('.')}." for name, reason in found["left_out"].items()),
     ]
     return [sheet]
 
