@@ -9,7 +9,12 @@ import pytest
 import torch
 
 from torchrank import (
+    AdaRank,
     DataError,
+    DataWarning,
+    LambdaRank,
+    ListNet,
+    NeuralRanker,
     RankingDataModule,
     RankingSet,
     TrainingLists,
@@ -21,6 +26,7 @@ from torchrank.cli import main
 from torchrank.data import BatchLoader, BudgetSampler, SameClass, clean, make_batch
 from torchrank.data.cache import open_folder, save_folder
 from torchrank.data.formats.arrays import read_npz
+from torchrank.functional import listnet_loss
 from torchrank.solvers.narrowing import narrow
 
 
@@ -279,3 +285,43 @@ def test_an_npz_file_with_wrong_weights_is_refused(tmp_path):
     np.savez(tmp_path / "a.npz", **arrays, weights=np.array(["a", "b"]))
     with pytest.raises(DataError, match="the array weights is of type"):
         read_npz(tmp_path / "a.npz")
+
+
+# ---- rankers --------------------------------------------------------------------------------------------------------
+
+
+def weighted_lists(weights=True):
+    random = np.random.default_rng(0)
+    x = torch.tensor(random.normal(size=(60, 3))).float()
+    labels, given = random.integers(3, size=60), random.random(60) * (random.random(60) > 0.2)
+    return RankingSet(x, labels, group=[6] * 10, weights=given if weights else None)
+
+
+def test_listnet_minimises_its_weighted_loss():
+    lists = weighted_lists()
+    ranker = ListNet(3, transform=None, l2=0.1).fit(lists)
+    weight = ranker.scorer.weight.detach().clone().requires_grad_()
+    losses = listnet_loss(lists.x.double() @ weight, lists.labels, lists.offsets, weights=lists.weights)
+    (losses.mean() + 0.05 * weight.square().sum()).backward()
+    assert ranker.certificate.proved and weight.grad.abs().max() < 2e-6
+    plain = ListNet(3, transform=None, l2=0.1).fit(weighted_lists(weights=False))
+    assert not torch.allclose(plain.scorer.weight, ranker.scorer.weight, atol=1e-3)
+    lists.weights = torch.ones(60)
+    assert torch.allclose(ListNet(3, transform=None, l2=0.1).fit(lists).scorer.weight, plain.scorer.weight, atol=1e-6)
+
+
+def test_gradients_are_weighted_and_a_loss_without_weights_is_refused():
+    lists = weighted_lists()
+    found = [LambdaRank(3).fit(each, epochs=2).scorer.weight for each in (lists, weighted_lists(weights=False))]
+    assert not torch.allclose(*found, atol=1e-4)
+
+    def squares(scores, labels, offsets):
+        return (scores - labels).square().mean()
+
+    with pytest.raises(DataError, match=r"the data has weights, but the loss .* takes none"):
+        NeuralRanker(3, loss=squares).fit(lists, epochs=1)
+
+
+def test_rankers_without_weights_say_so():
+    with pytest.warns(DataWarning, match="AdaRank does not learn with weights: those of the data have no effect"):
+        AdaRank(3).fit(weighted_lists(), epochs=1)

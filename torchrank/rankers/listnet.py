@@ -12,17 +12,18 @@ from torchrank.data.batch import Batch
 from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import NumericalWarning, check_choice, check_number
-from torchrank.functional.losses.listnet import listnet_slopes
-from torchrank.functional.ragged import has_pairs, per_entry, segment_softmax, wide
+from torchrank.functional.losses.listnet import label_shares, listnet_slopes
+from torchrank.functional.ragged import has_pairs, per_entry, segment_softmax, segment_sum, wide
 from torchrank.rankers.core.optimizers import Option
 from torchrank.rankers.core.ranker import TransformOption, warn
 from torchrank.rankers.core.rounds import Certificate, Round
 from torchrank.rankers.neural.linear import LinearScorer
 from torchrank.rankers.neural.ranker import NeuralRanker
-from torchrank.solvers.linear.lbfgs import LBFGS, lbfgs_stepped
+from torchrank.solvers.linear.lbfgs import LBFGS, Scaling, lbfgs_stepped, unscaled
 from torchrank.solvers.linear.scores import add_gradient, entry_scores
 
 MEMORY = 30  # moves remembered by L-BFGS
+WIDEST = 1024  # features of which all products are summed
 
 
 class ListNet(NeuralRanker):
@@ -91,6 +92,33 @@ class ListNet(NeuralRanker):
             store(self.scorer, weight=zeros[0])
             store(self, moves=zeros, changes=zeros)
 
+    def open(self, lists: TrainingLists) -> None:
+        super().open(lists)
+        if self.by_rounds:
+            self.kept.scaling = self._scaling(lists)
+
+    def _scaling(self, lists: TrainingLists) -> Scaling:
+        """The inverse of the Hessian at w = 0, the mean covariance of a list: raw features are alike or far apart in
+        scale, and then the gradient alone points nowhere. Not for sparse rows, nor for so many features that the pass
+        costs more than it saves."""
+        width = self.transform.num_outputs
+        if lists.lists.is_sparse or width > WIDEST:
+            return unscaled
+
+        def add(batch: Batch, into: tuple[Tensor, ...]) -> None:
+            rows, lengths = wide(batch.dense), wide(batch.offsets.diff()).clamp(min=1)
+            means = segment_sum(rows, batch.offsets) / lengths[:, None]
+            share = (has_pairs(batch.labels, batch.offsets) / lengths).sqrt()[:, None]
+            rows = (rows - per_entry(means, batch.offsets, len(rows))) * per_entry(share, batch.offsets, len(rows))
+            into[0].addmm_(rows.T, rows)
+            into[1].add_(batch.num_lists)
+
+        scatter, number = lists.total(add, into=(lists.zeros(width, width), lists.zeros()))
+        hessian = scatter / number.clamp(min=1)
+        ridge = max(self.l2, 1e-12) + 1e-10 * float(hessian.diagonal().mean())
+        factor = torch.linalg.cholesky(hessian + ridge * torch.eye(width, dtype=hessian.dtype, device=hessian.device))
+        return lambda vectors, numbers: torch.cholesky_solve(vectors.T, factor).T
+
     def round(self, lists: TrainingLists, number: int) -> Round:
         state = LBFGS(self.scorer.weight.detach().clone(), self.moves, self.changes)
 
@@ -98,7 +126,7 @@ class ListNet(NeuralRanker):
             return self.objective(lists, weight)
 
         value, gradient = getattr(self.kept, "slopes", None) or objective(state.point)
-        new, value, gradient, slope, moved = lbfgs_stepped(state, objective, value, gradient)
+        new, value, gradient, slope, moved = lbfgs_stepped(state, objective, value, gradient, self.kept.scaling)
         stuck = not moved
         if stuck and slope > self.tolerance:
             warn(
@@ -119,7 +147,7 @@ class ListNet(NeuralRanker):
         def add(batch: Batch, into: tuple[Tensor, ...]) -> None:
             number = next(place)
             if number == len(goals):  # the first pass over these lists
-                goals.append(Goal.of(batch.labels, batch.offsets))
+                goals.append(Goal.of(batch.labels, batch.offsets, batch.weights))
             losses, slopes = goals[number](entry_scores(batch, weight[None], per_topic=False), batch.offsets)
             into[0].add_(losses.sum())
             add_gradient(batch, slopes, into[1], per_topic=False)
@@ -139,14 +167,17 @@ class ListNet(NeuralRanker):
 class Goal(NamedTuple):
     """What the loss of a batch needs of its labels."""
 
-    target: Tensor  # (N,) softmax of the labels
-    several: Tensor  # (Q,) whether a list has different labels
+    target: Tensor  # (N,) softmax of the labels, weighted
+    several: Tensor  # (Q,) whether a list has different labels, and a weight above 0
     inside: Tensor  # (N,) the same for its entries
 
     @classmethod
-    def of(cls, labels: Tensor, offsets: Tensor) -> Goal:
-        several = has_pairs(labels, offsets)
-        return cls(segment_softmax(wide(labels), offsets), several, per_entry(several, offsets, len(labels)))
+    def of(cls, labels: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Goal:
+        if weights is not None:
+            several, target = label_shares(labels, offsets, weights)
+        else:
+            several, target = has_pairs(labels, offsets), segment_softmax(wide(labels), offsets)
+        return cls(target, several, per_entry(several, offsets, len(labels)))
 
     def __call__(self, scores: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
         """`listnet_loss` (Q,) of scores (N,), and its slopes (N,)."""

@@ -67,14 +67,14 @@ def _sums(scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | Non
     """The loss of each list, `(Q,)`, and its slopes, `(N,)`; 0 for a list without two different labels."""
     if longest := _dense_length(scores, offsets):
         return _dense(scores, labels, offsets, weights, longest)
-    several, target = _label_shares(labels, offsets, weights)
+    several, target = label_shares(labels, offsets, weights)
     loss, slopes = _one_column(_taught(scores, several, offsets), target, offsets)
     return torch.where(several, loss, 0.0), torch.where(per_entry(several, offsets, len(scores)), slopes, 0.0)
 
 
 def _products(scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None, direction: Tensor) -> Tensor:
     """The second derivative diag(p) - p p' of each list times its part of the direction, `(N,)`."""
-    several, _ = _label_shares(labels, offsets, weights)
+    several, _ = label_shares(labels, offsets, weights)
     shares = segment_softmax(_taught(scores, several, offsets), offsets)
     along = torch.where(per_entry(several, offsets, len(scores)), wide(direction), 0.0)
     return shares * (along - per_entry(segment_sum(shares * along, offsets), offsets, len(scores)))
@@ -139,7 +139,7 @@ def _places(offsets: Tensor, longest: int, num_entries: int) -> Tensor:
     return steps.index_add_(0, offsets[1:].long(), longest - offsets.diff().long())[:-1].cumsum(0)
 
 
-def _label_shares(labels: Tensor, offsets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+def label_shares(labels: Tensor, offsets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
     """Whether each list has two different labels and a weight that is not 0, `(Q,)`, and the softmax of its labels,
     multiplied by the weights, `(N,)` in float64."""
     values = wide(labels)

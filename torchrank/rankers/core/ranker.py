@@ -25,7 +25,7 @@ from torchrank.data.sparse import SparseRows, as_rows
 from torchrank.data.state import clear_derived, take_sizes
 from torchrank.data.training import TrainingLists
 from torchrank.data.transforms import Auto, Identity, Transform, make_transform, transform_batch
-from torchrank.errors import ConvergenceWarning, DataError, check_integer, check_numbers
+from torchrank.errors import ConvergenceWarning, DataError, DataWarning, check_integer, check_numbers
 from torchrank.functional.arrays import Array, columns_of, offsets_of, to_tensor
 from torchrank.functional.ragged import sort_within
 from torchrank.rankers.core.checkpoint_content import check_extra_state, check_state, named
@@ -77,6 +77,7 @@ class Ranker(LightningModule):
         corpus_entries: entries that it takes at least in a batch over a whole corpus, where every batch costs a pass
             over the corpus and only scores are that long.
         rounds: most rounds; None: it learns by gradient.
+        weighted: whether it learns with the weights of the entries; otherwise a warning says that it does not.
         chosen_by: measures by which `choose` decides among the candidates of `validation_scores`.
         kept: fit-scoped state, emptied when a fit begins and ends; `kept.lists` are the lists of the fit.
         optimization: of a ranker that learns by gradient.
@@ -96,6 +97,7 @@ class Ranker(LightningModule):
     takes: frozenset[str] = frozenset()
     certified = False
     is_path = False
+    weighted = False
     corpus_entries = 0
     rounds: int | None = None
     chosen_by: tuple[str, ...] = ()
@@ -358,6 +360,8 @@ class Ranker(LightningModule):
         """The first act of a fresh fit, of which every process reads its share."""
         if isinstance(self.transform, Identity):
             warn_of_lost_digits(train.x)
+        if train.weights is not None and not self.weighted:
+            warn(f"{type(self).__name__} does not learn with weights: those of the data have no effect", DataWarning)
         if isinstance(self.transform, Auto):
             self.transform.vectors = train.has_queries
         offsets = None if train.is_shared else train.offsets

@@ -75,6 +75,7 @@ class NeuralRanker(GradientRanker):
     """
 
     takes = frozenset({"sparse", "corpus"})
+    weighted = True
 
     def __init__(
         self,

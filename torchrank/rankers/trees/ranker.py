@@ -61,6 +61,7 @@ class GBDTRanker(Ranker):
     """
 
     takes = frozenset({"sparse"})
+    weighted = True
 
     def __init__(
         self,

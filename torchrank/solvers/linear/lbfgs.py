@@ -53,6 +53,11 @@ class Search(NamedTuple):
     changes: Tensor  # (A, m, n)
 
 
+def unscaled(vectors: Tensor, numbers: Tensor) -> Tensor:
+    """The scaling by the identity."""
+    return vectors
+
+
 def lbfgs_start(point: Tensor, memory: int = 10) -> LBFGS:
     """The state before the first step, with room for so many moves."""
     return LBFGS(point, point.new_zeros(memory, len(point)), point.new_zeros(memory, len(point)))
@@ -84,10 +89,14 @@ def lbfgs_step(state: LBFGS, objective: Objective, value: Tensor, gradient: Tens
     return lbfgs_stepped(state, objective, value, gradient)[:3]
 
 
-def lbfgs_stepped(state: LBFGS, objective: Objective, value: Tensor, gradient: Tensor) -> Stepped:
-    """`lbfgs_step`, and what callers decide by: it comes from the device in one copy for each evaluation."""
+def lbfgs_stepped(
+    state: LBFGS, objective: Objective, value: Tensor, gradient: Tensor, scaling: Scaling = unscaled
+) -> Stepped:
+    """`lbfgs_step`, and what callers decide by: it comes from the device in one copy for each evaluation. `scaling` is
+    that of `many_lbfgs`."""
     one = torch.zeros(1, dtype=torch.int64, device=state.point.device)
-    search = _searches(one, state.point[None], value[None], gradient[None], state.moves[None], state.changes[None])
+    past = state.moves[None], state.changes[None]
+    search = _searches(one, state.point[None], value[None], gradient[None], *past, scaling)
     while True:
         trial = search.point + search.step[:, None] * search.direction
         search, taken, failed, given_up = _judge(search, trial, *(part[None] for part in objective(trial[0])))
@@ -99,12 +108,7 @@ def lbfgs_stepped(state: LBFGS, objective: Objective, value: Tensor, gradient: T
         if was_taken:
             new = LBFGS(search.point[0], search.moves[0], search.changes[0])
             return Stepped(new, search.value[0], search.gradient[0], slope, bool(moved))
-        search = _begin(search, failed) if has_failed else search
-
-
-def unscaled(vectors: Tensor, numbers: Tensor) -> Tensor:
-    """The scaling by the identity."""
-    return vectors
+        search = _begin(search, failed, scaling) if has_failed else search
 
 
 def many_lbfgs(
