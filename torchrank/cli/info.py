@@ -8,6 +8,7 @@ import os
 import platform
 import shlex
 import warnings
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ torchrank info best.ckpt
 """
 EXTRAS = {  # those of pyproject.toml that a command or a config asks for
     "gbdt": ("lightgbm",),
+    "xgboost": ("xgboost",),
     "zstd": ("zstandard",),
     "points": ("scikit-learn",),
     "peers": ("metric-learn",),
@@ -171,10 +173,10 @@ def installation() -> dict[str, Any]:
 
 
 def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    for name in (package, f"{package}-cpu"):  # under which XGBoost is distributed, too
+        with suppress(PackageNotFoundError):
+            return version(name)
+    return None
 
 
 # ---- printing --------------------------------------------------------------------------------------------------------
