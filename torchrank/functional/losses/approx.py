@@ -111,10 +111,11 @@ def as_loss(measure: str | Callable[..., Any], *, temperature: float = 1.0, **op
     (precision, recall, hit) must have one.
 
     Args:
-        measure: a name such as `"ndcg@10"`, `"map"`, `"mrr"`, `"p@5"`, `"recall@10"`, `"hit@3"`, `"err"` or `"auc"`, or
-            the function (`ndcg`, `average_precision`, ...).
+        measure: a name such as `"ndcg@10"`, `"map"`, `"mrr"`, `"p@5"`, `"recall@10"`, `"hit@3"`, `"hits@3"`, `"err"`,
+            `"rbp"`, `"r_precision"`, `"auc"` or `"arp"`, or the function (`ndcg`, `average_precision`, ...). Of `arp`,
+            which is better when it is smaller, the loss is the value itself.
         temperature: of the ranks, see `soft_ranks`.
-        options: of the measure: `k`, `gain`, `discount`, `threshold`, `max_label`.
+        options: of the measure: `k`, `gain`, `discount`, `threshold`, `max_label`, `p`.
 
     Returns:
         `loss(scores, labels, offsets, *, weights=None, list_weights=None, max_length=None, num_grades=None,
@@ -240,6 +241,27 @@ def _soft_hit(soft: Soft, *, k: int, threshold: float = 1) -> Tensor:
     return -torch.expm1(soft.total(soft.relevant(threshold) * missed))
 
 
+def _soft_hits(soft: Soft, *, k: int, threshold: float = 1) -> Tensor:
+    return soft.total(soft.relevant(threshold) * soft.top(k))
+
+
+def _soft_r_precision(soft: Soft, *, threshold: float = 1) -> Tensor:
+    """Recall at the number of relevant entries, which differs from list to list."""
+    relevant, found = soft.relevant(threshold), soft.total(wide(soft.labels >= threshold))
+    inside = torch.sigmoid((per_entry(found, soft.offsets, len(relevant)) + 0.5 - soft.ranks) / soft.temperature)
+    return ratio(soft.total(relevant * inside), soft.total(relevant), 0.0)
+
+
+def _soft_rbp(soft: Soft, *, p: float = 0.8, k: int | None = None, threshold: float = 1) -> Tensor:
+    return (1 - p) * soft.total(soft.relevant(threshold) * torch.pow(p, soft.ranks - 1) * soft.top(k))
+
+
+def _soft_arp(soft: Soft) -> Tensor:
+    """Minus the mean rank, because smaller ranks are better."""
+    relevance = soft.gains("linear")
+    return -ratio(soft.total(relevance * soft.ranks), soft.total(relevance), 0.0)
+
+
 def _soft_average_precision(soft: Soft, *, k: int | None = None, threshold: float = 1) -> Tensor:
     relevant = soft.relevant(threshold)
     hits = relevant + soft.above(relevant)
@@ -267,6 +289,10 @@ SOFT: dict[str, Callable[..., Tensor]] = {
     "p": _soft_precision,
     "recall": _soft_recall,
     "hit": _soft_hit,
+    "hits": _soft_hits,
+    "r_precision": _soft_r_precision,
+    "rbp": _soft_rbp,
+    "arp": _soft_arp,
     "err": _soft_err,
     "auc": _soft_auc,
 }
