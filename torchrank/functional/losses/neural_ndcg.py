@@ -70,7 +70,7 @@ def neural_ndcg_loss(
 
     Example:
         >>> neural_ndcg_loss(torch.tensor([0.5, 0.2]), torch.tensor([0, 1]), torch.tensor([0, 2]))
-        tensor([-0.7903])
+        tensor([-0.7880])
     """
     check_lists(scores, labels, offsets)
     check_weights(scores=scores, offsets=offsets, weights=weights, list_weights=list_weights)

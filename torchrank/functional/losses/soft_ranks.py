@@ -49,7 +49,7 @@ def soft_ranks(scores: Tensor, offsets: Tensor, *, temperature: float = 1.0, max
 
     Example:
         >>> soft_ranks(torch.tensor([1.0, 3.0, 2.0, 5.0]), torch.tensor([0, 3, 4]), temperature=0.1)
-        tensor([2.9999, 1.0000, 2.0000, 1.0000])
+        tensor([3.0000, 1.0000, 2.0000, 1.0000])
     """
     check_offsets(scores, scores, offsets)
     return (1 + soft_counts(scores, offsets, temperature=temperature, max_length=max_length)).to(result_dtype(scores))
