@@ -67,7 +67,7 @@ CASES = {
         lambda: NeuralRanker(5, "mlp", "listnet", {"name": "pca", "variance": 0.9}, {"hidden": [4]}, lr=0.05), 3
     ),
     "mlp_members": Case(
-        lambda: NeuralRanker(5, "mlp", scorer_options={"hidden": [3]}, lr=0.02, members=2, clip=0.5), 2
+        lambda: NeuralRanker(5, "mlp", "ordinal", scorer_options={"hidden": [3]}, lr=0.02, members=2, clip=0.5), 2
     ),
     "resnet": Case(lambda: NeuralRanker(5, "resnet", "listnet", scorer_options=SMALL | {"norm": "batch"}, lr=0.02), 2),
     "dcn": Case(lambda: NeuralRanker(5, "dcn", "ranknet", scorer_options={"hidden": [4], "rank": 2}, lr=0.05), 2),

@@ -241,8 +241,9 @@ class NetworkScores(nn.Module):
         weight = next((each for each in self.scorer.parameters() if each.is_floating_point()), x)
         rows = x.to(weight.dtype) if self.is_own else x
         found = torch.stack([network(rows, **lists) for network in networks_of(self.scorer)])
-        count = found.shape[:2]
-        return ranking_scores(found.reshape(*count, -1) if self.is_ordinal else found.reshape(count), self.is_ordinal)
+        if self.is_ordinal:
+            return ranking_scores(found if found.dim() == 3 else found[:, :, None], ordinal=True)
+        return ranking_scores(found.reshape(found.shape[:2]), ordinal=False)
 
 
 class LinearScores(nn.Module):

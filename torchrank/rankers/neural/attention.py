@@ -12,7 +12,7 @@ from torchrank.data.sparse import SparseRows
 from torchrank.functional.arrays import to_offsets
 from torchrank.functional.operations import readable
 from torchrank.functional.ragged import per_entry, positions_within, segment_sum
-from torchrank.rankers.neural.mlp import project
+from torchrank.rankers.neural.mlp import last_scores, project
 
 EXACT = 16  # lists of up to so many documents are laid beside lists of their own length alone
 
@@ -60,7 +60,7 @@ class AttentionScorer(nn.Module):
         for block in self.blocks:
             values = block(values, layout)
         scores: Tensor = self.last(self.norm(values))
-        return scores.squeeze(-1).to(x.dtype)
+        return last_scores(scores).to(x.dtype)
 
 
 class Block(nn.Module):

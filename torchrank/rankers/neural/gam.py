@@ -5,6 +5,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from torchrank.rankers.neural.mlp import last_scores
+
 
 class GAMScorer(nn.Module):
     """sum_f g_f(x_f) with a network g_f of one input for each feature, all of them computed at once.
@@ -41,7 +43,7 @@ class GAMScorer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         scores = self._terms(x).sum(0)
         scores = scores if self.bias is None else scores + self.bias
-        return scores.squeeze(-1).to(x.dtype)
+        return last_scores(scores).to(x.dtype)
 
     def terms(self, x: Tensor) -> Tensor:
         """What each feature adds to the score of each row, (n, D); for one output."""

@@ -14,6 +14,11 @@ def project(x: Tensor | SparseRows, layer: nn.Linear) -> Tensor:
     return images if layer.bias is None else images + layer.bias
 
 
+def last_scores(found: Tensor) -> Tensor:
+    """Outputs (n, outputs) of a last layer; one output is (n,). (ONNX refuses to squeeze several.)"""
+    return found[:, 0] if found.shape[1] == 1 else found
+
+
 class MLPScorer(nn.Module):
     """Fully connected layers with ReLU between them; the last has no bias, whose gradient would be rounding noise.
 
@@ -43,4 +48,4 @@ class MLPScorer(nn.Module):
         hidden = project(x, first)  # type: ignore[arg-type]
         for layer in others:
             hidden = layer(self.dropout(torch.relu(hidden)))
-        return hidden.squeeze(-1).to(x.dtype)
+        return last_scores(hidden).to(x.dtype)

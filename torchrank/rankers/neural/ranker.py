@@ -200,8 +200,9 @@ class NeuralRanker(GradientRanker):
         if "scorer" in self.own:
             self._check_returned(found, x.shape[0])
         each: Tensor = (found if self.members > 1 else found[None]).to(x.dtype)
-        rows = each.shape[:2]
-        return each.reshape(*rows, -1) if self.is_ordinal else each.reshape(rows)
+        if self.is_ordinal:
+            return each if each.dim() == 3 else each[:, :, None]
+        return each.reshape(each.shape[:2])
 
     def _check_returned(self, found: Any, rows: int) -> None:
         shape = tuple(found.shape[1:] if self.members > 1 else found.shape) if isinstance(found, Tensor) else None

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from torchrank.data.sparse import SparseRows
-from torchrank.rankers.neural.mlp import project
+from torchrank.rankers.neural.mlp import last_scores, project
 from torchrank.rankers.neural.norms import make_norm
 
 
@@ -45,7 +45,7 @@ class ResNetScorer(nn.Module):
         for block in self.blocks:
             values = block(values)
         scores: Tensor = self.last(torch.relu(self.norm(values)))
-        return scores.squeeze(-1).to(x.dtype)
+        return last_scores(scores).to(x.dtype)
 
 
 class Block(nn.Module):
