@@ -124,3 +124,37 @@ def test_memory_does_not_grow_with_the_pairs(loss, options):
     with torch.profiler.profile(profile_memory=True) as profile:
         loss(scores, labels, offsets, **options).sum().backward()
     assert max(event.self_cpu_memory_usage for event in profile.events()) < 2**21
+
+
+PLAIN = {  # f, f' and f'' of the rise of a pair
+    "logistic": (
+        lambda r: np.logaddexp(0, r),
+        lambda r: 1 / (1 + np.exp(-r)),
+        lambda r: np.exp(-r) / (1 + np.exp(-r)) ** 2,
+    ),
+    "hinge": (lambda r: np.maximum(0, 1 + r), lambda r: (r > -1).astype(float), np.zeros_like),
+    "soft_zero_one": (
+        lambda r: 1 / (1 + np.exp(-r)),
+        lambda r: np.exp(-r) / (1 + np.exp(-r)) ** 2,
+        lambda r: np.exp(-r) * (np.exp(-r) - 1) / (1 + np.exp(-r)) ** 3,
+    ),
+}
+
+
+@pytest.mark.parametrize("form", ["dense", "flat"])
+@pytest.mark.parametrize("pair", pairs.PAIRS)
+def test_every_function_of_a_pair_with_weights(pair, form, monkeypatch):
+    """Values, slopes, and the second derivative times a direction."""
+    monkeypatch.setattr(pairs, "FEW_PAIRS", 2**13 if form == "dense" else 2**62)
+    scores, labels, offsets = draw(6)
+    weights, along = (torch.rand(2, len(scores), generator=torch.Generator().manual_seed(6)) * 2).double()
+    loss, slopes = pairs.pair_sums(scores, labels, offsets, weights, pair=pair)
+    products = pairs.pair_products(scores, labels, offsets, weights, along, pair=pair)
+    value, slope, curvature = PLAIN[pair]
+    for q, (a, b) in enumerate(pairwise(offsets.tolist())):
+        s, y, w, v = (part[a:b].numpy() for part in (scores, labels, weights, along))
+        rises, counts = s[None] - s[:, None], w[:, None] * (y[:, None] > y)
+        pulls, turns = counts * slope(rises), counts * curvature(rises) * (v[None] - v[:, None])
+        assert loss[q].item() == pytest.approx((counts * value(rises)).sum(), rel=1e-12, abs=1e-12)
+        np.testing.assert_allclose(slopes[a:b], pulls.sum(0) - pulls.sum(1), rtol=1e-11, atol=1e-11)
+        np.testing.assert_allclose(products[a:b], turns.sum(0) - turns.sum(1), rtol=1e-11, atol=1e-11)
