@@ -4,6 +4,8 @@ Losses of lists and of single entries are written as in allRank, those of pairs 
 mask are `(Q, L)`; the result is `(Q,)`.
 """
 
+import math
+
 import torch
 
 SOFTPLUS = torch.nn.functional.softplus
@@ -103,6 +105,16 @@ def lambdarank(scores, labels, mask):
     return (SOFTPLUS(-gaps(scores)) * weights * lower(labels, mask)).sum((1, 2))
 
 
+def lambda_loss(scores, labels, mask):
+    """NDCG-Loss2++ with mu = 10."""
+    with torch.no_grad():
+        place = ranks(scores, mask)
+        apart = gaps(place).abs().clamp(min=1)
+        swap = 10 * (1 / torch.log2(1 + apart) - 1 / torch.log2(2 + apart)) + gaps(1 / torch.log2(place + 1)).abs()
+        weights = gaps(normalised_gains(labels, mask)).abs() * swap
+    return (SOFTPLUS(-gaps(scores)) * weights * lower(labels, mask)).sum((1, 2)) / math.log(2)
+
+
 def ranks(scores, mask):
     order = scores.masked_fill(~mask, -torch.inf).argsort(dim=1, descending=True, stable=True)
     return order.argsort(1) + 1.0
@@ -164,6 +176,7 @@ PADDED = {
     "ordinal": ordinal,
     "ranknet": ranknet,
     "lambdarank": lambdarank,
+    "lambda": lambda_loss,
     "logistic": ranknet,
     "hinge": hinge,
     "soft_zero_one": soft_zero_one,
