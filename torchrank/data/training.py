@@ -76,8 +76,16 @@ class TrainingLists:
     @property
     def corpus(self) -> Tensor | SparseRows | None:
         """The rows that all batches share; None where entries have rows of their own."""
-        batch = self.lists[:0] if self._made is None else self._made[0]
+        batch = self._any()
         return None if batch.index is None else batch.x
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the rows of the batches are `SparseRows`."""
+        return isinstance(self._any().x, SparseRows)
+
+    def _any(self) -> Batch:
+        return self.lists[:0] if self._made is None else self._made[0]
 
     def reduce(self, tensor: Tensor) -> Tensor:
         """The sum of a tensor over all processes."""

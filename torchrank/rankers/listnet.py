@@ -102,7 +102,7 @@ class ListNet(NeuralRanker):
         scale, and then the gradient alone points nowhere. Not for sparse rows, nor for so many features that the pass
         costs more than it saves."""
         width = self.transform.num_outputs
-        if lists.lists.is_sparse or width > WIDEST:
+        if lists.is_sparse or width > WIDEST:
             return unscaled
 
         def add(batch: Batch, into: tuple[Tensor, ...]) -> None:
