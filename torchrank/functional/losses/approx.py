@@ -253,7 +253,8 @@ def _soft_r_precision(soft: Soft, *, threshold: float = 1) -> Tensor:
 
 
 def _soft_rbp(soft: Soft, *, p: float = 0.8, k: int | None = None, threshold: float = 1) -> Tensor:
-    return (1 - p) * soft.total(soft.relevant(threshold) * torch.pow(p, soft.ranks - 1) * soft.top(k))
+    persistence = torch.exp((soft.ranks - 1) * soft.ranks.new_full((), p).log())  # p^(r - 1) in compiled graphs too
+    return (1 - p) * soft.total(soft.relevant(threshold) * persistence * soft.top(k))
 
 
 def _soft_arp(soft: Soft) -> Tensor:
