@@ -63,4 +63,6 @@ def show(study: "Study", found: dict[str, Any], as_json: bool) -> None:
         times = found["tests"].get(WINNER, 0)
         looked = "" if times < 2 else f" The test lists have been used {times} times in this study."
         print(f"Winner, {run.split} lists, convention {convention}: {measures}.{looked}")
-    print(f"wrote study.json, study.md and the winner's run folder to {folder}")
+    if found["winner"] is None:
+        print("No trial has completed, so there is no winner.")
+    print(f"wrote study.json, study.md and the run folders to {folder}")

@@ -11,7 +11,7 @@ from typing import Any
 from torchrank.record import alone_in, source_of
 from torchrank.screen import say
 from torchrank.tuning.configs import OWN, Composed, Line, check_models, check_own, compose_model, folder_of, read_line
-from torchrank.tuning.jobs import COMPLETE
+from torchrank.tuning.jobs import COMPLETE, EXCEEDED
 from torchrank.tuning.pool import run_studies
 from torchrank.tuning.study import ABOUT, Plan, Row, Study, import_optuna
 
@@ -61,7 +61,7 @@ def run_study(plan: Plan, workers: int, *, quiet: bool = False) -> tuple[Study, 
         study = Study(plan, (lambda row, best: None) if quiet else say_row)
         run_studies([study], workers)
         found = study.write()
-    if study.gave_up:
+    if study.gave_up and all(row.state != EXCEEDED for row in study.rows()):
         if new:
             study.close()
             shutil.rmtree(plan.folder, ignore_errors=True)

@@ -210,7 +210,7 @@ class Study:
 
     def _check_start(self) -> None:
         """Give up if the first trials fail in the same way: all others would."""
-        rows = [row for row in self.rows() if row.state != "running"]
+        rows = [row for row in self.rows() if row.state not in ("running", REPEATED)]
         alike = len({row.reason for row in rows}) == 1 and all(row.state in (FAILED, EXCEEDED) for row in rows)
         if alike and len(rows) >= min(SAME, self.limit):
             self.closing, self.orphans, self.gave_up = True, [], rows[0].reason
