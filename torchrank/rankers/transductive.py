@@ -43,8 +43,8 @@ class TransductivePCA(Ranker):
         >>> from torchrank.data import RankingSet
         >>> x, offsets = torch.tensor([[0.0], [2.0], [1.0], [4.0], [3.0]]), torch.tensor([0, 3, 5])
         >>> ranker = TransductivePCA(1).fit(RankingSet(x, torch.tensor([0.0, 1.0, 0.0, 1.0, 0.0]), offsets))
-        >>> ranker.findings, ranker.rank(x, offsets)
-        ({'components': 1}, tensor([1, 2, 0, 3, 4]))
+        >>> ranker.findings["components"], ranker.rank(x, offsets)
+        (1, tensor([1, 2, 0, 3, 4]))
     """
 
     certified = True
