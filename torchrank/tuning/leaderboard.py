@@ -69,7 +69,8 @@ def setting_of(arguments: Sequence[str], quick: bool = False) -> Setting:
     if line.models or line.swept:
         raise ValueError("a leaderboard has many models: name some with models=a,b instead of model=, without sweeps")
     import_optuna()
-    names = _list(line.own["models"]) or [name for name in known_models() if name not in LEFT_OUT]
+    every = sorted(known_models(), key=lambda name: name not in (REFERENCE, *LINEAR))  # if time is short, these have it
+    names = _list(line.own["models"]) or [name for name in every if name not in LEFT_OUT]
     check_models(names)
     composed = {name: compose_model(name, line) for name in names}
     first = next(iter(composed.values()))
