@@ -151,3 +151,11 @@ def test_clipping_and_accumulation_come_from_the_trainer(tmp_path):
     for ranker, options in ((plain, {}), (clipped, settings)):
         Trainer(max_epochs=2, accelerator="cpu", devices=1, **quiet | options).fit(ranker, datamodule=data())
     assert 0 < clipped.scorer.weight.norm() <= 2 * 2 * 0.1 * 1e-3 + 1e-9 < plain.scorer.weight.norm()
+
+
+def test_no_weight_decay_means_none_for_every_optimizer():
+    parameters = [torch.nn.Parameter(torch.zeros(1))]
+    for name, decay in (("AdamW", 0.0), ("AdamW", 0.02), ("Adam", 0.0), ("SGD", 0.0)):
+        made = Optimization(name, weight_decay=decay).make(parameters)["optimizer"]
+        assert made.param_groups[0]["weight_decay"] == decay
+    assert "weight_decay" not in Optimization("LBFGS").make(parameters)["optimizer"].param_groups[0]

@@ -60,7 +60,9 @@ class Optimization:
     def _optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         name, options = _named(self.optimizer, "optimizer")
         make = _find(name, vars(torch.optim), torch.optim.Optimizer, "optimizer")
-        given = {"lr": self.lr} | ({"weight_decay": self.weight_decay} if self.weight_decay else {})
+        given = {"lr": self.lr, "weight_decay": self.weight_decay}  # also 0: AdamW's own default is 0.01
+        if not self.weight_decay and "weight_decay" not in inspect.signature(make).parameters:
+            del given["weight_decay"]
         made: torch.optim.Optimizer = _call(make, parameters, **given | options)
         return made
 
