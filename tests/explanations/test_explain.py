@@ -27,7 +27,8 @@ from torchrank import (
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-INEXACT = {"mlp_ranknet", "mlp_listnet_pca", "local_network"}  # integrated gradients
+NETWORKS = {"mlp_ranknet", "mlp_listnet_pca", "mlp_members", "resnet", "dcn", "attention"}
+INEXACT = NETWORKS | {"local_network"}  # integrated gradients
 
 
 def given(batch, ranker):
