@@ -45,7 +45,7 @@ def test_parts_sum_to_the_difference_of_the_scores(name):
         scores = ranker(batch.x, batch.offsets, **given(batch, ranker)).double()
     torch.testing.assert_close(found.scores, scores[pairs], atol=1e-5, rtol=1e-5)
     scale = scores[pairs].abs().amax(1).clamp(min=1e-3)
-    limit = 1e-3 * found.difference.abs() + 1e-6 if name in INEXACT else 2e-6 * scale
+    limit = 1e-3 * found.parts.abs().sum(1) + 1e-6 if name in INEXACT else 2e-6 * scale
     assert (found.residual.abs() <= limit).all(), (found.method, found.residual, found.difference)
     assert found.parts.shape == (len(pairs), FEATURES) and found.names[0] == "f1"
     assert ("exact" in found.method) == (name not in INEXACT)
