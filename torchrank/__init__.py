@@ -6,7 +6,7 @@ Rankers, data and everything that needs Lightning are imported when they are fir
 Example:
     >>> import torchrank
     >>> sorted(torchrank.RANKERS)[:3]
-    ['AdaRank', 'DominationRank', 'GBDTRanker']
+    ['AdaRank', 'DominationRank', 'Ensemble']
 """
 
 from importlib import import_module

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
@@ -64,13 +64,20 @@ def write_whole(checkpoint: dict[str, Any], path: Path) -> None:
     part = path.with_name(f".{path.name}.part")
     try:
         with part.open("wb") as file:
-            torch.save(checkpoint, file)
+            _save(checkpoint, file)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
     _flush_folder(path.parent)
+
+
+def _save(checkpoint: dict[str, Any], file: IO[bytes]) -> None:
+    try:
+        torch.save(checkpoint, file)
+    except RuntimeError as error:  # of torch's writer, which goes on after the disk has refused
+        raise error.__context__ if isinstance(error.__context__, OSError) else error from None
 
 
 def _flush_folder(folder: Path) -> None:
