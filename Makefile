@@ -19,6 +19,9 @@ test: .venv/installed
 attack: .venv/installed  # about 20 minutes: kills, damaged and hostile files, full disks; ends with a table
 	$(BIN)/python -m tests.attack --json attack.json $(ARGS)
 
+weekly: .venv/installed  # what `make test` leaves out for its time
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m weekly $(ARGS)
+
 bench: .venv/installed  # all benchmarks, or ARGS="--quick measures losses"
 	$(BIN)/python -m benchmarks $(ARGS)
 
@@ -67,4 +70,4 @@ notebooks: .venv/notebooks  # the four stories with quick settings, then the not
 clean:
 	rm -rf .venv site dist
 
-.PHONY: bench train quick test attack lint format docs browser notebooks wheel clean
+.PHONY: weekly bench train quick test attack lint format docs browser notebooks wheel clean

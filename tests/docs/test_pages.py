@@ -43,8 +43,14 @@ def folder(tmp_path):
     return place
 
 
+def page(path: Path):
+    """Pages of many commands, each of which other tests run as well, are run once a week."""
+    of_commands = path.parent.name == "methods" or path.name in ("commands.md", "report.md")
+    return pytest.param(path, id=name_of(path), marks=[pytest.mark.weekly] if of_commands else [])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("path", PAGES, ids=name_of)
+@pytest.mark.parametrize("path", [page(path) for path in PAGES])
 def test_blocks_of_a_page_run(path, folder):
     if path.is_relative_to(DOCS) and path.relative_to(DOCS).as_posix() in ELSEWHERE:
         pytest.skip("run by a test of its own")
