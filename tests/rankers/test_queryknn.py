@@ -14,6 +14,7 @@ from tests.reference.linear import objective
 from torchrank import ListNet, QueryKNN, RankingSet, TrainingLists
 from torchrank.data import SparseRows
 from torchrank.functional import ndcg
+from torchrank.rankers import queryknn
 from torchrank.solvers import query_means as module_of_vectors
 from torchrank.solvers.query_means import nearest_queries, query_vectors
 
@@ -193,3 +194,11 @@ def test_other_forms_of_data_are_refused():
     train = lists(0)
     with pytest.raises(ValueError, match="does not take sparse rows"):
         fit(RankingSet(SparseRows.from_dense(train.x), train.labels, train.offsets))
+
+
+def test_it_says_how_long_the_rest_will_take(monkeypatch, caplog):
+    monkeypatch.setattr(queryknn, "MODELS", 2)
+    monkeypatch.setattr(queryknn, "LONG", 0)
+    with caplog.at_level("INFO", queryknn.__name__):
+        QueryKNN(FEATURES, neighbours=1).fit(lists(0))
+    assert len(caplog.messages) == 1 and caplog.messages[0].startswith("2 of ")

@@ -14,6 +14,7 @@ from tests.reference.linear import objective
 from torchrank import ListNet, RankBoost, RankingSet, TransductivePCA
 from torchrank.data import SparseRows
 from torchrank.functional import ndcg
+from torchrank.rankers import transductive
 from torchrank.solvers.boosting import many as many_boosting
 from torchrank.solvers.boosting.many import Rules, boost_many, project, rule_scores
 
@@ -193,3 +194,10 @@ def test_other_forms_of_data_are_refused():
     for given, message in ((flat, "no training list has two different labels"), (sparse, "does not take sparse rows")):
         with pytest.raises(ValueError, match=message):
             fit(given, base="rankboost")
+
+
+def test_it_says_how_long_a_validation_takes(caplog):
+    with caplog.at_level("INFO", transductive.__name__):
+        TransductivePCA(FEATURES).fit(lists(0), lists(1))
+    (told,) = caplog.messages
+    assert f"so a validation of {len(lists(1))} lists takes up to" in told

@@ -1,5 +1,7 @@
 """Query-KNN (Geng, Liu, Qin, Arnold, Li & Shum 2008, offline-2): one linear model around every training query."""
 
+import logging
+import time
 from typing import Any
 
 import torch
@@ -15,7 +17,9 @@ from torchrank.solvers.linear.losses import LOSSES
 from torchrank.solvers.linear.many import join_lists, solve_many_linear
 from torchrank.solvers.query_means import nearest_queries, own_scores, query_vectors
 
+log = logging.getLogger(__name__)
 MODELS = 500  # models that are solved in a round
+LONG = 30  # seconds: what the rest of a fit may take before it is told
 
 
 class QueryKNN(Ranker):
@@ -106,7 +110,7 @@ class QueryKNN(Ranker):
         self.kept.joined = join_lists(lists, lists.reduce)
 
     def round(self, lists: TrainingLists, number: int) -> Round:
-        first = len(self.slope)
+        first, start = len(self.slope), time.perf_counter()
         models = self.vectors[first : first + MODELS]
         k = min(self.neighbours + 1, len(self.vectors))
         members = nearest_queries(models, self.vectors, k, first=first)
@@ -121,8 +125,12 @@ class QueryKNN(Ranker):
             warn(f"{left}: raise l2 or tolerance (now {self.tolerance:g})", NumericalWarning)
         self.weight[first : first + len(models)] = weight
         store(self, slope=slopes)
-        log = {"train/loss": value, "train/gradient": certificate.found}
-        return Round(len(slopes) == len(self.vectors), log, certificate)
+        rest = (len(self.vectors) - len(slopes)) * (time.perf_counter() - start) / len(models)
+        if rest > LONG and not first:
+            told = f"{len(models)} of {len(self.vectors)} models are solved: the others take {rest / 60:.2g} minutes"
+            log.info(f"{told}. Fewer neighbours or a larger tolerance take less.")
+        logged = {"train/loss": value, "train/gradient": certificate.found}
+        return Round(len(slopes) == len(self.vectors), logged, certificate)
 
     def _solve(self, lists: TrainingLists, num_models: int, **options: Any) -> Any:
         options |= {"loss": self.base, "l2": self.l2, "tolerance": self.tolerance, "reduce": lists.reduce}

@@ -1,22 +1,27 @@
 """Transductive PCA (Duh & Kirchhoff 2008, linear): a separate model for every list that is ranked."""
 
+import logging
+import time
+
 import torch
 from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
+from torchrank.data.sets import RankingSet
 from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, NotFittedError, NumericalWarning, check_choice, check_integer
 from torchrank.functional.arrays import to_offsets
 from torchrank.functional.clouds import choose_components, cloud_pca
 from torchrank.functional.ragged import per_entry, wide
-from torchrank.rankers.core.ranker import Ranker, TransformOption, warn
+from torchrank.rankers.core.ranker import Prepared, Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Certificate, Round
 from torchrank.solvers.boosting.many import Rules, boost_many, project, rule_scores
 from torchrank.solvers.linear.many import Lists, ManyLinear, join_lists, solve_many_linear
 from torchrank.solvers.query_means import own_scores
 
 BASES = ("listnet", "ranksvm", "rankboost")
+log = logging.getLogger(__name__)
 MOST_COMPONENTS = 20  # that components="auto" chooses
 
 
@@ -83,23 +88,39 @@ class TransductivePCA(Ranker):
             self.register_buffer(name, torch.zeros(0, dtype=torch.int64))
         self.register_buffer("rows", torch.zeros(0, 0))
 
+    num_validation_lists = 0
+
     # ---- the fit ------------------------------------------------------------------------------------------------
+
+    def settle(self, train: RankingSet, val: RankingSet | None, prepared: Prepared) -> None:
+        self.num_validation_lists = 0 if val is None else len(val)
 
     def round(self, lists: TrainingLists, number: int) -> Round:
         batch = lists.gathered()
         joined = join_lists([batch._replace(labels=batch.labels.double())])
         directions = self._count(batch.dense, batch.offsets)
         whole = torch.eye(batch.x.shape[1], dtype=torch.float64, device=lists.device)[None]
-        log, certificate = {}, None
+        logged, certificate = {}, None
         if self.base == "rankboost":
             learned = self._boosted(joined, whole)._asdict()
         else:
             found = self._solved(joined, whole)
             certificate = Certificate("gradient", float(found.slope), self.tolerance)
-            learned, log = {"weight": found.weight}, {"train/loss": found.value[0]}
+            learned, logged = {"weight": found.weight}, {"train/loss": found.value[0]}
         kept = {"rows": joined.x, "labels": joined.labels, "offsets": joined.offsets, "num_lists": joined.num_lists}
         store(self, directions=torch.tensor(directions), **learned, **kept)
-        return Round(True, log, certificate, {"components": directions})
+        self._tell_the_time(batch)
+        return Round(True, logged, certificate, {"components": directions})
+
+    def _tell_the_time(self, batch: Batch) -> None:
+        """Say how long a validation will take, by the time of one list: every list is a fit of its own."""
+        if batch.device.type != "cpu":  # where to look at a clock is to wait
+            return
+        start = time.perf_counter()
+        self.score(batch.take(torch.arange(1, device=batch.device))[0])
+        seconds, count = time.perf_counter() - start, self.num_validation_lists
+        told = f", so a validation of {count} lists takes up to {seconds * count:.2g} s" if count else ""
+        log.info(f"To rank a list takes a model of its own, {seconds:.2g} s{told}.")
 
     def _count(self, x: Tensor, offsets: Tensor) -> int:
         if self.components != "auto":
