@@ -15,7 +15,19 @@ from benchmarks.plot import draw
 from benchmarks.scaling import grown
 from benchmarks.suite import MissingPeerError, Row, Setting, table
 
-LONG = {"mslr30k", "processes", "scaling", "startup"}  # also with --quick; the weekly workflow runs them
+# also with --quick; the weekly workflow runs them
+LONG = {
+    "mslr30k",
+    "processes",
+    "scaling",
+    "startup",
+    "networks",
+    "localrank_search",
+    "score",
+    "lgmml",
+    "reader",
+    "export",
+}
 ROOT = Path(__file__).parents[2]
 
 

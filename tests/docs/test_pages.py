@@ -13,6 +13,7 @@ from tests.docs.running import run_page
 
 REPOSITORY = "https://github.com/torchrank/torchrank"
 ELSEWHERE = {"methods/lgmml.md": "tests/notebooks/test_lgmml_groups.py"}  # run there, with the figures that it prints
+OF_COMMANDS = ("commands", "report", "training", "deployment", "coming_from", "data")
 LANGUAGES = {"python", "bash", "text", "math", "yaml", "toml", "json", "latex", "bibtex", "dockerfile"}
 
 
@@ -45,7 +46,7 @@ def folder(tmp_path):
 
 def page(path: Path):
     """Pages of many commands, each of which other tests run as well, are run once a week."""
-    of_commands = path.parent.name == "methods" or path.name in ("commands.md", "report.md")
+    of_commands = path.parent.name == "methods" or path.stem in OF_COMMANDS
     return pytest.param(path, id=name_of(path), marks=[pytest.mark.weekly] if of_commands else [])
 
 

@@ -363,7 +363,13 @@ def resumable(name):
     return {"rtol": 1e-12, "atol": 1e-12} if name == "gbdt" else {}
 
 
-@pytest.mark.parametrize("name", CASES)
+def daily(names):
+    """The first case of every kind of ranker; the others of these names are run once a week."""
+    every_day = set(KINDS.values())
+    return [pytest.param(name, marks=[] if name in every_day else [pytest.mark.weekly]) for name in names]
+
+
+@pytest.mark.parametrize("name", daily(CASES))
 def test_a_fit_that_is_cut_and_resumed_ends_where_an_uninterrupted_one_does(name, tmp_path):
     case, test = CASES[name], kinds(CASES[name].kind)["test"]
     whole = make(name)
@@ -380,7 +386,7 @@ def test_a_fit_that_is_cut_and_resumed_ends_where_an_uninterrupted_one_does(name
         assert torch.equal(scores(torchrank.load(last), test), scores(resumed.eval(), test))
 
 
-@pytest.mark.parametrize("name", BY_ROUNDS)
+@pytest.mark.parametrize("name", daily(BY_ROUNDS))
 def test_an_interrupt_at_any_sum_over_processes_loses_one_round_at_most(name, tmp_path, monkeypatch):
     case, calls, reduce = CASES[name], [], TrainingLists.reduce
     stop = None
