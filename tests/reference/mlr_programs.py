@@ -19,7 +19,8 @@ from torchrank import RankingSet
 
 @dataclass(frozen=True)
 class Program:
-    """One training problem. `regulariser`: trace, fro, l21, diagonal, linear; `anchor` (D, D) is the centre of fro."""
+    """One training problem. `regulariser`: trace, fro, l21, diagonal, linear; `anchor` (D, D) is the centre of fro, and
+    of l21, which is fro plus lam times the norms of the rows of W - anchor then."""
 
     lists: list[tuple[np.ndarray | None, np.ndarray, list[np.ndarray]]]  # query, rows, relevance for each threshold
     C: float
@@ -47,6 +48,9 @@ class Program:
             return cvxpy.sum(w)
         if self.regulariser in ("linear", "fro"):
             return cvxpy.sum_squares(w - (0 if self.anchor is None else self.anchor)) / 2
+        if self.regulariser == "l21" and self.anchor is not None:
+            change = w - self.anchor
+            return cvxpy.sum_squares(change) / 2 + self.lam * cvxpy.sum(cvxpy.norm(change, 2, axis=1))
         rows = self.lam * cvxpy.sum(cvxpy.norm(w, 2, axis=1)) if self.regulariser == "l21" else 0
         return cvxpy.trace(w) + rows
 

@@ -1,5 +1,7 @@
 """MLR, RMLR, SVMMap and RankSVM against an interior-point method on the same training problems; their certificates."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -84,7 +86,9 @@ def check(cls, train, program: Program, documents: int = 1000, accuracy: float =
         assert np.linalg.eigvalsh(w).min() > -1e-12 * max(1, np.trace(w))
     elif not isinstance(ranker, SVMMap):
         assert w.min() >= 0
-    if program.regulariser in ("fro", "linear"):  # strictly convex: F - F* >= |W - W*|^2 / 2
+    if (
+        program.regulariser in ("fro", "linear") or program.anchor is not None
+    ):  # strictly convex: F - F* >= |W - W*|^2 / 2
         assert ((w - where) ** 2).sum() / 2 <= 1.01 * accuracy * best
     return ranker
 
@@ -132,6 +136,43 @@ def test_an_anchor_has_the_same_minimum(anchor):
     centre = anchor * np.eye(WIDTH) if isinstance(anchor, float) else np.array(anchor)
     program = Program(lists_of(classes()), 1.0, "fro", "precision", 3, anchor=centre)
     check(MLR, classes(), program, measure="precision", regulariser="fro", anchor=anchor)
+
+
+JOINED = [[1.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 0.5]]  # every feature with another
+
+
+@pytest.mark.parametrize(
+    ("measure", "C", "lam", "anchor"),
+    [("map", 1.0, 0.05, 1.0), ("auc", 8.0, 0.2, 1.0), ("ndcg", 3.0, 0.1, 0.3), ("map", 2.0, 0.1, JOINED)],
+    ids=["map", "auc", "ndcg", "matrix"],
+)
+def test_rmlr_with_an_anchor_has_the_same_minimum(measure, C, lam, anchor):
+    """To a millionth."""
+    centre = anchor * np.eye(WIDTH) if isinstance(anchor, float) else np.array(anchor)
+    program = Program(lists_of(classes()), C, "l21", measure, cut_off(measure), lam, centre)
+    ranker = check(RMLR, classes(), program, accuracy=1e-6, measure=measure, lam=lam, anchor=anchor)
+    assert ranker.certificate.bounds["upper"] < 0.999 * program.value(centre)  # W is not the anchor
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_certificate_with_an_anchor_holds_whatever_the_problem(seed):
+    """Random anchors, weights and data; fits that are cut short too."""
+    rng = np.random.default_rng(seed)
+    root = rng.normal(size=(WIDTH, rng.integers(1, WIDTH + 1)))
+    centre = np.eye(WIDTH) if seed == 0 else root @ root.T
+    C, lam, measure = float(np.exp(rng.uniform(-3, 4))), float(np.exp(rng.uniform(-4, 0))), MEASURES[seed]
+    program = Program(lists_of(graded(seed)), C, "l21", measure, cut_off(measure), lam, centre)
+    best, _ = program.minimum()
+    given = {"C": C, "lam": lam, "measure": measure, "anchor": centre.tolist()}
+    for eps, rounds in ((0.3, 400), (1e-2, 400), (1e-4, 400), (1e-9, 3)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            ranker = fit(RMLR, graded(seed), eps=eps, rounds=rounds, **given)
+        upper, lower = (ranker.certificate.bounds[name] for name in ("upper", "lower"))
+        assert lower <= best * (1 + 1e-7) + 1e-9 and best <= upper * (1 + 1e-7) + 1e-9
+        assert upper == pytest.approx(program.value(learned(ranker)), rel=1e-9)
+        assert np.linalg.eigvalsh(learned(ranker)).min() > -1e-12 * max(1, np.trace(learned(ranker)))
+        assert ranker.certificate.proved or rounds == 3
 
 
 @pytest.mark.parametrize(("measure", "C"), [*((measure, 10.0) for measure in MEASURES), ("map", 0.3)])

@@ -7,18 +7,19 @@ from threadpoolctl import threadpool_info
 
 from torchrank.solvers.cutting_plane import plane as cutting_plane
 from torchrank.solvers.cutting_plane.interior_point import interior_point
-from torchrank.solvers.cutting_plane.plane import add_cut, gap, restart, start
+from torchrank.solvers.cutting_plane.plane import add_cut, gap, rest, restart, start
 from torchrank.solvers.cutting_plane.reduced_problem import Cuts, Reduced, admm, solve_reduced
 from torchrank.solvers.cutting_plane.regularisers import make_regulariser
 
-NAMES = ("trace", "fro", "l21", "diagonal", "linear", "anchor")
+NAMES = ("trace", "fro", "l21", "diagonal", "linear", "anchor", "change")
 
 
 def options(name, size):
-    """Options of add_cut for a name of the tests: `anchor` is `fro` with one."""
-    if name == "anchor":
+    """Options of add_cut for a name of the tests: `anchor` is `fro` with one, `change` is `l21` with one."""
+    if name in ("anchor", "change"):
         root = np.random.default_rng(5).normal(size=(size, size)) / size
-        return {"regulariser": "fro", "anchor": torch.tensor(root @ root.T)}
+        kind = {"regulariser": "fro"} if name == "anchor" else {"regulariser": "l21", "lam": 0.2}
+        return kind | {"anchor": torch.tensor(root @ root.T)}
     return {"regulariser": name, **({"lam": 0.7} if name == "l21" else {})}
 
 
@@ -32,7 +33,7 @@ def pieces(seed, name, count=12, size=4):
     return psi, random.uniform(0.1, 1, size=count)
 
 
-def solved(psi, loss, C, name):
+def solved(psi, loss, C, name, anchor=None, lam=0.2):
     """Minimum by CLARABEL of Omega(W) + C mean_q max(0, max_R M_qR - <W, Psi_qR>), of one q or of many."""
     cvxpy = pytest.importorskip("cvxpy")
     size = psi.shape[-1]
@@ -44,12 +45,13 @@ def solved(psi, loss, C, name):
         products = psi @ w
     else:
         w = cvxpy.Variable((size, size), PSD=True)
-        anchor = options("anchor", size)["anchor"].numpy() if name == "anchor" else 0
+        anchor = options("anchor", size)["anchor"].numpy() if anchor is None else anchor
         omega = {
             "trace": lambda: cvxpy.trace(w),
             "l21": lambda: cvxpy.trace(w) + 0.7 * cvxpy.sum(cvxpy.norm(w, 2, axis=1)),
             "fro": lambda: cvxpy.sum_squares(w) / 2,
             "anchor": lambda: cvxpy.sum_squares(w - anchor) / 2,
+            "change": lambda: cvxpy.sum_squares(w - anchor) / 2 + lam * cvxpy.sum(cvxpy.norm(w - anchor, 2, axis=1)),
         }[name]()
         products = cvxpy.hstack([cvxpy.sum(cvxpy.multiply(each, w)) for each in psi])
     margins = cvxpy.reshape(loss.ravel() - products, (lists, loss.size // lists), order="C")
@@ -123,7 +125,7 @@ def test_a_diagonal_has_zeros_whichever_method_solves_it():
 
 @pytest.mark.peers
 @pytest.mark.parametrize("steps", [1, 3, 20])
-@pytest.mark.parametrize("name", ["trace", "fro", "l21", "diagonal", "anchor"])
+@pytest.mark.parametrize("name", ["trace", "fro", "l21", "diagonal", "anchor", "change"])
 def test_with_few_steps_the_bounds_still_hold(name, steps):
     for C in (0.1, 5.0, 300.0):
         psi, loss = pieces(7, name)
@@ -254,6 +256,17 @@ def test_extremes_give_no_nan(name):
             assert plane.upper >= plane.lower * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("name", ["anchor", "change"])
+def test_no_digits_are_lost_near_the_anchor(name):
+    """Where C is small the bounds differ from 0 by 1e-16 of |W0|^2, and close to a millionth of that."""
+    psi, loss, oracle = structured(9, name)
+    choices = options(name, 4) | {"anchor": torch.eye(4, dtype=torch.float64)}
+    plane = run(oracle, start(psi.shape[2:], anchor=choices["anchor"]), 10, C=1e-16, eps=1e-6, **choices)
+    assert 0 <= gap(plane) <= 1e-22 and 0 < plane.lower <= plane.upper < 1e-15
+    hinges = np.maximum((loss - np.einsum("qrdd->qr", psi)).max(1), 0).mean()
+    assert float(plane.upper) == pytest.approx(1e-16 * hinges, rel=1e-6)
+
+
 @pytest.mark.parametrize("name", ["fro", "l21"])
 def test_admm_leaves_a_point_at_zero(name):
     """As long as Z = 0 the residuals of ADMM have no ratio, and rho has to grow all the same."""
@@ -288,6 +301,41 @@ def test_rows_without_use_are_exactly_zero():
     assert gap(plane) <= 1e-3
     assert not plane.best[4:].any() and not plane.best[:, 4:].any() and plane.best[0].any()
     assert float(plane.upper) == pytest.approx(solved(psi, loss, 10.0, "l21"), abs=2e-3)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("seed", [8, 9])
+def test_rows_that_do_not_change_are_those_of_the_anchor(seed):
+    """Features 4..9 are noise around 0 in psi. The anchor of the second problem joins every feature to every other."""
+    random = np.random.default_rng(seed)
+    psi = np.zeros((5, 6, 10, 10))
+    psi[..., :4, :4] = random.normal(size=(5, 6, 4, 4)) + np.diag([3.0, 2, 2, 1])
+    psi = psi + 0.05 * random.normal(size=psi.shape)
+    psi, loss = (psi + psi.swapaxes(2, 3)) / 2, random.uniform(2, 9, size=(5, 6))
+    anchor = torch.eye(10).double() + 0.3 * (seed == 9)
+    choices = {"regulariser": "l21", "lam": 0.5, "anchor": anchor}
+
+    plane = run(oracle_of(psi, loss), start((10, 10), anchor=anchor), C=3.0, eps=1e-6, **choices)
+    same = (plane.best == anchor).all(1)
+    assert gap(plane) <= 3e-6 and same[4:].all() and not same[:4].all()
+    assert torch.equal(plane.best, plane.best.T) and torch.linalg.eigvalsh(plane.best)[0] >= -1e-12
+    true = solved(psi, loss, 3.0, "change", anchor=anchor.numpy(), lam=0.5)
+    assert float(plane.upper) == pytest.approx(true, abs=1e-5) and plane.lower <= true + 1e-6
+
+
+def test_a_state_at_rest_is_the_anchor_and_keeps_its_cuts():
+    psi, _, oracle = structured(3, "change")
+    anchor, choices = torch.eye(4, dtype=torch.float64), options("change", 4) | {"anchor": torch.eye(4).double()}
+    first = start(psi.shape[2:], anchor=anchor)
+    none = rest(first, anchor)
+    assert torch.equal(none.best, anchor) and none.upper == none.lower == 0 and not len(none.loss)
+    again = restart(none, C=2.0, **choices)
+    assert all(torch.equal(a, b) for a, b in zip(again, restart(first, C=2.0, **choices), strict=True))
+    plane = run(oracle, first, C=2.0, eps=1e-4, **choices)
+    quiet = rest(plane, anchor)
+    assert torch.equal(quiet.best, anchor) and gap(quiet) == 0 and torch.equal(quiet.psi, plane.psi)
+    back = run(oracle, restart(quiet, C=2.0, **choices), C=2.0, eps=1e-4, **choices)
+    assert gap(back) <= 2e-4 and abs(back.upper - plane.upper) <= 2e-4
 
 
 def test_a_state_can_rest_in_single_precision_input():

@@ -16,7 +16,7 @@ from torchrank.functional.ragged import per_entry, segment_max, segment_min
 from torchrank.functional.ranking import check_cutoff
 from torchrank.rankers.core.ranker import warn
 from torchrank.rankers.core.rounds import Certificate, Round
-from torchrank.solvers.cutting_plane.plane import Plane, add_cut, gap, restart, start
+from torchrank.solvers.cutting_plane.plane import Plane, add_cut, gap, rest, restart, start
 
 MEASURES = ("auc", "map", "mrr", "precision", "ndcg")
 Scores = Callable[[Batch, Tensor], Tensor]  # (batch, W) -> scores of the entries
@@ -85,9 +85,9 @@ class Oracle(NamedTuple):
         return (high >= thresholds) & (low < thresholds)
 
 
-def is_positive(value: Any) -> bool:
-    """Whether a value is a positive, finite number; nan is not."""
-    return isinstance(value, int | float) and 0 < value < math.inf
+def is_positive(value: Any, or_zero: bool = False) -> bool:
+    """Whether a value is a positive, finite number, or 0 where that is allowed; nan is not."""
+    return isinstance(value, int | float) and (0 < value < math.inf or (or_zero and value == 0))
 
 
 class CutRounds(nn.Module):
@@ -96,19 +96,26 @@ class CutRounds(nn.Module):
     A round asks the oracle about all lists at the `probe`, adds the mean of its answers as a cut, and solves the
     reduced problem. The state is a `Plane` (solvers/cutting_plane), kept in buffers and so in checkpoints. Where C is a
     list, a round is a whole fit, which starts with the cuts of the fits before it: a cut does not depend on C.
-    `options` are those of `add_cut`: regulariser, lam, eps and stabilise.
+    `options` are those of `add_cut`: regulariser, lam, eps and stabilise. Where Omega is `anchored`, C may be 0: W is
+    the anchor then, without a cut.
     """
 
     lists: Tensor  # () number of lists with both classes
 
     def __init__(
-        self, shape: tuple[int, ...], oracle: Oracle, C: float | list[float], cuts: int, options: dict[str, Any]
+        self,
+        shape: tuple[int, ...],
+        oracle: Oracle,
+        C: float | list[float],
+        cuts: int,
+        options: dict[str, Any],
+        anchored: bool = False,
     ):
         super().__init__()
         self.oracle, self.limit, self.options = oracle, cuts, options
         self.is_path, self.C = isinstance(C, list), C if isinstance(C, list) else [C]
-        if not self.C or not all(map(is_positive, self.C)):
-            raise ValueError(f"C must be a number > 0, or a list of them, got {C!r}")
+        if not self.C or not all(is_positive(each, anchored) for each in self.C):
+            raise ValueError(f"C must be a number {'>= 0' if anchored else '> 0'}, or a list of them, got {C!r}")
         check_number("> 0", eps=options["eps"])
         check_number("> 0 and <= 1", stabilise=options["stabilise"])
         check_integer(">= 1", rounds=cuts)
@@ -122,9 +129,9 @@ class CutRounds(nn.Module):
         buffers = dict(self.named_buffers())
         return Plane(*(buffers[name].detach() for name in Plane._fields))
 
-    def start(self, lists: TrainingLists, shape: tuple[int, ...]) -> None:
+    def start(self, lists: TrainingLists, shape: tuple[int, ...], anchor: Tensor | None = None) -> None:
         """Forget all cuts, and count the lists to learn from."""
-        self.write(start(shape, lists.device))
+        self.write(start(shape, lists.device, anchor))
         self.lists.copy_(lists.total(lambda batch: self.oracle.usable(batch).double().sum()))
 
     def advance(
@@ -134,25 +141,34 @@ class CutRounds(nn.Module):
 
         `scores(batch, W)` returns the scores of the entries; `add(batch, coefficients, into)` adds up delta psi.
         """
-        options = self.options | {"anchor": anchor}
+        C = self.C[number if self.is_path else 0]
+        options = self.options | {"anchor": anchor, "C": C}
+        if C == 0 and anchor is not None:
+            plane = rest(self.plane, anchor)
+        elif self.is_path:
+            plane = self._whole(lists, scores, add, options)
+        else:
+            plane = self._cut(lists, self.plane, scores, add, options)
+        found = self._found(plane, C)
         if not self.is_path:
-            plane = self._cut(lists, self.plane, scores, add, options | {"C": self.C[0]})
-            return plane, self._found(plane, self.C[0])
-        options["C"] = self.C[number]
+            return plane, found
+        if not found.done:
+            left = f"stopped at a gap of {float(gap(plane)):.1e} after {self.limit} cuts"
+            warn(f"the fit for C={C:g} {left}: raise rounds", ConvergenceWarning)
+        return plane, found._replace(done=found.done and number + 1 == len(self.C), findings={"C": C})
+
+    def write(self, plane: Plane) -> None:
+        """Store a new state, as the last act of a round."""
+        store(self, **plane._asdict())
+
+    def _whole(self, lists: TrainingLists, scores: Scores, add: Adds, options: dict[str, Any]) -> Plane:
+        """The state after a fit on a path."""
         plane = restart(self.plane, **options)
         for _ in range(self.limit):
             plane = self._cut(lists, plane, scores, add, options)
             if gap(plane) <= options["C"] * options["eps"]:
                 break
-        found = self._found(plane, options["C"])
-        if not found.done:
-            left = f"stopped at a gap of {float(gap(plane)):.1e} after {self.limit} cuts"
-            warn(f"the fit for C={options['C']:g} {left}: raise rounds", ConvergenceWarning)
-        return plane, found._replace(done=found.done and number + 1 == len(self.C), findings={"C": options["C"]})
-
-    def write(self, plane: Plane) -> None:
-        """Store a new state, as the last act of a round."""
-        store(self, **plane._asdict())
+        return plane
 
     def _cut(self, lists: TrainingLists, plane: Plane, scores: Scores, add: Adds, options: dict[str, Any]) -> Plane:
         def violate(batch: Batch, into: tuple[Tensor, ...]) -> None:

@@ -18,6 +18,7 @@ from torchrank.solvers.metric_scores import metric_scores
 from torchrank.solvers.narrowing import keep_nearest
 
 FORMS = ("trace", "fro", "l21", "diagonal")
+ROUNDING = 1e-12  # share of the largest eigenvalue of an anchor that may lie below 0
 KEPT = 2**23  # with at most so many entries, lists are made once and not in every round
 
 
@@ -29,7 +30,7 @@ class MLR(DistanceRanker):
     where y runs over all rankings of the query's list and y* puts all relevant entries first. Lists with only one class
     do not count. A round is one cut. The fit ends when the upper bound (the objective of `metric`, the best W so far)
     and the lower bound of the minimum differ by at most C eps. W = 0 is the minimum when C is small, and with precision
-    and ndcg often at every C: `neighbours` and `anchor` are remedies.
+    and ndcg often at every C: `neighbours` and `anchor` are remedies. With an anchor C may be 0: W is the anchor then.
 
     Args:
         num_features: number of columns of the rows.
@@ -39,7 +40,8 @@ class MLR(DistanceRanker):
             at most `rounds` cuts that starts with all cuts of the fits before it, and validation chooses one of them.
             The released MATLAB code divides Omega by D: this C is D times its C.
         regulariser: trace (Omega = tr W: low rank), fro (|W|_F^2 / 2), l21 (tr W + lam sum of row norms: features drop
-            out, R-MLR), or diagonal (the trace of a diagonal W).
+            out, R-MLR), or diagonal (the trace of a diagonal W). With an anchor, fro is |W - anchor|_F^2 / 2, and l21
+            adds lam times the sum of the row norms of W - anchor to that: features keep their rows of the anchor.
         lam: weight of the row norms of l21.
         threshold: lowest relevant grade, or sweep: the mean over all thresholds that split a list.
         eps: the fit ends when the minimum is known to within C eps.
@@ -47,8 +49,8 @@ class MLR(DistanceRanker):
             algorithm.
         neighbours: learn only from this many nearest relevant entries of each query, and from three times as many
             nearest others; None: learn from all entries.
-        anchor: with regulariser="fro", a multiple of the identity, or a matrix as nested lists, to which W is pulled by
-            |W - anchor|_F^2 / 2.
+        anchor: with regulariser="fro" or "l21", a multiple of the identity, or a positive semi-definite matrix as
+            nested lists, to which W is pulled and where the fit starts; None: W is pulled to 0.
         rounds: maximum number of cuts; on a path, for each C.
         transform: feature transform, see `make_transform`.
 
@@ -89,7 +91,8 @@ class MLR(DistanceRanker):
         self.regulariser, self.neighbours, self.anchor = regulariser, neighbours, anchor
         self._check(lam, threshold)
         options = {"regulariser": regulariser, "lam": lam, "eps": eps, "stabilise": stabilise}
-        self.cuts = CutRounds(self._shape(), Oracle.make(measure, k, threshold), C, rounds, options)
+        oracle, anchored = Oracle.make(measure, k, threshold), anchor is not None
+        self.cuts = CutRounds(self._shape(), oracle, C, rounds, options, anchored)
         self.metric = nn.Parameter(torch.zeros(self._shape(), dtype=torch.float64), requires_grad=False)
         self.derived = Derived()
 
@@ -99,8 +102,9 @@ class MLR(DistanceRanker):
         check_integer(">= 1", neighbours=self.neighbours)
         if self.neighbours is not None and threshold == "sweep":
             raise ValueError("neighbours cannot be combined with threshold=sweep: set a number")
-        if self.anchor is not None and self.regulariser != "fro":
-            raise ValueError(f"anchor needs regulariser=fro, |W - anchor|^2 / 2, got regulariser={self.regulariser}")
+        if self.anchor is not None and self.regulariser not in ("fro", "l21"):
+            wanted = "fro, |W - anchor|^2 / 2, or l21, which adds the row norms of W - anchor"
+            raise ValueError(f"anchor needs regulariser={wanted}, got regulariser={self.regulariser}")
         try:
             finite = bool(torch.tensor(self.anchor or 0.0, dtype=torch.float64, device="cpu").isfinite().all())
         except (TypeError, ValueError):
@@ -127,9 +131,11 @@ class MLR(DistanceRanker):
 
     def start(self, lists: TrainingLists) -> None:
         self.check_queries(lists.lists.has_queries)
-        store(self, metric=lists.zeros(*self._shape()))
-        self._anchored()
-        self.cuts.start(lists, self._shape())
+        anchor = self._anchored()
+        if anchor is not None:
+            check_metric(anchor)
+        store(self, metric=lists.zeros(*self._shape()) if anchor is None else anchor)
+        self.cuts.start(lists, self._shape(), anchor)
 
     def open(self, lists: TrainingLists) -> None:
         self.kept.learned_from = self._learned_from(lists)
@@ -156,11 +162,15 @@ class MLR(DistanceRanker):
 
     def round(self, lists: TrainingLists, number: int) -> Round:
         add = add_diagonal_psi if self.metric.dim() == 1 else add_metric_psi
-        plane, found = self.cuts.advance(self.kept.learned_from, number, metric_scores, add, self._anchored())
+        anchor = self._anchored()
+        plane, found = self.cuts.advance(self.kept.learned_from, number, metric_scores, add, anchor)
         self.metric.copy_(plane.best)
         self.cuts.write(plane)
         findings = dict(found.findings)
-        if self.regulariser in ("l21", "diagonal"):
+        if self.regulariser == "l21" and anchor is not None:
+            same = int((self.metric == anchor.to(self.metric)).all(1).sum())
+            findings["features unchanged"] = f"{same} of {len(self.metric)}"
+        elif self.regulariser in ("l21", "diagonal"):
             dropped = int((self.get_mahalanobis_matrix() == 0).all(1).sum())
             findings["features dropped"] = f"{dropped} of {len(self.metric)}"
         if not self.metric.any():
@@ -197,13 +207,25 @@ def metric_components(metric: Tensor) -> Tensor:
     block = metric[live].diag() if metric.dim() == 1 else metric[live][:, live]
     values, vectors = torch.linalg.eigh(block)
     kept = values > len(values) * torch.finfo(values.dtype).eps * values.abs().max() if len(values) else values > 0
-    found: Tensor = (vectors * values.clamp(min=0).sqrt())[:, kept].flip(1).T
+    order = values.argsort(descending=True, stable=True)  # of equal ones the first: the components of I are I
+    found: Tensor = (vectors * values.clamp(min=0).sqrt())[:, order[kept[order]]].T
     return found.new_zeros(len(found), len(metric)).index_copy(1, live, found)
+
+
+def check_metric(anchor: Tensor) -> None:
+    """Refuse a symmetric matrix that is no metric: with eigenvalues below 0, beyond rounding."""
+    values = torch.linalg.eigvalsh(anchor)
+    if values[0] < -ROUNDING * values[-1].abs():
+        found = f"one with the eigenvalue {float(values[0]):.3g}"
+        raise ValueError(f"anchor must be positive semi-definite, got {found}: give a metric, such as 1 (the identity)")
 
 
 class RMLR(MLR):
     """R-MLR, robust metric learning to rank (Lim, McFee & Lanckriet, ICML 2013): MLR with Omega(W) = tr W + lam sum of
     the norms of the rows of W, so that noise features get rows that are exactly 0.
+
+    With an anchor it is Omega(W) = |W - anchor|_F^2 / 2 + lam sum of the norms of the rows of W - anchor: features that
+    do not help keep their rows of the anchor exactly, and with C = 0 all do.
 
     Args:
         num_features: number of columns of the rows.
@@ -215,6 +237,8 @@ class RMLR(MLR):
         eps: the fit ends when the minimum is known to within C eps.
         stabilise: how far the next probe goes towards the minimum under the cuts, as in `MLR`.
         neighbours: learn only from the nearest entries of each query, as in `MLR`.
+        anchor: a multiple of the identity, or a positive semi-definite matrix as nested lists, as in `MLR`; C may be 0
+            then. None: rows that do not help are 0.
         rounds: maximum number of cuts; on a path, for each C.
         transform: feature transform, see `make_transform`.
 
@@ -226,6 +250,8 @@ class RMLR(MLR):
         >>> points = RankingSet(x, SameClass(classes, classes, ("a", "b"), own=torch.arange(4)), queries=x)
         >>> RMLR(2, C=10.0, lam=0.1, transform=None).fit(points).findings
         {'features dropped': '1 of 2'}
+        >>> RMLR(2, C=0.0, anchor=1.0, transform=None).fit(points).metric.tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
     """
 
     def __init__(
@@ -239,9 +265,10 @@ class RMLR(MLR):
         eps: float = 1e-3,
         stabilise: float = 0.3,
         neighbours: int | None = None,
+        anchor: float | list[list[float]] | None = None,
         rounds: int = 200,
         transform: TransformOption = "standard",
     ):
         super().__init__(
-            num_features, measure, k, C, "l21", lam, threshold, eps, stabilise, neighbours, None, rounds, transform
+            num_features, measure, k, C, "l21", lam, threshold, eps, stabilise, neighbours, anchor, rounds, transform
         )

@@ -16,7 +16,7 @@ from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from torchrank.solvers.cutting_plane.reduced_problem import Cuts, Reduced, hinge, solve_reduced
-from torchrank.solvers.cutting_plane.regularisers import Diagonal, GroupSparse, Regulariser, make_regulariser
+from torchrank.solvers.cutting_plane.regularisers import Regulariser, make_regulariser
 
 PATIENCE = 50  # a cut is dropped after so many rounds without weight
 LOOSE = 0.4  # share of the gap to which the reduced problem is solved; exact minima make worse probes than inner points
@@ -40,9 +40,11 @@ class Plane(NamedTuple):
     lower: Tensor  # ()
 
 
-def start(shape: tuple[int, ...], device: torch.device | str = "cpu") -> Plane:
-    """A state without cuts, with its probe at 0. `shape` is (D, D), or (D,) for `diagonal` and `linear`."""
+def start(shape: tuple[int, ...], device: torch.device | str = "cpu", anchor: Tensor | None = None) -> Plane:
+    """A state without cuts, with its probe at 0, or at `anchor`. `shape` is (D, D), or (D,) for `diagonal` and
+    `linear`."""
     zeros = torch.zeros(shape, dtype=torch.float64, device=device)
+    first = zeros if anchor is None else anchor.to(zeros)
     none, zero = zeros.new_zeros(0), zeros.new_zeros(())
     return Plane(
         psi=zeros.new_zeros(0, *shape),
@@ -50,11 +52,11 @@ def start(shape: tuple[int, ...], device: torch.device | str = "cpu") -> Plane:
         gram=zeros.new_zeros(0, 0),
         idle=torch.zeros(0, dtype=torch.int64, device=device),
         alpha=none,
-        primal=zeros,
+        primal=first,
         dual=zeros.new_zeros(2, *shape),
         rho=zero,
-        probe=zeros,
-        best=zeros,
+        probe=first,
+        best=first,
         hinge=zero + math.inf,
         upper=zero + math.inf,
         lower=zero,
@@ -106,9 +108,21 @@ def restart(plane: Plane, *, C: float, eps: float = 1e-3, stabilise: float = 0.3
     omega = make_regulariser(**regulariser)
     upper = omega.value(plane.best.numpy()) + C * plane.hinge
     plane = plane._replace(upper=upper, lower=torch.zeros_like(upper))
-    if len(plane.loss) and gap(plane) > C * eps:
+    if C * eps < gap(plane) < math.inf:  # infinite where no cut was made at `best`, which is the probe then
         plane = _solved(plane, omega, C, stabilise)
     return _to(plane, home)
+
+
+def rest(plane: Plane, anchor: Tensor) -> Plane:
+    """The state with the same cuts for C = 0, where W is `anchor`: Omega is 0 there, and nowhere below. No cut is made:
+    a later `restart` begins at this probe.
+
+    >>> plane = rest(start((1, 1)), torch.eye(1))
+    >>> plane.best, float(gap(plane))
+    (tensor([[1.]], dtype=torch.float64), 0.0)
+    """
+    first, zero = anchor.to(plane.probe), torch.zeros_like(plane.upper)
+    return plane._replace(probe=first, best=first, hinge=zero + math.inf, upper=zero, lower=zero)
 
 
 def _to(plane: Plane, device: torch.device) -> Plane:
@@ -161,15 +175,13 @@ def _next_probe(plane: Plane, cuts: Cuts, point: Tensor, omega: Regulariser, C: 
     """A point between the best point and the minimum of the cuts.
 
     With l21 or a diagonal, features that are 0 at the minimum are 0 in the probe too, or they would never become 0 in
-    the best point. The exception is a best point that, by the cuts known already, is worse without them.
+    the best point; so are those that keep their rows of the anchor. The exception is a best point that, by the cuts
+    known already, is worse without them.
     """
-    inner = plane.best
-    if isinstance(omega, GroupSparse | Diagonal):
-        kept = point > 0 if point.dim() == 1 else point.diagonal() > 0
-        rest = inner * (kept if point.dim() == 1 else kept[:, None] & kept)
-        if omega.value(rest.numpy()) + C * hinge(cuts, rest.numpy()) <= plane.upper:
-            inner = rest
-    return stabilise * point + (1 - stabilise) * inner
+    best, minimum = plane.best.numpy(), point.numpy()
+    fewer = omega.without(best, minimum)
+    better = fewer is not best and omega.value(fewer) + C * hinge(cuts, fewer) <= float(plane.upper)
+    return torch.from_numpy(omega.between(minimum, fewer if better else best, stabilise))
 
 
 @cache

@@ -5,6 +5,7 @@ reduced problem is at least a.M + min_W Omega(W) - <A, W> over the cone. All arr
 """
 
 import math
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from scipy.linalg.lapack import dsyevd
 from torchrank.errors import check_choice
 
 Array = NDArray[np.float64]
+Rows = NDArray[np.bool_]  # (D,) which rows, and columns
 
 RELAXATION = 1.6  # over-relaxation of ADMM
 
@@ -30,6 +32,18 @@ def shrink_spectrum(a: Array, threshold: float) -> Array:
     kept = int(np.searchsorted(values, threshold, side="right"))
     factor: Array = vectors[:, kept:] * np.sqrt(values[kept:] - threshold)
     return factor @ factor.T
+
+
+def least_pull(anchor: Array, slope: Array) -> float:
+    """The minimum of |W - W0|^2 / 2 - <slope, W - W0> over positive semi-definite W, for a semi-definite W0 = `anchor`.
+
+    It lies at X_+, the positive eigenvalues of X = W0 + slope. Of two forms of it the one is taken that has the digits:
+    (|X_-|^2 - |slope|^2) / 2 where the slope is short, and (|W0|^2 - |X_+|^2) / 2 + <slope, W0> where it is long.
+    """
+    values, centre, change = eigenvalues(anchor + slope), np.square(anchor).sum(), np.square(slope).sum()
+    if change <= centre:
+        return float(np.square(np.minimum(values, 0.0)).sum() - change) / 2
+    return float((centre - np.square(np.maximum(values, 0.0)).sum()) / 2 + (slope * anchor).sum())
 
 
 class Regulariser:
@@ -58,6 +72,14 @@ class Regulariser:
         """The point of the cone that Z stands for."""
         return z
 
+    def without(self, w: Array, point: Array) -> Array:
+        """W without the features that `point` does not use; W itself where Omega drops none."""
+        return w
+
+    def between(self, point: Array, w: Array, share: float) -> Array:
+        """What lies `share` of the way from W to `point`."""
+        return share * point + (1 - share) * w
+
 
 class Trace(Regulariser):
     """tr W over positive semi-definite W: A <= I in the dual."""
@@ -80,6 +102,9 @@ class Diagonal(Regulariser):
 
     def prox(self, v: Array, rho: float) -> Array:
         return np.maximum(v - 1 / rho, 0.0)
+
+    def without(self, w: Array, point: Array) -> Array:
+        return w * (point > 0)
 
     def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
         return gain * min(room, _inverse(slope.max())) if gain > 0 else 0.0
@@ -104,8 +129,7 @@ class Frobenius(Regulariser):
             scale = min(room, gain / square) if square > 0 else room
             return scale * gain - scale * scale * square / 2 if gain > 0 else 0.0
         scale = min(room, 1.0)
-        square = float(np.square(np.maximum(eigenvalues(scale * slope + self.anchor), 0)).sum())
-        return scale * gain + (float(np.square(self.anchor).sum()) - square) / 2
+        return scale * (gain - float((slope * self.anchor).sum())) + least_pull(self.anchor, scale * slope)
 
 
 class GroupSparse(Regulariser):
@@ -124,7 +148,7 @@ class GroupSparse(Regulariser):
     def value(self, w: Array) -> float:
         return float(np.trace(w) + self.lam * np.sqrt(np.square(w).sum(1)).sum())
 
-    def _clipped(self, z: Array, u: Array, rho: float) -> tuple[Array, NDArray[np.bool_]]:
+    def _clipped(self, z: Array, u: Array, rho: float) -> tuple[Array, Rows]:
         """B, the rows of rho (Z - U_V) clipped to norm lam, and which rows were not clipped: there V is 0."""
         point = rho * (z - u[1])
         norms = np.sqrt(np.square(point).sum(1, keepdims=True))
@@ -135,12 +159,22 @@ class GroupSparse(Regulariser):
         rows = z - u[1] - self._clipped(z, u, rho)[0] / rho
         relaxed = RELAXATION * rows + (1 - RELAXATION) * z
         points = np.stack((w, relaxed)) + u
-        new = shrink_spectrum((points[0] + points[1]) / 2, 1 / (2 * rho))
+        new = self._nearest(points[0] + points[1], rho)
         return new, points - new
 
+    def _nearest(self, total: Array, rho: float) -> Array:
+        """Z, given the sum of W + U_W and V + U_V."""
+        return shrink_spectrum(total / 2, 1 / (2 * rho))
+
+    def _only(self, w: Array, kept: Rows) -> Array:
+        """W with these features alone."""
+        return w * (kept[:, None] & kept)
+
     def candidate(self, z: Array, u: Array, rho: float) -> Array:
-        kept = ~self._clipped(z, u, rho)[1]
-        return z * (kept[:, None] & kept)
+        return self._only(z, ~self._clipped(z, u, rho)[1])
+
+    def without(self, w: Array, point: Array) -> Array:
+        return self._only(w, np.diagonal(point) > 0)
 
     def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
         if gain <= 0:
@@ -150,6 +184,61 @@ class GroupSparse(Regulariser):
         stretch = self.lam / longest if longest > 0 else math.inf
         top = eigenvalues(slope - (rows + rows.T) / 2)[-1]
         return gain * min(room, stretch, _inverse(top))
+
+
+class SparseChange(GroupSparse):
+    """|W - W0|_F^2 / 2 + lam sum of the norms of the rows of W - W0, over positive semi-definite W; W0 is `anchor`.
+
+    The second split carries the norms of V - W0. Its multiplier is a matrix B with rows of norm at most lam; then
+    lam sum of the norms >= <B, W - W0> = <(B + B')/2, W - W0>, and what is left is the bound of `fro` for the slope
+    A - (B + B')/2. Where V - W0 is 0, the rows and columns of the candidate are those of W0. The block of the others is
+    that of Z, moved above the least block that keeps the whole semi-definite; where W0 does not join the two, such as
+    the identity, that is 0, and nothing moves.
+    """
+
+    def __init__(self, lam: float, anchor: Array) -> None:
+        super().__init__(lam)
+        self.anchor = anchor
+
+    def value(self, w: Array) -> float:
+        change = np.square(w - self.anchor).sum(1)
+        return float(change.sum() / 2 + self.lam * np.sqrt(change).sum())
+
+    def _clipped(self, z: Array, u: Array, rho: float) -> tuple[Array, Rows]:
+        return super()._clipped(z - self.anchor, u, rho)
+
+    def _nearest(self, total: Array, rho: float) -> Array:
+        return shrink_spectrum((self.anchor + rho * total) / (1 + 2 * rho), 0.0)
+
+    @cached_property
+    def _root(self) -> Array:
+        """G with W0 = G'G."""
+        values, vectors, _ = dsyevd(self.anchor)
+        root: Array = (vectors * np.sqrt(np.maximum(values, 0.0))).T
+        return root
+
+    def _only(self, w: Array, kept: Rows) -> Array:
+        found, block = self.anchor.copy(), np.ix_(kept, kept)
+        if not self.anchor[np.ix_(~kept, kept)].any():
+            found[block] = w[block]
+            return found
+        span, lengths, _ = np.linalg.svd(self._root[:, ~kept], full_matrices=False)
+        part = span[:, lengths > len(span) * np.finfo(lengths.dtype).eps * lengths[0]].T @ self._root[:, kept]
+        least = part.T @ part
+        found[block] = least + shrink_spectrum(w[block] - least, 0.0)
+        return found
+
+    def without(self, w: Array, point: Array) -> Array:
+        return self._only(w, (point != self.anchor).any(1))
+
+    def between(self, point: Array, w: Array, share: float) -> Array:
+        """Entries that are those of W0 in both are those of W0, to the bit."""
+        return self.anchor + (share * (point - self.anchor) + (1 - share) * (w - self.anchor))
+
+    def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
+        scale, rows = min(room, 1.0), self._clipped(z, u, rho)[0]
+        pull = least_pull(self.anchor, scale * slope - (rows + rows.T) / 2)
+        return max(0.0, scale * (gain - float((slope * self.anchor).sum())) + pull)
 
 
 class Linear(Regulariser):
@@ -169,16 +258,17 @@ REGULARISERS: dict[str, type[Regulariser]] = {
 
 
 def make_regulariser(regulariser: str = "trace", lam: float = 0.0, anchor: torch.Tensor | None = None) -> Regulariser:
-    """The regulariser of this name; `lam` belongs to `l21`, `anchor (D, D)` to `fro`."""
+    """The regulariser of this name; `lam` belongs to `l21`, `anchor (D, D)`, semi-definite, to `fro` and `l21`."""
     check_choice(REGULARISERS, regulariser=regulariser)
-    if anchor is not None and regulariser != "fro":
-        raise ValueError(f"anchor needs regulariser='fro', got {regulariser!r}")
+    if anchor is not None and regulariser not in ("fro", "l21"):
+        raise ValueError(f"anchor needs regulariser='fro' or 'l21', got {regulariser!r}")
+    centre = None if anchor is None else anchor.detach().double().cpu().numpy()
     if regulariser == "l21":
         if lam < 0:
             raise ValueError(f"lam must be >= 0, got {lam}")
-        return GroupSparse(lam)
+        return GroupSparse(lam) if centre is None else SparseChange(lam, centre)
     if regulariser == "fro":
-        return Frobenius(None if anchor is None else anchor.detach().double().cpu().numpy())
+        return Frobenius(centre)
     return REGULARISERS[regulariser]()
 
 
