@@ -12,10 +12,11 @@ from pytorch_lightning import LightningModule
 from torchmetrics import BootStrapper, MetricCollection, MinMaxMetric, retrieval
 
 import torchrank
+from tests.laws.elsewhere import Elsewhere
 from tests.rankers.small import FEATURES, data, lists, trainer
 from tests.reference import measures as reference
 from torchrank import NDCG, HitRate, MeanAveragePrecision, MeanReciprocalRank, Precision, RankingMetrics, Recall
-from torchrank.functional import evaluate
+from torchrank.functional import evaluate, evaluate_ranks
 
 SINGLE = {
     "ndcg": lambda: NDCG(),
@@ -299,6 +300,74 @@ def test_nothing_measured_is_nan():
     metric.update(torch.zeros(0), torch.zeros(0), torch.tensor([0, 0]))
     metric.update(torch.zeros(0), torch.zeros(0), indexes=torch.zeros(0, dtype=torch.int64))
     assert metric.compute().isnan()
+
+
+def corpus_batch(seed, queries=15, size=40):
+    """Rankings of a whole corpus: scores, labels and offsets of all documents, then ranks, labels and offsets of those
+    that were judged, some of label 0 among them."""
+    rng = np.random.default_rng(seed)
+    ranks = torch.tensor(np.argsort(rng.random((queries, size)), axis=1) + 1)
+    labels = torch.tensor(rng.integers(0, 5, (queries, size)) * (rng.random((queries, size)) < 0.1))
+    judged = (labels > 0) | torch.tensor(rng.random((queries, size)) < 0.1)
+    judged[0] = labels[0] = 0
+    offsets = torch.nn.functional.pad(judged.sum(1).cumsum(0), (1, 0))
+    whole = (-ranks.flatten()).double(), labels.flatten(), torch.arange(0, queries * size + 1, size)
+    return whole, (ranks[judged], labels[judged], offsets)
+
+
+def test_ranks_in_a_corpus_are_measured_as_the_lists_of_all_documents():
+    names = ["ndcg@10", "map", "p@5", "err", "arp"]
+    by_ranks, by_scores = (RankingMetrics(names, num_queries=45, max_label=4) for _ in range(2))
+    for seed in range(3):
+        whole, judged = corpus_batch(seed)
+        more = {"query": torch.arange(15) + 15 * seed, "list_weights": torch.arange(15.0)}
+        by_ranks.update(*judged, **more, num_documents=40, max_length=40, num_grades=5)
+        by_scores.update(*whole, **more)
+    found, expected = by_ranks.summary(), by_scores.summary()
+    assert found.keys() == expected.keys() and (by_ranks.lists, by_ranks.empty) == (45, by_scores.empty)
+    assert by_ranks.empty >= 3
+    assert found["measures"] == {name: pytest.approx(value, abs=1e-12) for name, value in expected["measures"].items()}
+    for name in names:
+        np.testing.assert_allclose(found["per_query"][name], expected["per_query"][name], rtol=0, atol=1e-12)
+
+
+def test_ranks_and_scores_in_one_metric_and_in_rows():
+    whole, judged = corpus_batch(3)
+    both, metric = RankingMetrics(["map"]), MeanAveragePrecision()
+    both.update(*whole)
+    both.update(*judged, num_documents=40)
+    expected = float(evaluate(*whole, measures=["map"])["map"].nanmean())
+    assert both.compute()["map"].item() == pytest.approx(expected, abs=1e-12) and both.lists == 30
+    assert metric(*judged, num_documents=40).item() == pytest.approx(expected, abs=1e-6)
+    rows, mask = torch.tensor([[3, 1], [9, 99]]), torch.tensor([[True, True], [True, False]])
+    found = evaluate_ranks([3, 1, 9], [1, 1, 1], [0, 2, 3], num_documents=10, measures=["map"])["map"].mean()
+    assert MeanAveragePrecision()(rows, torch.ones(2, 2), mask=mask, num_documents=10).item() == pytest.approx(found)
+
+
+def test_wrong_ranks_leave_a_metric_as_it_was():
+    _, (ranks, labels, offsets) = corpus_batch(4)
+    metric = RankingMetrics(["map"])
+    for given, message in (
+        ({"scores": ranks.double()}, "ranks must be integers"),
+        ({"num_documents": 5}, r"ranks are 1\.\.num_documents=5"),
+        ({"num_documents": 0}, "num_documents must be an integer >= 1"),
+        ({"weights": torch.ones(len(ranks))}, "num_documents, for ranks, cannot be combined with weights: give scores"),
+        ({"offsets": None, "indexes": torch.zeros_like(ranks)}, "indexes cannot be combined with num_documents"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            metric.update(**({"scores": ranks, "labels": labels, "offsets": offsets, "num_documents": 40} | given))
+    assert metric.totals.tolist() == [0, 0, 0]
+    with pytest.raises(ValueError, match="auc cannot be computed from ranks"):
+        RankingMetrics(["auc"]).update(ranks, labels, offsets, num_documents=40)
+
+
+def test_impossible_ranks_on_another_device_are_told_in_the_end():
+    _, (ranks, labels, offsets) = corpus_batch(5)
+    metric = RankingMetrics(["map"])
+    with Elsewhere():
+        metric.update(ranks, labels, offsets, num_documents=int(ranks.max()) - 1)
+    with pytest.raises(ValueError, match=r"in 1 batches \(or ranks not in 1\.\.num_documents\)"):
+        metric.compute()
 
 
 def test_many_measures_by_other_names():

@@ -18,7 +18,7 @@ Metrics that may be compared in one table have one convention: see `torchrank.fu
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -30,10 +30,12 @@ from torchrank.errors import check_integer
 from torchrank.functional.arrays import Array, offsets_of, to_integers, to_tensor
 from torchrank.functional.conventions import Values, convention_of, describe, parse_measure
 from torchrank.functional.measures.evaluation import evaluate
+from torchrank.functional.measures.ranked import evaluate_ranks, scores_of_ranks
 from torchrank.functional.ragged import read, segment_max, unpad
 from torchrank.functional.ranking import check_weights
 
 SUMS = ("sums", "counts", "totals", "table", "seen")
+SIZES = ("max_length", "num_grades")  # what `evaluate` takes of a batch to save time
 KEPT = {"kept_scores": torch.float64, "kept_labels": torch.float64, "kept_indexes": torch.int64}
 
 
@@ -49,7 +51,7 @@ class ListMetric(Metric):
     full_state_update = False
     sums: Tensor  # (measures,)
     counts: Tensor  # (measures,) lists with a value, or the sum of their weights
-    totals: Tensor  # (3,) lists, lists without relevant entry, batches with NaN scores
+    totals: Tensor  # (3,) lists, lists without relevant entry, batches with NaN scores or impossible ranks
     table: Tensor  # (num_queries, measures)
     seen: Tensor  # (num_queries,)
     kept_indexes: list[Tensor] | Tensor
@@ -132,12 +134,13 @@ class ListMetric(Metric):
         mask: Array = None,
         query: Tensor | None = None,
         list_weights: Array = None,
+        num_documents: int | None = None,
         **given: Any,
     ) -> None:
         """Add the lists of a batch.
 
         Args:
-            scores: score of each entry, `(N,)`; or `(Q, L)`, a list in each row.
+            scores: score of each entry, `(N,)`; or `(Q, L)`, a list in each row. With `num_documents`: its rank.
             labels: relevance label of each entry, of the same shape.
             offsets: where the lists begin and end, `(Q + 1,)`.
             indexes: in place of offsets, the query of each entry, `(N,)`, in any order, as in torchmetrics: entries of
@@ -147,13 +150,15 @@ class ListMetric(Metric):
             mask: which entries of `(Q, L)` count; all by default.
             query: position of each list in the table of values, `(Q,)`, for `num_queries`.
             list_weights: importance of each list, `(Q,)`: the means are weighted.
+            num_documents: the entries are the judged ones among so many documents of a query, and `scores` their ranks
+                among all of them, from 1: values are those of `evaluate_ranks`.
             given: what else `evaluate` takes of a batch: tiebreak, num_relevant, judged, weights, classes,
                 query_classes, max_length, num_grades.
         """
         scores, labels = self._tensor(scores, "scores"), self._tensor(labels, "labels")
         if indexes is not None:
             lists = {"offsets": offsets, "group": group, "qid": qid, "mask": mask, "query": query}
-            self._refuse_with_indexes(**lists, list_weights=list_weights, **given)
+            self._refuse_with_indexes(**lists, list_weights=list_weights, num_documents=num_documents, **given)
             self._keep(scores, labels, self._tensor(indexes, "indexes"))
             return
         if scores.ndim == 2:
@@ -164,7 +169,9 @@ class ListMetric(Metric):
         else:
             _check_offsets(scores, offsets)
             offsets = offsets_of(len(scores), offsets, group, qid, what="scores").to(scores.device)
-        values = self._values(scores, labels, offsets, **given)
+        values = self._values(scores, labels, offsets, num_documents, **given)
+        if num_documents is not None:
+            scores = scores_of_ranks(scores, num_documents)
         if list_weights is not None:
             list_weights = self._tensor(list_weights, "list_weights").double()
             check_weights(scores, offsets, None, list_weights)
@@ -196,9 +203,15 @@ class ListMetric(Metric):
         for (name, dtype), values in zip(KEPT.items(), (scores, labels, indexes), strict=True):
             getattr(self, name).append(values.detach().flatten().to(dtype))
 
-    def _values(self, scores: Tensor, labels: Tensor, offsets: Tensor, **given: Any) -> Tensor:
+    def _values(
+        self, scores: Tensor, labels: Tensor, offsets: Tensor, num_documents: int | None = None, **given: Any
+    ) -> Tensor:
         """The values (Q, measures) of lists."""
-        found = evaluate(
+        call: Callable[..., dict[str, Tensor]] = evaluate
+        if num_documents is not None:
+            _refuse_with_ranks(**given)
+            call, given = evaluate_ranks, {"num_documents": num_documents}
+        found = call(
             scores,
             labels,
             offsets,
@@ -246,7 +259,10 @@ class ListMetric(Metric):
         totals, self._means, *kept = joined.split([part.numel() for part in parts])
         self._lists, self._empty, invalid = map(int, totals.tolist())
         if invalid:
-            raise ValueError(f"scores were NaN in {invalid} batches: no ranking is defined. Did training diverge?")
+            raise ValueError(
+                f"scores were NaN in {invalid} batches (or ranks not in 1..num_documents): no ranking is defined. Did "
+                "training diverge?"
+            )
         if kept:
             seen, table = kept
             if (seen > 1).any():
@@ -285,6 +301,11 @@ def _check_offsets(scores: Tensor, offsets: Array) -> None:
         )
 
 
+def _refuse_with_ranks(**given: Any) -> None:
+    if names := [name for name, value in given.items() if value is not None and name not in SIZES]:
+        raise ValueError(f"num_documents, for ranks, cannot be combined with {', '.join(names)}: give scores")
+
+
 def _whole(state: list[Tensor] | Tensor) -> Tensor:
     return state if isinstance(state, Tensor) else torch.cat(state)
 
@@ -312,6 +333,9 @@ class RankingMetrics(ListMetric):
         {'ndcg@10': 0.6309, 'map': 0.5}
         >>> metrics.lists, metrics.empty
         (2, 1)
+        >>> metrics.update(torch.tensor([500]), torch.tensor([1]), torch.tensor([0, 1]), num_documents=1000)  # a rank
+        >>> metrics.compute()["map"].item()
+        0.251
     """
 
     def compute(self) -> dict[str, Tensor]:

@@ -161,8 +161,8 @@ def test_explicit_lists_have_rows_of_their_own_or_share_them():
     [
         ({"rows": [0, 5]}, r"row 5 with grade 2 for query 1: the corpus has rows 0\.\.4"),
         ({"rows": [-1, 1]}, r"row -1 with grade 1 for query 0: the corpus has rows 0\.\.4"),
-        ({"grades": [1, 0]}, "row 3 with grade 0 for query 1: grades of judged rows must be above 0"),
-        ({"grades": [-1, 1]}, "grades of judged rows must be above 0"),
+        ({"grades": [1, -2]}, "row 3 with grade -2 for query 1: grades must be 0 or more"),
+        ({"grades": [np.nan, 1]}, "labels must be finite numbers"),
         ({"rows": [0, 2]}, r"row 2 with grade 2 for query 1: a query cannot be judged for itself \(own\)"),
         ({"rows": [0, 0], "counts": [2, 0]}, "row 0 with grade 2 for query 0: it is judged twice"),
         ({"grades": [1]}, "every judgement needs a row and a grade"),

@@ -34,6 +34,8 @@ class Batch(NamedTuple):
         num_grades: K where the labels are the integers 0..K-1; 0 where they are real-valued (functions then sort).
         weights: (N,) importance of each entry, where the data has it.
         positions: (N,) where each document was shown, from 0, where the data has it.
+        ranked: whether entries are to be ranked among all rows of the corpus, not to be scored (`RankingSet.judged`).
+        order: (n,) the rows of such a corpus in the order in which equal scores rank; None: as they are.
 
     Example:
         >>> batch = make_batch(torch.eye(3), torch.tensor([0., 2., 1.]), torch.tensor([0, 2, 3]))
@@ -52,6 +54,8 @@ class Batch(NamedTuple):
     num_grades: int
     weights: Tensor | None = None
     positions: Tensor | None = None
+    ranked: bool = False
+    order: Tensor | None = None
 
     @property
     def num_lists(self) -> int:

@@ -245,11 +245,11 @@ class SameClass(WholeCorpus):
 
 @dataclass(eq=False)
 class Judged(WholeCorpus):
-    """Some corpus rows have grades above 0 for a query; all other rows have grade 0. `Judged.make` builds it.
+    """Some corpus rows are judged for a query; all other rows have grade 0. `Judged.make` builds it.
 
     Args:
         rows: (J,) the corpus rows that are judged, query by query.
-        grades: (J,) their grades, float32, above 0.
+        grades: (J,) their grades, float32, 0 or more.
         counts: (Q,) judged rows of each query, on the host.
         num_rows: rows of the corpus, n.
         own: (Q,) the corpus row that is the query itself and not in its list, n if there is none; None: for no query.
@@ -283,7 +283,7 @@ class Judged(WholeCorpus):
 
         Args:
             rows: (J,) the corpus rows that are judged, those of query 0 first, then those of query 1, ...
-            grades: (J,) their grades, above 0.
+            grades: (J,) their grades, 0 or more.
             counts: (Q,) judged rows of each query.
             num_rows: rows of the corpus, n.
             own: (Q,) the corpus row that is the query itself and not in its list, n if there is none.
@@ -314,7 +314,7 @@ class Judged(WholeCorpus):
             again[np.unique(keys, return_index=True)[1]] = False
         for wrong, reason in (
             ((rows < 0) | (rows >= self.num_rows), f"the corpus has rows 0..{self.num_rows - 1}"),
-            (~(grades > 0), "grades of judged rows must be above 0, all other rows have grade 0"),
+            (~(grades >= 0), "grades must be 0 or more, as rows without a judgement have grade 0"),
             (rows == self.own.cpu().numpy()[query], "a query cannot be judged for itself (own)"),
             (again, "it is judged twice"),
         ):
@@ -329,8 +329,10 @@ class Judged(WholeCorpus):
 
     @cached_property
     def pairs(self) -> np.ndarray:  # type: ignore[override]
-        among = count_pairs(self.grades.cpu().numpy(), self._judgements, self.num_grades)
-        pairs: np.ndarray = among + self.counts * (self.lengths - self.counts)
+        grades = self.grades.cpu().numpy()
+        above = np.diff(np.concatenate(([0], np.cumsum(grades > 0)))[self._judgements])
+        among = count_pairs(grades, self._judgements, self.num_grades)
+        pairs: np.ndarray = among + above * (self.lengths - self.counts)
         return pairs
 
     def _labels(self, positions: Positions, place: Tensor, offsets: Tensor, index: Tensor) -> Tensor:

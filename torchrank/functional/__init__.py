@@ -59,6 +59,7 @@ from torchrank.functional.measures import (
     reciprocal_rank,
 )
 from torchrank.functional.measures.evaluation import evaluate
+from torchrank.functional.measures.ranked import evaluate_ranks, known_from_ranks
 from torchrank.functional.neighbours.corpus import document_ranks, search
 from torchrank.functional.neighbours.votes import knn_error
 from torchrank.functional.oracles import most_violated, structured_hinge
@@ -96,6 +97,7 @@ __all__ = [
     "domination_loss",
     "err",
     "evaluate",
+    "evaluate_ranks",
     "gaussian_divergence",
     "geometric_mean",
     "gmml",
@@ -107,6 +109,7 @@ __all__ = [
     "hits",
     "kendall_tau",
     "knn_error",
+    "known_from_ranks",
     "lambda_loss",
     "lambdarank_loss",
     "listmle_loss",

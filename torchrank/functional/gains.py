@@ -80,17 +80,24 @@ def _named(choice: str | Function, table: dict[str, Function], name: str) -> Fun
 
 
 def dcg(
-    labels: Tensor, offsets: Tensor, *, cutoffs: list[int | None], gain: Gain, discount: Discount, longest: int
+    labels: Tensor,
+    offsets: Tensor,
+    *,
+    cutoffs: list[int | None],
+    gain: Gain,
+    discount: Discount,
+    longest: int,
+    ranks: Tensor | None = None,
 ) -> list[Tensor]:
     """DCG of each list at each cut-off, `(Q,)` each; `labels (N,)` are in rank order, None is the whole list.
 
     Small cut-offs share one `(Q, k)` block of the first labels of each list: entries after the cut-off are not touched,
-    and three cut-offs cost as much as one.
+    and three cut-offs cost as much as one. Where `ranks (N,)` are given, they are not 1, 2, ... and there is no block.
 
     >>> dcg(torch.tensor([2, 1]), torch.tensor([0, 2]), cutoffs=[1, None], gain="exp2", discount="letor", longest=2)
     [tensor([3.], dtype=torch.float64), tensor([4.], dtype=torch.float64)]
     """
-    small = [k for k in cutoffs if is_small(k)]
+    small = [k for k in cutoffs if is_small(k) and ranks is None]
     found: dict[int | None, Tensor] = {}
     if small:
         known = labels if len(labels) else labels.new_zeros(1)
@@ -98,7 +105,7 @@ def dcg(
         block = known[slot.clamp_(max=len(known) - 1)]
         found |= zip(small, block_dcg(block, offsets, cutoffs=small, gain=gain, discount=discount), strict=True)
     for k in set(cutoffs) - set(small):
-        rank = positions_within(offsets, len(labels)) + 1
+        rank = positions_within(offsets, len(labels)) + 1 if ranks is None else ranks
         terms = gain_of(labels, gain) * discount_of(rank, discount)
         found[k] = measure_sum(terms if k is None else torch.where(rank <= k, terms, 0), offsets)
     return [found[k] for k in cutoffs]

@@ -49,6 +49,8 @@ class Ranking(NamedTuple):
     num_grades: int  # labels are 0..num_grades-1; 0 = real-valued or unknown
     judged: Judged | None = None  # None: every judged document was retrieved
     weights: Tensor | None = None  # (N,) in rank order, float64; None: all 1
+    given: Tensor | None = None  # (N,) ranks where entries of label 0 are left out, without weights; None: 1, 2, 3, ...
+    length: int | None = None  # entries of each list, with those that are left out
 
     @property
     def best(self) -> "Judged | Ranking":  # the documents of which the ideal order is made
@@ -59,7 +61,14 @@ class Ranking(NamedTuple):
         return self.unordered[self.order]
 
     @property
-    def ranks(self) -> Tensor:  # (N,) rank in the list, from 1, float64
+    def lengths(self) -> Tensor:  # (Q,) entries of each list
+        held = self.offsets.diff()
+        return held if self.length is None else torch.full_like(held, self.length, dtype=torch.int64)
+
+    @property
+    def ranks(self) -> Tensor:  # (N,) rank in the list, from 1, float64; a new tensor
+        if self.given is not None:
+            return wide(self.given)
         starts = wide(self.offsets[:-1]).index_select(0, self.ids)
         return torch.arange(1, len(starts) + 1, dtype=starts.dtype, device=starts.device).sub_(starts)
 
@@ -165,11 +174,11 @@ def check_lists(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
     check_labels(labels)
 
 
-def check_offsets(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
-    """Refuses scores, labels and offsets that do not fit together."""
+def check_offsets(scores: Tensor, labels: Tensor, offsets: Tensor, *, name: str = "scores") -> None:
+    """Refuses scores (or what else `name` says), labels and offsets that do not fit together."""
     if scores.ndim != 1 or scores.shape != labels.shape or offsets.ndim != 1 or len(offsets) == 0:
         raise ValueError(
-            f"expected scores (N,), labels (N,), offsets (Q+1,), got {tuple(scores.shape)}, {tuple(labels.shape)}, "
+            f"expected {name} (N,), labels (N,), offsets (Q+1,), got {tuple(scores.shape)}, {tuple(labels.shape)}, "
             f"{tuple(offsets.shape)}. For padded (B, L) tensors use unpad(values, mask)."
         )
     if offsets.is_floating_point() or offsets.dtype == torch.bool:
@@ -298,7 +307,8 @@ def hits(ranking: Ranking, threshold: float, num_relevant: Tensor | None = None)
     before = count[offsets[:-1]]
     so_far = before.index_select(0, ranking.ids)
     torch.sub(count[1:], so_far, out=so_far)
-    first = torch.searchsorted(count, before + 1) - offsets[:-1]  # `count` exceeds `before` right after it
+    place = torch.searchsorted(count, before + 1)  # of the first one: `count` exceeds `before` right after it
+    first = place - offsets[:-1] if ranking.given is None else torch.nn.functional.pad(ranking.given, (1, 1))[place]
     found = count[offsets[1:]] - before
     if num_relevant is None and ranking.judged is not None:
         num_relevant = segment_sum((ranking.judged.labels >= threshold).long(), ranking.judged.offsets)

@@ -126,14 +126,13 @@ def precision(
 
 
 def precision_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
-    lengths = ranking.offsets.diff()
-    value = hits_in_top(ranking, found, k) / (lengths.clamp(min=1) if k is None else k)
+    value = hits_in_top(ranking, found, k) / (ranking.lengths.clamp(min=1) if k is None else k)
     return torch.where(found.mass > 0, value, empty)
 
 
 def hits_in_top(ranking: Ranking, found: Hits, k: int | None) -> Tensor:
     """Relevant entries in the top k, each counted by its weight, `(Q,)`."""
-    if ranking.weights is not None:
+    if ranking.weights is not None or ranking.given is not None:
         inside = found.gains if k is None else torch.where(ranking.ranks <= k, found.gains, 0)
         return measure_sum(inside, ranking.offsets)
     if k is None:

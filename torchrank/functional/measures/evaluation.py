@@ -81,17 +81,13 @@ def evaluate(
         {'map': tensor([0.5000], dtype=torch.float64), 'p@5': tensor([0.2000], dtype=torch.float64)}
     """
     rules = convention_of(convention, threshold)
-    if isinstance(measures, str):
-        raise ValueError(f'measures must be a list of names, ["{measures}"], got {measures!r}')
-    parsed = (parse_measure(name, convention) for name in measures)
-    wanted = {str(measure): measure for measure in parsed}
+    wanted = wanted_measures(measures, convention)
     if rules.ties == "ids" and tiebreak is None:
         raise ValueError(
             f"convention={convention!r} orders equal scores by document id, but there are no ids: give tiebreak (N,), "
             "the place of each document in the descending order of ids (RankingSet.tiebreak()), or another convention"
         )
-    if max_label is None and any(measure.family == "err" for measure in wanted.values()):
-        raise ValueError("err needs max_label, the top label of the data set (4 for web data, 2 for MQ2007 and MQ2008)")
+    check_max_label(wanted, max_label)
     votes = {name: cast(int, measure.k) for name, measure in wanted.items() if measure.family == "knn_error"}
     if votes and (classes is None or query_classes is None):
         raise ValueError(f"{next(iter(votes))} compares classes: give classes (N,) and query_classes (Q,)")
@@ -115,8 +111,8 @@ def evaluate(
         )
         counted = None if num_relevant is None else num_relevant[first:last]
         if judged is not None or (counted is not None and any("ndcg" in measure.family for measure in wanted.values())):
-            ranking = with_judged(ranking, counted, None if judged is None else _lists(*judged, first, last))
-        parts.append(_values(ranking, rules, wanted, max_label, counted))
+            ranking = with_judged(ranking, counted, None if judged is None else lists_between(*judged, first, last))
+        parts.append(values_of(ranking, rules, wanted, max_label, counted))
         if votes:
             theirs, own = cast(Tensor, classes)[begin:end], cast(Tensor, query_classes)[first:last]
             parts[-1] |= _votes(ranking, theirs, own, votes)
@@ -126,7 +122,20 @@ def evaluate(
     return Values(values)
 
 
-def _lists(values: Tensor, offsets: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
+def wanted_measures(measures: Sequence[str], convention: str) -> dict[str, Measure]:
+    """The measures by the names under which their values are given."""
+    if isinstance(measures, str):
+        raise ValueError(f'measures must be a list of names, ["{measures}"], got {measures!r}')
+    parsed = (parse_measure(name, convention) for name in measures)
+    return {str(measure): measure for measure in parsed}
+
+
+def check_max_label(wanted: dict[str, Measure], max_label: float | None) -> None:
+    if max_label is None and any(measure.family == "err" for measure in wanted.values()):
+        raise ValueError("err needs max_label, the top label of the data set (4 for web data, 2 for MQ2007 and MQ2008)")
+
+
+def lists_between(values: Tensor, offsets: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
     """The lists `first:last` of all lists."""
     if (first, last) == (0, len(offsets) - 1):
         return values, offsets
@@ -159,13 +168,14 @@ def pieces(offsets: Tensor) -> list[tuple[int, int]]:
     return list(pairwise(cuts)) or [(0, 0)]
 
 
-def _values(
+def values_of(
     ranking: Ranking,
     rules: Convention,
     wanted: dict[str, Measure],
     max_label: float | None,
-    num_relevant: Tensor | None,
+    num_relevant: Tensor | None = None,
 ) -> dict[str, Tensor]:
+    """All measures of one ranking but the kNN errors, float64, `(Q,)` each."""
     values = _ndcgs(ranking, rules, wanted)
     found = hits(ranking, rules.threshold, num_relevant)
     for name in (name for name in wanted if name not in values and wanted[name].family != "knn_error"):

@@ -115,7 +115,7 @@ def ndcg_at(
     )
     values = [ratio(a, b, empty) for a, b in zip(actual, ideal, strict=True)]
     if short == "zero":
-        lengths = ranking.offsets.diff()
+        lengths = ranking.lengths
         values = [v if k is None else torch.where(lengths < k, 0.0, v) for k, v in zip(cutoffs, values, strict=True)]
     return values
 
@@ -181,8 +181,15 @@ def dcg_at(ranking: Ranking, cutoffs: list[int | None], *, gain: Gain, discount:
         ranked, gain = average_gains(ranking, gain), "linear"
     else:
         ranked = ranking.labels
-    offsets, longest = ranking.offsets, ranking.longest
-    return ranked_dcg(ranked, offsets, cutoffs=cutoffs, gain=gain, discount=discount, longest=longest)
+    return ranked_dcg(
+        ranked,
+        ranking.offsets,
+        cutoffs=cutoffs,
+        gain=gain,
+        discount=discount,
+        longest=ranking.longest,
+        ranks=ranking.given,
+    )
 
 
 def has_gain(ranking: Ranking, gain: Gain) -> Tensor:

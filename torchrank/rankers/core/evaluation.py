@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
 
 from torchrank.data.batch import Batch
 from torchrank.data.datamodule import RankingDataModule
+from torchrank.data.relevance import Judged
 from torchrank.data.sets import RankingSet
 from torchrank.errors import DataError, DataWarning
 from torchrank.functional.conventions import canonical, convention_of, defines, parse_measure, tell_nan
+from torchrank.functional.measures.ranked import known_from_ranks
 from torchrank.functional.ragged import entries_of
 from torchrank.metrics import RankingMetrics
 from torchrank.record import monitor_name
 
 MEASURES = ("ndcg@1", "ndcg@5", "ndcg@10", "map", "mrr")
+TOP = 10  # ranks of which it is told how many documents were not judged
+UNJUDGED = f"unjudged@{TOP}"
 
 
 class SplitMeasures:
@@ -31,6 +37,7 @@ class SplitMeasures:
         conventions: their names.
         lists: the lists that will be measured; without them there are no values per list.
         max_label: the highest grade, for err; by default that of the lists.
+        judgements: whether to count judged documents in the top 10, where a corpus has judgements.
 
     Example:
         >>> import torch
@@ -47,14 +54,19 @@ class SplitMeasures:
         conventions: Sequence[str] = ("default",),
         lists: RankingSet | None = None,
         max_label: float | None = None,
+        judgements: bool = False,
     ):
         self.measures, self.conventions = [canonical(each) for each in measures], conventions
         self.lists, self.max_label = lists, max_label
+        known = lists.relevance if judgements and lists is not None and isinstance(lists.relevance, Judged) else None
+        self.judged = None if known is None else replace(known, grades=torch.ones_like(known.grades), num_grades=2)
+        self.in_top = RankingMetrics([f"p@{TOP}"])
         self.voting = any(measure.startswith("knn_error") for measure in self.measures)
         tensors: dict[str, Tensor | None] = {}
         if lists is not None:
             tensors = {"classes": lists.classes, "corpus_classes": lists.corpus_classes, "offsets": lists.offsets}
             tensors["tiebreak"] = lists.tiebreak() if "trec" in conventions else None
+            tensors["places"] = lists.id_places()
         self._known = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         if self.voting and "classes" not in self._known:
             raise DataError(
@@ -62,6 +74,11 @@ class SplitMeasures:
                 "data=points or data=gaussian."
             )
         self.candidates = [self._new()]  # what cannot be measured is refused here
+
+    @property
+    def takes_ranks(self) -> bool:
+        """Whether all measures are known from the ranks of the judged documents."""
+        return known_in_all(self.measures, self.conventions)
 
     def _new(self) -> dict[str, RankingMetrics]:
         """The measures of one candidate, by convention."""
@@ -79,13 +96,13 @@ class SplitMeasures:
         return found
 
     def update(self, scores: Tensor, batch: Batch) -> None:
-        """Add the lists of a batch with these scores: (N,), or (candidates, N)."""
+        """Add the lists of a batch with these scores: (N,), or (candidates, N). Of a ranked batch, the ranks."""
         self._known = {name: tensor.to(scores.device) for name, tensor in self._known.items()}
-        rows, known, more = scores if scores.dim() == 2 else scores[None], self._known, {}
+        rows, known = scores if scores.dim() == 2 else scores[None], self._known
+        more: dict[str, Any] = {}
         if self.voting:
             more["classes"] = known["corpus_classes"][batch.index]
             more["query_classes"] = known["classes"][batch.query]
-        entries = entries_of(known["offsets"], batch.query, len(batch.labels))[0] if "tiebreak" in known else None
         self.candidates += [self._new() for _ in rows[len(self.candidates) :]]
         for candidate, row in zip(self.candidates, rows, strict=False):
             for name, measures in candidate.items():
@@ -94,15 +111,40 @@ class SplitMeasures:
                     batch.labels,
                     batch.offsets,
                     query=batch.query,
-                    tiebreak=known["tiebreak"][entries] if name == "trec" and entries is not None else None,
+                    **self._place_of(batch, name),
                     max_length=batch.max_length,
                     num_grades=batch.num_grades,
                     **more,
                 )
+        if self.judged is not None:
+            self._count_judged(rows[0], batch)
+
+    def _place_of(self, batch: Batch, convention: str) -> dict[str, Any]:
+        """How the entries of a batch rank: by given ranks, or equal scores by their ids."""
+        if batch.ranked:
+            return {"num_documents": len(batch.x)}
+        if convention == "trec" and "tiebreak" in self._known:
+            entries = entries_of(self._known["offsets"], batch.query, len(batch.labels))[0]
+            return {"tiebreak": self._known["tiebreak"][entries]}
+        places = self._known.get("places")
+        return {} if places is None or batch.index is None else {"tiebreak": places[batch.index]}
+
+    def _count_judged(self, scores: Tensor, batch: Batch) -> None:
+        """Count the judged documents in the top of each list, by the precision of a label 1 for each of them."""
+        labels = torch.ones_like(batch.labels)
+        if not batch.ranked:
+            positions = batch.query.cpu()
+            labels = self.judged.entries(positions.numpy(), positions).labels.to(scores.device)  # type: ignore[union-attr]
+        places = self._place_of(batch, self.conventions[0])
+        self.in_top.to(scores.device).update(scores, labels, batch.offsets, num_grades=2, **places)
 
     def conclude(self) -> list[dict[str, dict[str, Any]]]:
         """What was measured over all processes, by candidate and convention; then everything starts over."""
         found = [{name: measures.summary() for name, measures in each.items()} for each in self.candidates]
+        if self.judged is not None:
+            share = self.in_top.summary()["measures"][f"p@{TOP}"]
+            for part in found[0].values():
+                part[UNJUDGED] = min(TOP, self.judged.num_rows) - TOP * share
         self.reset()
         return found
 
@@ -110,6 +152,7 @@ class SplitMeasures:
         """Forget what was measured so far."""
         for measures in (measures for candidate in self.candidates for measures in candidate.values()):
             measures.reset()
+        self.in_top.reset()
 
 
 class RankingEvaluation(Callback):
@@ -150,6 +193,11 @@ class RankingEvaluation(Callback):
         pairs += [(name, each) for name in others for each in self.measures if defines(name, each)]
         return [monitor_name(split, measure, name, self.conventions) for name, measure in pairs]
 
+    @property
+    def takes_ranks(self) -> bool:
+        """Whether all that is measured is known from the ranks of the judged documents."""
+        return known_in_all(self.measures, self.conventions)
+
     # ---- Lightning's hooks --------------------------------------------------------------------------------------
 
     def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
@@ -162,7 +210,10 @@ class RankingEvaluation(Callback):
         sets = data.sets if isinstance(data, RankingDataModule) else {}
         splits = [split for split in ("val", "test") if split in sets or not sets]
         top = top_grade(sets.get("train"))
-        self._splits = {each: SplitMeasures(self.measures, self.conventions, sets.get(each), top) for each in splits}
+        self._splits = {
+            each: SplitMeasures(self.measures, self.conventions, sets.get(each), top, judgements=each == "test")
+            for each in splits
+        }
 
     def teardown(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
         self._splits = {}
@@ -208,6 +259,17 @@ class RankingEvaluation(Callback):
 
     def on_test_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         self.on_validation_epoch_end(trainer, module, split="test")
+
+
+def known_in_all(measures: Sequence[str], conventions: Sequence[str]) -> bool:
+    """Whether ranks are enough for these measures in each of the conventions that define them.
+
+    >>> known_in_all(["ndcg@10", "map"], ["default"]), known_in_all(["auc"], ["default"])
+    (True, False)
+    """
+    first, *others = conventions
+    asked = {first: list(measures)} | {name: [each for each in measures if defines(name, each)] for name in others}
+    return all(known_from_ranks(names, convention) for convention, names in asked.items())
 
 
 def top_grade(train: RankingSet | None) -> float | None:

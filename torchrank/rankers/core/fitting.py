@@ -154,6 +154,8 @@ class Watch:
             raise DataError("no validation list has entries with different labels, so none can tell rounds apart")
         self.ranker, self.val = ranker, val.to(ranker.device, ranker.transform)
         self.measures = SplitMeasures(list(dict.fromkeys((MONITOR, *ranker.chosen_by))), lists=self.val)
+        if ranker.ranks_corpus and self.val.has_judgements and self.measures.takes_ranks:
+            self.val = self.val.judged()
         self.budget = batch_entries(self.val, batch_documents, ranker, pass_room(ranker.device))
         self.value, self.best, self.waited = math.nan, -math.inf, 0
         self.state: dict[str, Any] | None = None

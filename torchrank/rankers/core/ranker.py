@@ -74,6 +74,7 @@ class Ranker(LightningModule):
         takes: the kinds of data beyond dense rows that it accepts, of "sparse", "corpus" and "queries".
         certified: the fit ends by its own certificate: no early stopping, the last state counts.
         is_path: every round is a whole fit with other settings: each is validated, and the best counts.
+        ranks_corpus: whether `corpus_ranks` ranks documents among all rows of a corpus, without a score for each.
         corpus_entries: entries that it takes at least in a batch over a whole corpus, where every batch costs a pass
             over the corpus and only scores are that long.
         rounds: most rounds; None: it learns by gradient.
@@ -98,6 +99,7 @@ class Ranker(LightningModule):
     certified = False
     is_path = False
     weighted = False
+    ranks_corpus = False
     corpus_entries = 0
     rounds: int | None = None
     chosen_by: tuple[str, ...] = ()
@@ -164,6 +166,10 @@ class Ranker(LightningModule):
             name = type(self).__name__
             warn(f"{name} stopped before its certificate: {self.certificate}. Raise {limit}.", ConvergenceWarning)
 
+    def corpus_ranks(self, batch: Batch) -> Tensor:
+        """The rank (N,) from 1 of each entry among all rows of the corpus of its batch."""
+        raise NotImplementedError(f"{type(self).__name__} has to define corpus_ranks(batch)")
+
     def validation_scores(self, batch: Batch) -> Tensor:
         """Scores (N,) of validation lists without labels; or (candidates, N), of which `choose` takes one."""
         return self.score(batch)
@@ -183,6 +189,10 @@ class Ranker(LightningModule):
         """Memory that an entry with so many features takes in a round or when it is scored: on a device, batches are as
         large as fits. 0: unknown, so that they have `batch_documents`."""
         return 32 * width + 512  # copies of its row in float32 and float64, and numbers beside it
+
+    def baseline(self) -> Ranker | None:
+        """The ranker that it has to beat to be of use, ready to score; a run says what was gained over it."""
+        return None
 
     @property
     def has_groups(self) -> bool:
@@ -519,8 +529,9 @@ class Ranker(LightningModule):
         return RoundOptimizer(self) if self.by_rounds else self.optimization.make(self.parameters())
 
     def validation_step(self, batch: Batch, batch_index: int = 0) -> Tensor:
-        """Scores for `RankingEvaluation`: the labels are taken away before the ranker sees the batch."""
-        if self.by_rounds and self._trainer is not None and self._trainer.sanity_checking:  # before the first round
+        """Scores, or ranks, for `RankingEvaluation`: the labels are taken away before the ranker sees the batch."""
+        early = self._trainer is not None and self._trainer.sanity_checking  # before the first round
+        if early and self.by_rounds and not batch.ranked:
             return torch.zeros_like(batch.labels, dtype=torch.float32)
         return self._scored(batch, self.validation_scores)
 
@@ -533,7 +544,7 @@ class Ranker(LightningModule):
     def _scored(self, batch: Batch, score: Callable[[Batch], Tensor]) -> Tensor:
         self._check_vectors(batch.queries is not None)
         with self.scoring():
-            return score(without_labels(batch))
+            return (self.corpus_ranks if batch.ranked else score)(without_labels(batch))
 
     def scoring(self) -> AbstractContextManager[Any]:
         """What is learned by rounds, in full precision, is scored in it too: mixed precisions are for gradients."""
