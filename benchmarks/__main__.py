@@ -16,6 +16,7 @@ import importlib
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,7 @@ SHARED = {
     "estimate",
 }  # no benchmarks of their own
 NAMES = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in SHARED)
+BESIDE = {"same_results"}  # compare with another revision themselves
 FAILED = "failed"
 TURNS = 2  # of the processes of two revisions
 
@@ -142,7 +144,7 @@ def measured(options: argparse.Namespace) -> Iterator["Row"]:
     warnings.simplefilter("ignore")
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     setting = Setting(options.quick, torch.device(options.device), options.threads, options.data, options.scale)
-    setting = replace(setting, scratch=options.scratch)
+    setting = replace(setting, scratch=options.scratch, against=options.against)
     judged = not options.quick and options.scale == 1
     for name in options.names:
         print(f"{name} ...", file=sys.stderr, flush=True)
@@ -164,6 +166,9 @@ def beside_revision(options: argparse.Namespace) -> list["Row"]:
     with worktree(options.against) as sources, tempfile.TemporaryDirectory() as folder:
         scratch = options.scratch or Path(folder)
         for name in options.names:
+            if name in BESIDE:
+                rows += measured(argparse.Namespace(**vars(options) | {"names": [name]}))
+                continue
             turns = [[elsewhere(each, scratch, name, options) for each in (HERE.parent, sources)] for _ in range(TURNS)]
             ours, theirs = (best([*chain(*each)]) for each in zip(*turns, strict=True))
             for key, row in ours.items():
@@ -176,11 +181,12 @@ def beside_revision(options: argparse.Namespace) -> list["Row"]:
 
 @contextmanager
 def worktree(revision: str) -> Iterator[Path]:
-    """The sources of a revision in a folder of their own."""
+    """The sources of a revision in a folder of their own, without its benchmarks."""
     git = ["git", "-C", str(HERE), "worktree"]
     with tempfile.TemporaryDirectory() as folder:
         sources = Path(folder, "sources")
         subprocess.run([*git, "add", "--quiet", "--detach", str(sources), revision], check=True)
+        shutil.rmtree(sources / "benchmarks", ignore_errors=True)  # those of this checkout are to be imported
         try:
             yield sources
         finally:

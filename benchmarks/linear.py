@@ -16,13 +16,14 @@ from torchrank.solvers.linear.scores import add_gradient, entry_scores
 
 FEATURES = 136  # of MSLR-WEB30K
 TRANSFORMS = ("none", "standard", "l2", "query_minmax", "log1p", "quantile", "pca")
+SAME = {"transform": "standard"}  # given, since the default is not the same in all revisions
 FITS = {
-    "ListNet": lambda: ListNet(FEATURES),
-    "Domination, lbfgs": lambda: DominationRank(FEATURES, solver="lbfgs"),
-    "Domination, fista": lambda: DominationRank(FEATURES, solver="fista", l1=0.01, rounds=2),
-    "Domination, cd": lambda: DominationRank(FEATURES, solver="cd", rounds=2),
-    "SVMmap": lambda: SVMMap(FEATURES, transform="standard", rounds=8),
-    "RankSVM": lambda: RankSVM(FEATURES, transform="standard"),
+    "ListNet": lambda: ListNet(FEATURES, **SAME),
+    "Domination, lbfgs": lambda: DominationRank(FEATURES, solver="lbfgs", **SAME),
+    "Domination, fista": lambda: DominationRank(FEATURES, solver="fista", l1=0.01, rounds=2, **SAME),
+    "Domination, cd": lambda: DominationRank(FEATURES, solver="cd", rounds=2, **SAME),
+    "SVMmap": lambda: SVMMap(FEATURES, rounds=8, **SAME),
+    "RankSVM": lambda: RankSVM(FEATURES, **SAME),
 }
 
 

@@ -73,7 +73,7 @@ def plain(row: Row) -> dict[str, Any]:
     """A row for JSON, without what it does not say."""
     given = {each.name: getattr(row, each.name) for each in fields(Row) if each.name != "earlier"}
     ratio = {} if row.ratio is None else {"ratio": row.ratio}
-    return {name: value for name, value in given.items() if value not in (None, "", ())} | ratio
+    return {name: value for name, value in given.items() if name == "unit" or value not in (None, "", ())} | ratio
 
 
 def read(content: dict[str, Any]) -> Iterator[Row]:

@@ -12,7 +12,7 @@ import socket
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,10 +57,15 @@ CASES = {
 
 def rows(setting: Setting) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder, "lists"), synthetic_splits(setting.size(2360, 40)))
-        write(Path(folder, "people"), load_matchmaking(queries=setting.size(8500, 40)))
+        write_lists(Path(folder), setting)
         for name in CASES:
             yield compared(name, Path(folder), setting.size(3, 1))
+
+
+def write_lists(folder: Path, setting: Setting) -> None:
+    """170,000 documents, for training alone, and as many entries of people."""
+    write(folder / "lists", synthetic_splits(setting.size(2360, 40)))
+    write(folder / "people", load_matchmaking(queries=setting.size(8500, 40)))
 
 
 def compared(name: str, folder: Path, repeats: int) -> Row:
@@ -74,8 +79,8 @@ def compared(name: str, folder: Path, repeats: int) -> Row:
     return Row(f"{name} in two processes", two["cpu"], peer="one process", theirs=one["cpu"], bar=1 / 1.6, note=note)
 
 
-def write(folder: Path, sets: dict[str, RankingSet]) -> None:
-    for split in ("train", "val"):
+def write(folder: Path, sets: dict[str, RankingSet], splits: Sequence[str] = ("train", "val")) -> None:
+    for split in splits:
         (folder / split).mkdir(parents=True)
         for part in PARTS:
             if (tensor := getattr(sets[split], part)) is not None:
@@ -138,7 +143,8 @@ class Phases(Callback):
 def send(name: str, folder: Path, place: dict[str, str], reports: Any) -> None:
     """A small fit, since the first one of a process loads and prepares much, then the one that counts."""
     warnings.simplefilter("ignore")
-    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    for talkative in ("pytorch_lightning", "lightning_fabric"):
+        logging.getLogger(talkative).setLevel(logging.ERROR)
     torch.set_num_threads(1)
     sets = {split: mapped(folder / CASES[name].data / split) for split in ("train", "val")}
     report(name, {split: lists.subset(range(min(20, len(lists)))) for split, lists in sets.items()}, place)

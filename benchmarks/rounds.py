@@ -67,7 +67,7 @@ def validations(setting: Setting, sets) -> Iterator[Row]:
         "AdaRank": lambda: AdaRank(136, exclude_repeat=False),
         "trees": lambda: GBDTRanker(136, threads=1, trees_per_round=1),  # the others add one rule, too
     }
-    plain = Fit(ListNet(136), sets)
+    plain = Fit(ListNet(136, transform="standard"), sets)
     plain.rounds(1)
     for name, make in makers.items():
         if name == "trees":

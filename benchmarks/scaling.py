@@ -1,20 +1,27 @@
-"""How the cost of a fit grows with queries, documents per query, features and metrics: exponents fitted to three sizes.
+"""How the cost of a fit grows with queries, documents per query, features, metrics and processes: fitted exponents.
 
-Each size is twice the one before; the exponent is the slope of the logarithm of the time (least squares), and a cost
-that grows in proportion has 1. Pairs grow with the square of the documents of a list, and metrics have the square of
-the features as entries. `--plot FILE` draws the curves.
+Each of three sizes is twice the one before; the exponent is the slope of the logarithm of the time (least squares). A
+cost that grows in proportion has 1. Pairs grow with the square of the documents of a list, and metrics have the square
+of the features as entries. Of processes the CPU time of all together is taken, as many times that of the slowest: work
+that is shared out without loss has the exponent 0. `--plot FILE` draws the curves.
 """
 
+import math
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
+from benchmarks import processes
 from benchmarks.suite import Row, Setting
 from torchrank import GMML, LGMML, AdaRank, DominationRank, LambdaRank, ListNet, RankBoost, RankingSet
 from torchrank.data import synthetic_splits
 
 MOST = 1.1  # of a cost in proportion; for squares 2.1
+LOST = math.log2(2 / 1.6)  # two processes are at least 1.6 times one
+PROCESSES = (1, 2, 4)
 GIVEN = {"t": 0.5, "ridge": 0.1, "kappa": 10.0, "transform": "standard"}
 RANKERS: dict[str, Callable] = {
     "L-GMML": partial(LGMML, groups="random", rounds=4),
@@ -43,6 +50,12 @@ def rows(setting: Setting) -> Iterator[Row]:
     sizes, lists = [base["metrics"] // 2, base["metrics"], base["metrics"] * 2], make(base)
     functions = [partial(fit, partial(RANKERS["L-GMML"], metrics=size), lists) for size in sizes]
     yield grown("L-GMML, metrics", sizes, setting.race(*functions, repeats=2), MOST)
+    with tempfile.TemporaryDirectory() as folder:
+        processes.write_lists(Path(folder), setting)
+        for name in processes.CASES:
+            runs = [[processes.fits(name, Path(folder), count)["cpu"] for count in PROCESSES] for _ in range(2)]
+            total = [count * min(times) for count, times in zip(PROCESSES, zip(*runs, strict=True), strict=True)]
+            yield grown(f"{name}, processes", list(PROCESSES), total, LOST)
 
 
 def make(sizes: dict[str, int]) -> RankingSet:

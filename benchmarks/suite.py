@@ -54,6 +54,7 @@ class Setting:
         data: the folder of data sets.
         scale: sizes and repeats are multiplied by it.
         scratch: the folder in which large inputs are kept for the next run; None: in temporary ones.
+        against: the revision that results are compared with.
     """
 
     quick: bool = False
@@ -62,6 +63,7 @@ class Setting:
     data: Path | None = None
     scale: float = 1.0
     scratch: Path | None = None
+    against: str | None = None
 
     def size(self, real: int, tiny: int) -> int:
         """The size or number of repeats to take."""
