@@ -6,7 +6,7 @@ Rankers, data and everything that needs Lightning are imported when they are fir
 Example:
     >>> import torchrank
     >>> sorted(torchrank.RANKERS)[:3]
-    ['AdaRank', 'DominationRank', 'Ensemble']
+    ['AdaRank', 'Adapter', 'DominationRank']
 """
 
 from importlib import import_module
@@ -43,6 +43,10 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank.explanations.shapes import Shapes as Shapes
     from torchrank.explanations.shapes import shape_functions as shape_functions
     from torchrank.export import export_ranker as export_ranker
+    from torchrank.export.adapters.folder import load_adapter as load_adapter
+    from torchrank.export.adapters.folder import save_adapter as save_adapter
+    from torchrank.export.adapters.saved import SavedAdapter as SavedAdapter
+    from torchrank.export.adapters.sentence import add_to_sentence_transformer as add_to_sentence_transformer
     from torchrank.export.errors import NotExportable as NotExportable
     from torchrank.export.table import export_table as export_table
     from torchrank.functional.arrays import to_offsets as to_offsets
@@ -59,6 +63,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank.metrics import Precision as Precision
     from torchrank.metrics import RankingMetrics as RankingMetrics
     from torchrank.metrics import Recall as Recall
+    from torchrank.rankers.adapter.ranker import Adapter as Adapter
     from torchrank.rankers.adarank import AdaRank as AdaRank
     from torchrank.rankers.core.checkpoints import load as load
     from torchrank.rankers.core.evaluation import RankingEvaluation as RankingEvaluation
@@ -116,6 +121,7 @@ RANKERS = {
     "AdaRank": "torchrank.rankers.adarank",
     "QueryKNN": "torchrank.rankers.queryknn",
     "TransductivePCA": "torchrank.rankers.transductive",
+    "Adapter": "torchrank.rankers.adapter.ranker",
     "Ensemble": "torchrank.rankers.ensemble.ranker",
 }
 EXPORTS = RANKERS | {
@@ -146,6 +152,10 @@ EXPORTS = RANKERS | {
     "NotExportable": "torchrank.export.errors",
     "export_ranker": "torchrank.export",
     "export_table": "torchrank.export.table",
+    "SavedAdapter": "torchrank.export.adapters.saved",
+    "save_adapter": "torchrank.export.adapters.folder",
+    "load_adapter": "torchrank.export.adapters.folder",
+    "add_to_sentence_transformer": "torchrank.export.adapters.sentence",
     "Importance": "torchrank.explanations.importance",
     "permutation_importance": "torchrank.explanations.importance",
     "Shapes": "torchrank.explanations.shapes",

@@ -30,7 +30,7 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torchrank.data.datamodule import RankingDataModule
 from torchrank.errors import DataError, check_integer, check_numbers
 from torchrank.rankers.core.checkpoints import load, read_checkpoint
-from torchrank.rankers.core.evaluation import RankingEvaluation
+from torchrank.rankers.core.evaluation import UNJUDGED, RankingEvaluation
 from torchrank.rankers.core.own import import_from_here
 from torchrank.rankers.core.queries import query_facts
 from torchrank.rankers.core.ranker import Ranker
@@ -41,10 +41,12 @@ from torchrank.record import (
     alone_in,
     finished,
     forget_results,
+    parse_monitor,
     record,
     smaller_is_better,
     write_results,
 )
+from torchrank.report.gain import gain
 from torchrank.report.tables import show_run
 from torchrank.screen import console, one_line, quoted, say
 
@@ -149,6 +151,11 @@ def fit_and_test(config: DictConfig, trainer: Trainer, evaluation: RankingEvalua
     trainer.validate(ranker, datamodule=data, ckpt_path=state, weights_only=True, verbose=False)
     if config.test and "test" in data.sets:
         trainer.test(ranker, datamodule=data, ckpt_path=state, weights_only=True, verbose=False)
+        tested = evaluation.measured["test"][evaluation.conventions[0]]
+        if UNJUDGED in tested:
+            ranker.findings[UNJUDGED] = f"{tested[UNJUDGED]:.1f} documents of a query, which count as irrelevant"
+        if (baseline := ranker.baseline()) is not None:
+            ranker.findings["gain"] = gained(config, trainer, baseline, data, evaluation)
     clock.append(time.perf_counter())
     used.append(time.process_time())
     seconds, cpu = ({name: of[i + 1] - of[i] for i, name in enumerate(("data", "fit", "test"))} for of in (clock, used))
@@ -156,6 +163,18 @@ def fit_and_test(config: DictConfig, trainer: Trainer, evaluation: RankingEvalua
     results = record(name, plain(config), settings(config), ranker, data, evaluation, seconds)
     results["cpu_seconds"] = cpu  # of this process, all threads
     return results, query_facts(ranker, data.sets["test"], evaluation.conventions[0]) if "test" in data.sets else {}
+
+
+def gained(
+    config: DictConfig, trainer: Trainer, baseline: Any, data: RankingDataModule, evaluation: RankingEvaluation
+) -> str:
+    """What the ranker that was just tested gained over a baseline, which is tested now, in words."""
+    found = evaluation.measured["test"]
+    trainer.test(baseline, datamodule=data, verbose=False)
+    other, evaluation.measured["test"] = evaluation.measured["test"], found
+    _, convention, measure = parse_monitor(config.monitor, evaluation.conventions)
+    ours, theirs = (each[convention]["per_query"][measure] for each in (found, other))
+    return str(gain(measure, ours, theirs))
 
 
 def own_names(model: DictConfig) -> dict[str, str]:

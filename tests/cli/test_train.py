@@ -210,7 +210,7 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
         (["model.kapa=1"], "unknown option model.kapa: did you mean kappa or alpha?"),
         (["modle=listnet"], "unknown option modle: did you mean mode or model?"),
         (["model=listnets"], "unknown model=listnets: did you mean listnet?"),
-        (["model=xyz"], "unknown model=xyz: choose one of adarank, attention, dcn, dk, "),
+        (["model=xyz"], "unknown model=xyz: choose one of adapter, adarank, attention, dcn, dk, "),
         (["data=mq2009"], "unknown data=mq2009: did you mean mq2008 or mq2007?"),
         (["debug=fats"], "unknown debug=fats: did you mean fast?"),
         (["logger=[csv,tensorbord]"], "unknown logger=tensorbord: did you mean tensorboard?"),

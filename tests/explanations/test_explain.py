@@ -28,7 +28,8 @@ from torchrank import (
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 NETWORKS = {"mlp_ranknet", "mlp_listnet_pca", "mlp_members", "resnet", "dcn", "attention"}
-INEXACT = NETWORKS | {"local_network"}  # integrated gradients
+ADAPTERS = {name for name in CASES if name.startswith("adapter")}
+INEXACT = NETWORKS | {"local_network"} | ADAPTERS  # integrated gradients
 
 
 def given(batch, ranker):

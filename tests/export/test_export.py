@@ -35,6 +35,7 @@ NETWORKS = ("mlp", "resnet", "dcn", "gam", "attention")  # have no plain form
 REASONS = {
     "queries": "query vectors",
     "points": "query vectors",
+    "judged": "query vectors",
     "topics": "a model for each topic",
     "dk": "fits a new model",
     "local": "compares the principal directions",

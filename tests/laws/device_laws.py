@@ -80,6 +80,7 @@ CEILINGS = {
     "rmlr": Ceiling(240, 6, 240, 16),
     "lowrank_mlr": Ceiling(310, 3, 220, 1),
     "euclidean": Ceiling(10, 1, 270, 16),
+    "adapter": Ceiling(600, 12, 300, 2),
     "svmmap": Ceiling(190, 4, 180, 14),
     "svmmap_queries": Ceiling(240, 4, 190, 14),
     "ranksvm": Ceiling(220, 5, 180, 14),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from torchrank import (
@@ -12,6 +13,7 @@ from torchrank import (
     MLR,
     PAMIR,
     RMLR,
+    Adapter,
     AdaRank,
     DominationRank,
     Ensemble,
@@ -33,7 +35,7 @@ from torchrank import (
     SVMMap,
     TransductivePCA,
 )
-from torchrank.data import SameClass
+from torchrank.data import Judged, SameClass
 
 FEATURES = 5
 LENGTHS = {"train": [1, 40, 2, 9, 5, 3, 17], "val": [6, 11], "test": [4, 1, 8, 5]}  # uneven, and fewer than processes
@@ -146,11 +148,27 @@ CASES = {
     "mlr_path": Case(lambda: MLR(5, "ndcg", C=[10.0, 30.0], eps=1e-2), 2, "queries"),
     "mlr_points": Case(lambda: MLR(5, C=3.0, eps=1e-2), 40, "points"),
     "rmlr": Case(lambda: RMLR(5, C=5.0, lam=0.3, eps=1e-2), 40, "queries"),
+    "rmlr_anchored": Case(lambda: RMLR(5, C=[0.0, 1.0], lam=0.1, eps=1e-2, anchor=1.0), 2, "queries"),
     "lowrank_mlr": Case(lambda: LowRankMLR(5, rank=2, lr=0.05), 4, "queries"),
     "euclidean": Case(lambda: MetricBaseline(5), 1, "points"),
     "svmmap": Case(lambda: SVMMap(5, eps=1e-2), 60),
     "svmmap_queries": Case(lambda: SVMMap(5, "precision", eps=1e-2, transform="standard"), 60, "queries"),
     "ranksvm": Case(lambda: RankSVM(5, eps=1e-2, threshold="sweep"), 60),
+    "adapter": Case(lambda: Adapter(5, rounds=4, num_negatives=6, batch_queries=3, lr=0.05), 4, "judged"),
+    "adapter_both": Case(
+        lambda: Adapter(5, "both", 2, "euclidean", "softmax", negatives="all", batch_queries=3, lr=0.05, rounds=4),
+        4,
+        "queries",
+    ),
+    "adapter_random": Case(
+        lambda: Adapter(
+            5, "document", similarity="inner", negatives="random", refresh=2, num_negatives=6, lr=0.05, rounds=5
+        ),
+        5,
+        "judged",
+    ),
+    "adapter_gmml": Case(lambda: Adapter(5, solver="gmml", solver_options={"ridge": [3.0, 0.1]}), 3, "judged"),
+    "adapter_mlr": Case(lambda: Adapter(5, solver="mlr", solver_options={"C": [0.0, 5.0], "cuts": 5}), 3, "judged"),
     "ensemble": Case(lambda: Ensemble(members(), weights="greedy", steps=4), 1),
     "ensemble_queries": Case(lambda: Ensemble([*members(), distances()], weights=[1, 2, 1, 3]), 1, "queries"),
 }
@@ -191,6 +209,16 @@ def queries(split: str) -> RankingSet:
     return RankingSet(corpus, flat.labels, flat.offsets, index=index, queries=vectors, name=split)
 
 
+def judged(split: str) -> RankingSet:
+    """Queries that rank a whole corpus, of which some documents are relevant."""
+    generator, count = torch.Generator().manual_seed(30 + len(split)), len(LENGTHS[split])
+    vectors, corpus = (torch.randn(n, FEATURES, generator=generator, dtype=torch.float64) for n in (count, 25))
+    rows = torch.cat([torch.randperm(25, generator=generator)[:3] for _ in range(count)])
+    grades = torch.randint(1, 3, (len(rows),), generator=generator).float()
+    relevance = Judged(rows, grades, np.full(count, 3), num_rows=25)
+    return RankingSet(corpus, relevance, queries=vectors, name=split)
+
+
 def topics(split: str) -> RankingSet:
     return lists(split, TOPICS)
 
@@ -210,7 +238,7 @@ def points(split: str) -> RankingSet:
     return RankingSet(corpus, SameClass(own, classes, tuple("abc")), queries=vectors, name=split)
 
 
-SETS = {"lists": lists, "queries": queries, "topics": topics, "points": points}
+SETS = {"lists": lists, "queries": queries, "judged": judged, "topics": topics, "points": points}
 
 
 def sets(kind: str) -> dict[str, RankingSet]:

@@ -15,6 +15,7 @@ import torchrank
 import torchrank.functional as F
 from tests.laws import cases, matrix_cases
 from torchrank.functional.arrays import to_tensor
+from torchrank.functional.ragged import ranks
 
 SCORES, LABELS, OFFSETS = cases.batch(0)
 GROUP = OFFSETS.diff()
@@ -37,6 +38,7 @@ LISTS = {name: ([SCORES, LABELS], {}) for name in {row.function.__name__ for row
 LISTS |= {
     "err": ([SCORES, LABELS], {"max_label": 3}),
     "evaluate": ([SCORES, LABELS], {"measures": ["ndcg@3", "map"], "convention": "trec", "tiebreak": -LABELS}),
+    "evaluate_ranks": ([3 * ranks(SCORES, OFFSETS), LABELS], {"num_documents": 40, "measures": ["ndcg@3", "map"]}),
     "knn_error": ([SCORES, LABELS], {"query_classes": torch.arange(30) % 4, "k": [1, 3]}),
     "document_ranks": ([torch.arange(len(X)), X[:30], X], {}),
     "rank_biased_overlap": ([SCORES, SCORES.flip(0)], {}),

@@ -431,8 +431,9 @@ def test_a_fit_is_resumed_on_its_own_data_and_with_its_own_options_only(name, tm
     with pytest.raises(torchrank.CheckpointError, match=f"holds a {type(make(name)).__name__}, not a"):
         trainer(tmp_path, 3).fit(wrong, datamodule=data(name), ckpt_path=last, weights_only=True)
     kind = type(make(name))
-    changed = "transform" if "transform" in signature(kind).parameters else "members"
-    different = kind(FEATURES, transform="quantile") if changed == "transform" else kind([RandomRanker(FEATURES)])
+    changed = next(each for each in ("transform", "pull", "members") if each in signature(kind).parameters)
+    others = {"transform": lambda: kind(FEATURES, transform="quantile"), "pull": lambda: kind(FEATURES, pull=7.0)}
+    different = others.get(changed, lambda: kind([RandomRanker(FEATURES)]))()
     with pytest.raises(torchrank.CheckpointError, match=f"Cannot resume: .*{changed}"):
         trainer(tmp_path, 3).fit(different, datamodule=data(name), ckpt_path=last, weights_only=True)
 

@@ -21,6 +21,7 @@ COMMANDS = {  # by what one wants to do; each is a module with EXAMPLES, `config
         "score": "score the documents of files of any size with a fitted ranker",
         "test": "measure a fitted ranker on new labelled files",
         "explain": "why one document is ranked above another, and what each feature is worth",
+        "apply": "map files of vectors by a saved adapter",
         "export": "write a fitted ranker as ONNX graph, torch program or JSON, to serve it without torchrank",
     },
     "Compare": {
@@ -34,6 +35,7 @@ COMMANDS = {  # by what one wants to do; each is a module with EXAMPLES, `config
     "Data": {
         "info": "say what a data file, checkpoint or run folder is; alone: versions, devices, extras",
         "convert": "convert ranking data: LETOR, LightGBM, csv, parquet, Arrow, npz, TREC qrels",
+        "embed": "make the vectors of a folder of texts, documents and queries, with sentence-transformers",
         "folds": "split a file of lists by query into folds for cross-validation",
     },
 }

@@ -8,6 +8,7 @@ EXAMPLES = """
 torchrank export runs/single/files/listnet/2026-01-31_12-00-00 --to model.onnx
 torchrank export best.ckpt --to model.pt2
 torchrank export best.ckpt --to model.json      # weights, rules or trees in plain numbers
+torchrank export runs/adapter --to adapter      # the maps of an adapter, in a folder of this name
 torchrank export --table                        # which ranker has which form, and why not
 """
 
@@ -16,7 +17,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_ranker(parser)
     checkpoint = next(action for action in parser._actions if action.dest == "checkpoint")
     checkpoint.nargs, checkpoint.default = "?", None
-    parser.add_argument("--to", metavar="FILE", help="model.onnx, model.pt2 or model.json: the suffix is the format")
+    parser.add_argument(
+        "--to",
+        metavar="FILE",
+        help="model.onnx, model.pt2 or model.json: the suffix is the format; a folder for an adapter",
+    )
     parser.add_argument("--table", action="store_true", help="print which ranker can be exported to which format")
     add_json(parser)
 
@@ -32,11 +37,11 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError("name a checkpoint or run folder, and a file by --to model.onnx, model.pt2 or model.json")
     ranker = load_ranker(options)
     path = ranker.export(options.to)
-    size = path.stat().st_size
+    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
+    size = sum(each.stat().st_size for each in files)
     told = {"ranker": type(ranker).__name__, "num_features": ranker.num_features, "file": str(path), "bytes": size}
     if options.json:
         print_json(told)
     else:
-        print(
-            f"{told['ranker']} of {ranker.num_features} features: {path} ({size:,} bytes), checked against the ranker"
-        )
+        checked = ", checked against the ranker" if path.is_file() else ""
+        print(f"{told['ranker']} of {ranker.num_features} features: {path} ({size:,} bytes){checked}")

@@ -32,6 +32,8 @@ EXTRAS = {  # those of pyproject.toml that a command or a config asks for
     "plots": ("matplotlib",),
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "tune": ("optuna",),
+    "text": ("sentence-transformers",),
+    "faiss": ("faiss-cpu",),
     "loggers": ("tensorboard", "wandb"),
 }
 SHOWN = 10  # constant features that are named

@@ -278,23 +278,36 @@ class RankingDataModule(LightningDataModule):
 
     # ---- loaders ------------------------------------------------------------------------------------------------
 
+    @property
+    def _takes_ranks(self) -> bool:
+        """Whether the module ranks a whole corpus by itself, and all that is measured is known from ranks."""
+        if self._running is None or not getattr(self._module, "ranks_corpus", False):
+            return False
+        callbacks: Any = self._running.callbacks  # type: ignore[attr-defined]
+        wanted = [each.takes_ranks for each in callbacks if hasattr(each, "takes_ranks")]
+        return bool(wanted) and all(wanted)
+
     def train_dataloader(self) -> Any:
         """Shuffled batches of training lists; one token per epoch for a ranker that learns by rounds, since it reads
         the lists itself."""
         return range(1) if getattr(self._module, "by_rounds", False) else self._loader("train", shuffle=True)
 
     def val_dataloader(self) -> Any:
-        """Batches of validation lists, in order; nothing without a validation set."""
-        return [] if self.sets and "val" not in self.sets else self._loader("val")  # Lightning accepts []
+        """Batches of validation lists, in order; nothing without a validation set, which Lightning accepts."""
+        return [] if self.sets and "val" not in self.sets else self._loader("val", measured=True)
 
     def test_dataloader(self) -> BatchLoader:
         """Batches of test lists, in order."""
+        return self._loader("test", measured=True)
+
+    def predict_dataloader(self) -> BatchLoader:
+        """Batches of test lists, in order, which are scored."""
         return self._loader("test")
 
-    predict_dataloader = test_dataloader
-
-    def _loader(self, split: str, *, shuffle: bool = False) -> BatchLoader:
+    def _loader(self, split: str, *, shuffle: bool = False, measured: bool = False) -> BatchLoader:
         lists, (rank, world) = self.ready(split), self._place()
+        if measured and self._takes_ranks and lists.has_judgements:
+            lists = lists.judged()
         module, room = (None, None) if shuffle else (self._module, self._room())
         budget, seed = batch_entries(lists, self.batch_documents, module, room), self.order_seed
         budget *= 1 if shuffle else world  # a step is divided; what is only scored fills the batches of every process

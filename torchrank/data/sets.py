@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from torchrank.data.batch import Batch, check_lists
-from torchrank.data.relevance import Explicit, Relevance, SameClass, WholeCorpus
+from torchrank.data.relevance import Explicit, Judged, Relevance, SameClass, WholeCorpus
 from torchrank.data.rows import ALONE, Share, all_or_none, check_finite, parts_of
 from torchrank.data.sampler import read_ahead
 from torchrank.data.sparse import SparseRows, as_rows
@@ -106,6 +106,7 @@ class RankingSet(Dataset[Batch]):
         self._on_read: Callable[[Batch], Batch] | None = None
         self._read: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self._finite = False  # whether `check_rows` has read the rows
+        self._ranked: tuple[bool, Tensor | None] = (False, None)  # of its batches: ranked, order
         self._check()
         self.weights = self._per_entry(entry_weights, weights)
         self.positions = self._per_entry(entry_positions, positions)
@@ -279,7 +280,7 @@ class RankingSet(Dataset[Batch]):
         longest, pairs = int(self.lengths[host].max(initial=0)), int(self.pairs[host].sum())
         sizes = longest, pairs, self.num_grades
         beside = at(self.weights, found.rows), at(self.positions, found.rows)
-        return Batch(x, found.labels, offsets, place, found.index, queries, *sizes, *beside)
+        return Batch(x, found.labels, offsets, place, found.index, queries, *sizes, *beside, *self._ranked)
 
     def _again(self, host: slice | np.ndarray, place: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
         """Positions and offsets of a slice, in the same memory whenever it is read: by that a batch is known again."""
@@ -348,6 +349,30 @@ class RankingSet(Dataset[Batch]):
         new.weights, new.positions = at(self.weights, rows), at(self.positions, rows)
         new._check()
         return new
+
+    @property
+    def has_judgements(self) -> bool:
+        """Whether every list holds the whole corpus, of which some rows are judged, so that their ranks tell all."""
+        whole = isinstance(self.relevance, Judged)
+        return whole and bool((self.relevance.lengths == len(self.x)).all()) and len(self.x) > 0
+
+    def judged(self) -> RankingSet:
+        """The judged rows of each list alone: a ranker is asked for their ranks among all rows of the corpus."""
+        if not isinstance(self.relevance, Judged):
+            raise DataError(f"the lists of the set '{self.name}' are not judged rows of a whole corpus")
+        known, new = self.relevance, self._copied()
+        new.relevance = Explicit(known.grades, known.judgements, known.rows, num_grades=known.num_grades)
+        places = self.id_places()
+        new._ranked = (True, None if places is None else places.argsort(stable=True))
+        return new
+
+    def id_places(self) -> Tensor | None:
+        """(n,) where each corpus row stands in the ascending order of document ids, in which equal scores rank; None:
+        where it is, or there are no ids."""
+        if not isinstance(self.relevance, WholeCorpus) or self.document_ids is None:
+            return None
+        places = np.unique(np.asarray(self.document_ids), return_inverse=True)[1]
+        return torch.from_numpy(places).to(self.device) if (np.diff(places) < 0).any() else None
 
     def relabelled(self, labels: Tensor) -> RankingSet:
         """A new set of the same lists with other labels (N,), such as the scores of another ranker."""

@@ -41,6 +41,7 @@ FORMS = {
     "MLR": Forms(False, False, DISTANCES),
     "RMLR": Forms(False, False, DISTANCES),
     "LowRankMLR": Forms(False, False, DISTANCES),
+    "Adapter": Forms(False, False, "compares with query vectors: `save(folder)` writes its maps for other tools"),
     "MetricBaseline": Forms(False, False, DISTANCES),
 }
 

@@ -19,10 +19,11 @@ from torchrank.data.transforms.base import Transform as Transform  # is in this 
 from torchrank.data.transforms.shape import REASONS, reason_of
 from torchrank.data.transforms.shared import shared_rows
 from torchrank.errors import DataError
-from torchrank.functional.ragged import list_ids, per_entry
+from torchrank.functional.ragged import list_ids, per_entry, segment_sum
 
 SAMPLE = 10_000  # training rows from which quantiles are taken
 FEW = 2**14  # values that `searchsorted` finds faster than bisection of all values together
+SMALLEST = torch.finfo(torch.float64).tiny  # square of a length
 MOST_PRODUCTS = 100_000  # outputs of a quadratic transform, reached by 445 features: a row of them takes 400 kB
 
 
@@ -122,6 +123,25 @@ class SignedLog(Transform):
             return torch.where(values < 0, -logs, logs)
         below, above = values.double().clamp(max=0), values.double().clamp(min=0)
         return torch.where(values < 0, -(-below).log1p(), above.log1p())  # its gradient at 0 is 1, by |x| it would be 0
+
+
+class UnitLength(Transform):
+    """Divide each row by its length; a row of zeros stays as it is. Distances of such rows rank as their cosines do.
+
+    Example:
+        >>> UnitLength(2)(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([0, 2]))
+        tensor([[0.6000, 0.8000],
+                [0.0000, 0.0000]])
+    """
+
+    def dense(self, x: Tensor, offsets: Tensor) -> Tensor:
+        squares = x.double().square().sum(1, keepdim=True)
+        return x.double() * torch.where(squares > 0, squares.clamp(min=SMALLEST).rsqrt(), 0.0)
+
+    def sparse(self, x: SparseRows) -> Tensor:
+        squares = segment_sum(x.values.double().square(), x.row_offsets)
+        lengths = per_entry(squares.clamp(min=SMALLEST).sqrt(), x.row_offsets, len(x.values))
+        return x.values.double() / lengths
 
 
 class Quantile(Transform):
@@ -435,6 +455,7 @@ TRANSFORMS = {
     "standard": Standard,
     "query_minmax": QueryMinMax,
     "l2": ColumnNorm,
+    "unit": UnitLength,
     "log1p": SignedLog,
     "quantile": Quantile,
     "pca": PCA,

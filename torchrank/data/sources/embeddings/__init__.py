@@ -17,22 +17,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
+from torch import Tensor
 
 from torchrank.data.relevance import Judged
+from torchrank.data.rows import parts_of
 from torchrank.data.sets import RankingSet
+from torchrank.data.sources.embeddings.files import SUFFIXES, check_vectors, map_vectors
 from torchrank.data.sources.retrieval import random_parts
 from torchrank.errors import DataError, DataWarning
 
 SPLITS = {"train": ("train",), "val": ("dev", "val", "valid", "validation"), "test": ("test",)}
-FLOATS = (np.float16, np.float32, np.float64)
 
 
 class Side(NamedTuple):
     """Queries or documents: their ids and vectors."""
 
     ids: list[str]
-    vectors: np.ndarray  # (n, D)
+    vectors: Tensor  # (n, D)
     place: dict[str, int]  # of each id
 
 
@@ -91,8 +92,7 @@ def load_embeddings(
     elif "val" not in parts and "train" in parts and val_fraction:
         drawn = random_parts(len(parts["train"]), rng, val_fraction, 0.0)
         parts |= _divided(parts["train"], {"train": drawn["train"], "val": drawn["test"]})
-    rows = torch.from_numpy(documents.vectors)
-    return {name: _set(name, parts[name], rows, documents, asking) for name in SPLITS if parts.get(name)}
+    return {name: _set(name, parts[name], documents, asking) for name in SPLITS if parts.get(name)}
 
 
 Judgements = dict[int, dict[int, float]]  # query -> document -> grade
@@ -119,45 +119,27 @@ def read_side(base: Path, name: str) -> Side:
     return Side(ids, vectors, place)
 
 
-def _vectors(base: Path, name: str) -> tuple[Path, np.ndarray]:
-    """The file of the vectors, and its mapped array."""
+def _vectors(base: Path, name: str) -> tuple[Path, Tensor]:
+    """The file of the vectors, and what is in it."""
     if not base.is_dir():
         raise FileNotFoundError(f"embeddings: not found: the folder {base}. Set data.root")
-    for path in (base / f"{name}.npy", base / f"{name}.safetensors"):
+    for path in (base / f"{name}{suffix}" for suffix in SUFFIXES):
         if path.is_file():
-            array = _mapped(path)
-            if array.ndim != 2 or array.dtype not in FLOATS or array.shape[1] == 0:
-                raise DataError(f"{path}: expected a vector of floats in each row, found {array.dtype} {array.shape}")
-            _check_finite(path, array)
-            return path, array
+            vectors = map_vectors(path)
+            check_vectors(vectors, f"{path}: row", "is not finite: embed this text again")
+            if empty := [row for start, part in parts_of(vectors) for row in (start + _zeros(part)).tolist()]:
+                told = f"{len(empty)} of {len(vectors)} vectors are zeros, the first in row {empty[0]}"
+                warnings.warn(f"{path}: {told}: their cosine is 0", DataWarning, stacklevel=5)
+            return path, vectors
     raise FileNotFoundError(
         f"embeddings: neither {name}.npy nor {name}.safetensors found in {base}. `torchrank embed {base} --model PATH` "
         "makes them from the texts"
     )
 
 
-def _mapped(path: Path) -> np.ndarray:
-    try:
-        if path.suffix == ".npy":
-            mapped: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
-            return mapped
-        from safetensors.numpy import load_file
-
-        arrays = load_file(path)
-    except (ValueError, EOFError) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from None
-    if len(arrays) != 1:
-        raise DataError(f"{path}: expected one array, found {', '.join(sorted(arrays)) or 'none'}")
-    array: np.ndarray = next(iter(arrays.values()))
-    return array
-
-
-def _check_finite(path: Path, array: np.ndarray) -> None:
-    for start in range(0, len(array), 2**14):
-        part = torch.from_numpy(array[start : start + 2**14])
-        if not part.sum(dtype=torch.float64).isfinite() and not part.isfinite().all():
-            row = start + int((~part.isfinite()).any(1).nonzero()[0])
-            raise DataError(f"{path}: row {row} is not finite: embed this text again")
+def _zeros(rows: Tensor) -> Tensor:
+    """The places of vectors of zeros."""
+    return (rows == 0).all(1).nonzero().flatten()
 
 
 def _listed_ids(path: Path) -> list[str]:
@@ -216,7 +198,7 @@ def _judgements(path: Path, asking: Side, documents: Side, threshold: float | No
                 DataWarning,
                 stacklevel=4,
             )
-    return _relevant(path, found, threshold)
+    return _with_relevant(path, found, threshold)
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str, str, float]]:
@@ -235,14 +217,14 @@ def _lines(path: Path) -> Iterator[tuple[str, str, str, float]]:
             yield f"line {number}", cells[0].strip(), cells[-2].strip(), grade
 
 
-def _relevant(path: Path, found: Judgements, threshold: float | None) -> Judgements:
-    """Queries with a relevant document, and their relevant documents."""
-    least, binary = (np.nextafter(0, 1), False) if threshold is None else (threshold, True)
-    kept = {
-        query: {row: 1.0 if binary else grade for row, grade in grades.items() if grade >= least}
-        for query, grades in found.items()
-    }
-    with_some = {query: kept[query] for query in sorted(kept) if kept[query]}
+def _with_relevant(path: Path, found: Judgements, threshold: float | None) -> Judgements:
+    """Queries with a relevant document, and all their judged documents; negative grades count as 0."""
+
+    def grade_of(grade: float) -> float:
+        return max(grade, 0.0) if threshold is None else float(grade >= threshold)
+
+    kept = {query: {row: grade_of(grade) for row, grade in grades.items()} for query, grades in found.items()}
+    with_some = {query: kept[query] for query in sorted(kept) if any(kept[query].values())}
     if not with_some:
         raise DataError(f"{path}: no query of the folder has a relevant document in it")
     if lost := len(kept) - len(with_some):
@@ -259,15 +241,15 @@ def _divided(judged: Judgements, places: dict[str, np.ndarray]) -> dict[str, Jud
     return {name: {queries[place]: judged[queries[place]] for place in some} for name, some in places.items()}
 
 
-def _set(name: str, judged: Judgements, rows: torch.Tensor, documents: Side, asking: Side) -> RankingSet:
+def _set(name: str, judged: Judgements, documents: Side, asking: Side) -> RankingSet:
     queries = np.array(list(judged))
     counts = np.array([len(grades) for grades in judged.values()])
     pairs = [pair for grades in judged.values() for pair in sorted(grades.items())]
-    relevant, grades = (np.array(column) for column in zip(*pairs, strict=True))
+    rows, grades = (np.array(column) for column in zip(*pairs, strict=True))
     return RankingSet(
-        rows,
-        Judged.make(relevant, grades, counts, len(rows)),
-        queries=torch.from_numpy(np.asarray(asking.vectors[queries])),
+        documents.vectors,
+        Judged.make(rows, grades, counts, len(documents.ids)),
+        queries=asking.vectors[queries],
         query_ids=[asking.ids[query] for query in queries],
         document_ids=documents.ids,
         name=name,

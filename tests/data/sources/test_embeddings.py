@@ -102,6 +102,20 @@ def test_unknown_ids_are_counted(folder):
     assert "1 judgements of unknown queries do not count, the first in line 6: '9'" in messages[0]
 
 
+def test_vectors_of_zeros_are_counted(folder):
+    np.save(folder / "corpus.npy", np.array([[0, 0], [1, 2], [0, 0], [0, 1]], dtype=np.float32))
+    with pytest.warns(DataWarning, match=r"corpus.npy: 2 of 4 vectors are zeros, the first in row 0"):
+        load_embeddings(folder)
+
+
+def test_documents_that_are_judged_not_relevant_stay_judged(folder):
+    (folder / "qrels" / "all.tsv").write_text(JUDGED + "1\td1\t0\n2\td1\t-1\n")
+    lists = load_embeddings(folder, test_fraction=0, val_fraction=0)["train"]
+    assert lists.relevance.counts.sum() == 6 and sorted(lists.relevance.grades.tolist()) == [0, 0, 1, 1, 2, 3]
+    labels = lists[:].labels.view(3, 4)
+    assert lists.pairs.tolist() == [int((row[:, None] > row).sum()) for row in labels]
+
+
 def test_queries_without_relevant_documents_are_counted(folder):
     with pytest.warns(DataWarning, match="2 of 3 queries have no relevant document and are left out"):
         assert len(load_embeddings(folder, threshold=3, test_fraction=0, val_fraction=0)["train"]) == 1
@@ -123,8 +137,8 @@ def written(name, text):
         (nan_at_row_two, r"corpus.npy: row 2 is not finite"),
         (lambda folder: np.save(folder / "corpus.npy", vectors(3)), r"3 vectors for the 4 ids of corpus.jsonl"),
         (lambda folder: np.save(folder / "queries.npy", np.ones((3, 5))), r"have 2 numbers, and those of queries 5"),
-        (lambda folder: np.save(folder / "queries.npy", np.ones(3)), r"queries.npy: expected a vector of floats"),
-        (lambda folder: np.save(folder / "queries.npy", np.ones((3, 2), int)), r"expected a vector of floats"),
+        (lambda folder: np.save(folder / "queries.npy", np.ones(3)), r"queries.npy: expected a vector of float16"),
+        (lambda folder: np.save(folder / "queries.npy", np.ones((3, 2), int)), r"expected a vector of float16"),
         (lambda folder: (folder / "corpus.npy").write_bytes(b"nothing"), r"corpus.npy: cannot be read"),
         (lambda folder: (folder / "corpus.npy").unlink(), r"torchrank embed"),
         (lambda folder: (folder / "corpus.jsonl").unlink(), r"neither corpus.jsonl nor corpus.ids"),
