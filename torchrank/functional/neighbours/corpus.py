@@ -25,6 +25,7 @@ from torchrank.functional.ragged import list_ids
 SIMILARITIES = ("inner", "cosine", "euclidean")
 DOCUMENTS = 2**14  # of a block
 SCORES = 2**24  # of a block: 64 MB
+CACHED = 2**18  # scores that are counted at a time on the CPU: 1 MB
 GROUP = 64  # documents whose highest score is compared before each of them is
 
 
@@ -116,10 +117,11 @@ def document_ranks(
     for block in corpus.blocks():
         here = block.holds(query, place)
         scores[here] = block.scores[query[here] - block.queries.start, place[here] - block.documents.start]
-    ranks = torch.ones_like(place)
+    ranks, counted = torch.ones_like(place), CACHED if rows.device.type == "cpu" else SCORES
     for block in corpus.blocks():
-        for some in block.holds(query).split(max(SCORES // len(block.documents), 1)):
-            ranks[some] += block.better(query[some], place[some], scores[some])
+        for some, ties in block.against(query, place):
+            for part in some.split(max(counted // len(block.documents), 1)):
+                ranks[part] += block.better(query[part], place[part], scores[part], ties)
     return ranks
 
 
@@ -137,12 +139,20 @@ class Block(NamedTuple):
             inside &= (place >= self.documents.start) & (place < self.documents.stop)
         return inside.nonzero().flatten()
 
-    def better(self, query: Tensor, place: Tensor, scores: Tensor) -> Tensor:
+    def against(self, query: Tensor, place: Tensor) -> Iterator[tuple[Tensor, str]]:
+        """These pairs of a query and a document where the block has the query, by the equal scores that rank above the
+        document: none, where it stands before the block, all after the block, and some inside of it."""
+        here = self.holds(query)
+        after, before = place[here] >= self.documents.stop, place[here] < self.documents.start
+        yield from ((here[before], "none"), (here[after], "all"), (here[~(before | after)], "some"))
+
+    def better(self, query: Tensor, place: Tensor, scores: Tensor, ties: str) -> Tensor:
         """How many documents of the block rank above each of these `(m,)`, given their places and scores."""
-        others = self.scores.index_select(0, query - self.queries.start)
-        places = torch.arange(self.documents.start, self.documents.stop, device=place.device)
-        earlier = places < place[:, None]
-        return torch.where(earlier, others >= scores[:, None], others > scores[:, None]).sum(1)
+        others, scores = self.scores.index_select(0, query - self.queries.start), scores[:, None]
+        if ties != "some":
+            return (others > scores if ties == "none" else others >= scores).sum(1)
+        earlier = torch.arange(self.documents.start, self.documents.stop, device=place.device) < place[:, None]
+        return torch.where(earlier, others >= scores, others > scores).sum(1)
 
 
 class Corpus:
@@ -153,10 +163,11 @@ class Corpus:
     ):
         check_choice(SIMILARITIES, similarity=similarity)
         _check_vectors(queries, documents, factor, order)
+        queries, documents = queries.detach(), documents.detach()  # what is found has no gradient
         self.documents, self.order, self.similarity = documents, order, similarity
         self.dtype = torch.promote_types(torch.promote_types(queries.dtype, documents.dtype), torch.float32)
         queries = queries.to(self.dtype).contiguous()  # the same bits, however they lie in memory
-        self.factor = None if factor is None else factor.to(self.dtype)
+        self.factor = None if factor is None else factor.detach().to(self.dtype)
         images = queries if self.factor is None else queries @ self.factor
         if similarity == "cosine":
             images = torch.nn.functional.normalize(images, dim=1, eps=_tiny(self.dtype))
@@ -164,8 +175,10 @@ class Corpus:
         self.queries = images if self.factor is None else images @ self.factor.T
 
     def blocks(self) -> Iterator[Block]:
-        """All scores: blocks of documents one after another, and for each of them all queries."""
+        """All scores: blocks of documents one after another, and for each of them all queries. They all lie in the same
+        memory, so that a block is to be used before the next one is asked for."""
         count = max(SCORES // DOCUMENTS, 1)
+        memory = self.queries.new_empty(min(count, len(self.queries)) * min(DOCUMENTS, len(self.documents)))
         for first in range(0, len(self.documents), DOCUMENTS):
             last = min(first + DOCUMENTS, len(self.documents))
             some = slice(first, last) if self.order is None else self.order[first:last]
@@ -173,7 +186,11 @@ class Corpus:
             scale, shift = self._beside(rows)
             for start in range(0, len(self.queries), count):
                 part = self.queries[start : start + count]
-                scores = part @ rows.T if shift is None else torch.addmm(shift, part, rows.T)
+                scores = memory[: len(part) * len(rows)].view(len(part), len(rows))
+                if shift is None:
+                    torch.mm(part, rows.T, out=scores)
+                else:
+                    torch.addmm(shift, part, rows.T, out=scores)
                 scores = scores if scale is None else scores.mul_(scale)
                 yield Block(scores, range(start, start + len(part)), range(first, last))
 
@@ -215,7 +232,9 @@ def _candidates(block: Block, best: Tensor) -> tuple[Tensor, Tensor]:
         query, place = (scores >= joint.topk(k).values[:, -1:]).nonzero(as_tuple=True)
         return query, place
     least = best[:, -1:]  # an equal score of a later document ranks below
-    groups = torch.nn.functional.pad(scores, (0, -scores.shape[1] % GROUP), value=-torch.inf).unflatten(1, (-1, GROUP))
+    if beyond := -scores.shape[1] % GROUP:
+        scores = torch.nn.functional.pad(scores, (0, beyond), value=-torch.inf)
+    groups = scores.unflatten(1, (-1, GROUP))
     query, group = (groups.amax(2) > least).nonzero(as_tuple=True)
     which, place = (groups[query, group] > least[query]).nonzero(as_tuple=True)
     return query[which], group[which] * GROUP + place

@@ -52,7 +52,7 @@ class Descent(nn.Module):
         """Before the first round, fresh or resumed."""
         kept = adapter.kept
         kept.pool = None if self.negatives == "all" else Pool.of(lists)
-        kept.mine = Mine(lists, adapter.compares_by, self.num_negatives, self.index)
+        kept.mine = Mine(lists, adapter.similarity, self.num_negatives, self.index)
         kept.once = None
         if self.negatives == "mined" and self.refresh is None:  # by the vectors as they are, also when it is resumed
             kept.once = self._mined(adapter, lists, nn.ModuleDict())
@@ -97,10 +97,7 @@ class Descent(nn.Module):
 
     def _mined(self, adapter: Adapter, lists: TrainingLists, maps: nn.ModuleDict) -> np.ndarray:
         corpus, queries = _vectors(lists)
-        if "document" not in maps and not hasattr(adapter.kept, "documents"):
-            adapter.kept.documents = adapter.images_by(maps, corpus, "document")  # they stay as they are
-        documents = adapter.images_by(maps, corpus, "document") if "document" in maps else adapter.kept.documents
-        found: np.ndarray = adapter.kept.mine.nearest(adapter.images_by(maps, queries, "query"), documents)
+        found: np.ndarray = adapter.kept.mine.nearest(*adapter.searched(maps, queries, corpus))
         return found
 
     def slopes(

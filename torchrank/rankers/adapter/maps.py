@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+ROWS = 2**14  # mapped at a time
+
 
 class LinearMap(nn.Module):
     """v + v S, with a square matrix S or, of low rank, S = A B. It starts as the identity, to the bit.
@@ -35,6 +37,20 @@ class LinearMap(nn.Module):
         """I + S (D, D), by which vectors are multiplied."""
         change = self.change().detach()
         return torch.eye(len(change), dtype=change.dtype, device=change.device) + change
+
+
+def map_rows(map: nn.Module, vectors: Tensor) -> Tensor:
+    """The images of many vectors (n, D), made block by block: the memory beside them is small.
+
+    >>> map_rows(LinearMap(2), torch.ones(3, 2, dtype=torch.float16)).dtype
+    torch.float32
+    """
+    dtype = torch.promote_types(vectors.dtype, torch.float32)
+    images = torch.empty(vectors.shape, dtype=dtype, device=vectors.device)
+    with torch.no_grad():
+        for image, part in zip(images.split(ROWS), vectors.split(ROWS), strict=True):
+            image.copy_(map(part.to(dtype)))
+    return images
 
 
 def root_change(metric: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from torchrank.data.sampler import shard
 from torchrank.data.training import TrainingLists
@@ -22,7 +23,7 @@ class Mine:
 
     Args:
         lists: of the fit.
-        similarity: of the vectors that are compared: inner, or euclidean.
+        similarity: of the vectors that are compared: inner, cosine, or euclidean.
         k: documents of each query.
         index: exact, or faiss: a graph (HNSW), which is built again when documents have changed.
     """
@@ -47,7 +48,7 @@ class Mine:
         if self._built_of is not documents:
             self._graph, self._built_of = graph_of(documents, self.similarity), documents
         k = min(self.k, len(documents))
-        rows = torch.from_numpy(self._graph.search(queries.float().cpu().numpy(), k)[1]).to(queries.device)
+        rows = torch.from_numpy(self._graph.search(_taken(queries, self.similarity), k)[1]).to(queries.device)
         some = slice(0, None, -(-len(queries) // CHECKED))
         exact = search(queries[some], documents, k, similarity=self.similarity).rows
         self.recall = float((rows[some][:, :, None] == exact[:, None]).any(2).double().mean())
@@ -60,11 +61,18 @@ def graph_of(documents: Tensor, similarity: str) -> Any:
         import faiss
     except ImportError as error:
         raise ImportError("index=faiss needs faiss: pip install 'torchrank-ltr[faiss]'") from error
-    metric = faiss.METRIC_INNER_PRODUCT if similarity == "inner" else faiss.METRIC_L2
+    metric = faiss.METRIC_L2 if similarity == "euclidean" else faiss.METRIC_INNER_PRODUCT
     graph = faiss.IndexHNSWFlat(documents.shape[1], NEIGHBOURS, metric)
     graph.hnsw.efSearch = DEPTH
-    graph.add(documents.float().cpu().numpy())
+    graph.add(_taken(documents, similarity))
     return graph
+
+
+def _taken(vectors: Tensor, similarity: str) -> np.ndarray:
+    """Vectors as faiss takes them, which has no cosine."""
+    vectors = vectors.float()
+    found: np.ndarray = (normalize(vectors, dim=1) if similarity == "cosine" else vectors).cpu().numpy()
+    return found
 
 
 def drawn(lists: TrainingLists, k: int, seed: tuple[int, ...]) -> np.ndarray:

@@ -19,7 +19,7 @@ from torchrank.functional.neighbours.corpus import SIMILARITIES, document_ranks
 from torchrank.functional.ragged import per_entry
 from torchrank.rankers.adapter.gradient import SIZES, Descent
 from torchrank.rankers.adapter.lists import NEGATIVES
-from torchrank.rankers.adapter.maps import LinearMap, root_change
+from torchrank.rankers.adapter.maps import LinearMap, map_rows, root_change
 from torchrank.rankers.adapter.metrics import CuttingPlanes, GeometricMeans
 from torchrank.rankers.adapter.mining import INDEXES
 from torchrank.rankers.core.checkpoints import options_of
@@ -154,16 +154,25 @@ class Adapter(Ranker):
 
     def corpus_ranks(self, batch: Batch) -> Tensor:
         """The rank (N,) from 1 of each entry among all rows of the corpus of its batch."""
-        index, (left, right, beside) = batch.index, self._compared(self.maps, batch)
+        index: Any = batch.index
+        if not self.is_path:
+            left, right = self.searched(self.maps, *_vectors(batch))
+            return document_ranks(index, left, right, batch.offsets, similarity=self.similarity, order=batch.order)
+        left, right, beside = self._compared(self.maps, batch)
         if beside is not None and beside.any():  # a further number, whose product is added
             left, right = torch.cat([left, left.new_ones(len(left), 1)], 1), torch.cat([right, beside[:, None]], 1)
-        similarity = self.compares_by if beside is None else "inner"
+        similarity = "euclidean" if beside is None else "inner"
         return document_ranks(index, left, right, batch.offsets, similarity=similarity, order=batch.order)
 
-    @property
-    def compares_by(self) -> str:
-        """How images are compared: by the inner product, or by the Euclidean distance."""
-        return "euclidean" if self.similarity == "euclidean" or self.is_path else "inner"
+    @staticmethod
+    def searched(maps: nn.ModuleDict, queries: Tensor, documents: Tensor) -> tuple[Tensor, Tensor]:
+        """The vectors of queries (Q, D) and documents (n, D) that are compared by `similarity`, without a copy of
+        documents that are not mapped."""
+        left, right = (
+            map_rows(maps[side], vectors) if side in maps else vectors
+            for side, vectors in (("query", queries), ("document", documents))
+        )
+        return left, right
 
     def images_by(self, maps: nn.ModuleDict, vectors: Tensor, side: str) -> Tensor:
         """`images` by given maps; half precision is widened."""
@@ -191,11 +200,8 @@ class Adapter(Ranker):
         Under a metric the distance of images of vectors v of length 1 is ranked by l.r + (|v|^2 - |r|^2) / 2, which is
         the cosine to the bit where the metric is the identity.
         """
-        if batch.queries is None:
-            raise DataError("Adapter compares documents with query vectors, but these lists have none: pass queries=")
-        rows: Any = batch.x
-        left = self.images_by(maps, batch.queries.to(rows.dtype), "query")
-        right = self.images_by(maps, rows, "document")
+        queries, rows = _vectors(batch)
+        left, right = self.images_by(maps, queries, "query"), self.images_by(maps, rows, "document")
         if not self.is_path or self.similarity == "euclidean":
             return left, right, None
         return left, right, (rows.to(right.dtype).square().sum(1) - right.square().sum(1)) / 2
@@ -258,6 +264,14 @@ class Adapter(Ranker):
         for each in self.maps.parameters():
             each.copy_(root_change(metric))
         return found  # type: ignore[no-any-return]
+
+
+def _vectors(batch: Batch) -> tuple[Tensor, Tensor]:
+    """The vectors of the queries, and the rows."""
+    if batch.queries is None:
+        raise DataError("Adapter compares documents with query vectors, but these lists have none: pass queries=")
+    rows: Any = batch.x
+    return batch.queries.to(rows.dtype), rows
 
 
 def _metric_learner(solver: str, width: int, options: dict[str, Any]) -> GeometricMeans | CuttingPlanes:
