@@ -27,6 +27,7 @@ LONG = {
     "lgmml",
     "reader",
     "export",
+    "search",
 }
 ROOT = Path(__file__).parents[2]
 
