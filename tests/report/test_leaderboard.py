@@ -14,7 +14,7 @@ from torchrank.report.leaderboard.tabulate import Candidate, tabulate, tabulate_
 from torchrank.report.tables import markdown
 
 MEANS = {"gbdt": 0.5, "gbdt_seeds": 0.52, "a<b>": 0.6, "worse": 0.3}
-ABOUT = {"folds": ["1", "2"], "budget": {"trials": 3, "cpu_seconds": 20, "minutes": None, "prune": True}}
+ABOUT = {"folds": ["1", "2"], "budget": {"trials": 3, "cpu_seconds": 20, "minutes": 6, "prune": True}}
 
 
 def values_of(name, fold):
@@ -83,6 +83,7 @@ def test_files(board, tmp_path):
     assert json.loads((tmp_path / "out/leaderboard.json").read_text()) == board
     text, page = ((tmp_path / f"out/leaderboard.{end}").read_text() for end in ("md", "html"))
     assert "more than 20 CPU seconds" in text and "no query vectors" in text and "a\\<b>" in text
+    assert "3 trials of at most 20 CPU seconds, the first with the defaults; after 6 minutes no further trials" in text
     assert "a&lt;b&gt;" in page and "<script" not in page and "http:" not in page.replace("http-equiv", "")
     assert (tmp_path / "out/leaderboard.png").read_bytes().startswith(b"\x89PNG")
     assert [sheet.title.partition(": ")[2] for sheet in sheets(board)][1:3] == [
