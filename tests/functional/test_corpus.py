@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from torchrank.functional import CONVENTIONS, evaluate, evaluate_ranks
+from torchrank.functional.conventions import FAMILIES
+from torchrank.functional.measures.ranked import RANKED
 from torchrank.functional.neighbours import corpus as module
 from torchrank.functional.neighbours.corpus import document_ranks, search
 
@@ -105,3 +108,45 @@ def test_zeros_under_cosine_and_empty_sides():
 def test_what_is_refused(queries, documents, options, told):
     with pytest.raises(ValueError, match=told):
         search(queries, documents, **options)
+
+
+@pytest.mark.parametrize("similarity", module.SIMILARITIES)
+def test_a_permuted_corpus_gives_the_same_documents(small_blocks, similarity):
+    generator = torch.Generator().manual_seed(7)
+    queries, documents = (torch.randn(size, 6, generator=generator).double() for size in (11, 180))
+    moved = torch.randperm(180, generator=generator)
+    found, again = (
+        search(queries, documents, 30, similarity=similarity),
+        search(queries, documents[moved], 30, similarity=similarity),
+    )
+    assert torch.equal(moved[again.rows], found.rows)
+
+
+def test_documents_are_found_for_vectors_that_have_gradients(small_blocks):
+    queries, documents = integers(3, 4, 9, 8), integers(120, 4, 9, 9)
+    found = search(queries.clone().requires_grad_(), documents.clone().requires_grad_(), 7)
+    assert torch.equal(found.rows, search(queries, documents, 7).rows) and not found.scores.requires_grad
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_measures_from_ranks_are_those_of_all_scores(small_blocks, seed):
+    """Equal scores rank by id, in the ranks by `order`, and in the whole ranking by `tiebreak`."""
+    rng = np.random.default_rng(seed)
+    size, count = int(rng.integers(1, 160)), 8
+    queries, documents = integers(count, 2, 2, seed), integers(size, 2, 2, seed + 50)
+    place = torch.from_numpy(rng.permutation(size))
+    labels = torch.from_numpy(rng.integers(0, 4, (count, size)) * (rng.random((count, size)) < 0.2))
+    judged = (labels > 0).nonzero()[:, 1]
+    bounds = torch.tensor([0, *(labels > 0).sum(1).cumsum(0).tolist()])
+    ranks = document_ranks(judged, queries, documents, bounds, order=place.argsort())
+    families = [family for family in CONVENTIONS["default"].measures if family in RANKED]
+    names = [f"{family}@{k}" for family in families for k in (1, 10, 100) if FAMILIES[family][0]]
+    names += [family for family in families if FAMILIES[family][1]]
+    found = evaluate_ranks(ranks, labels[labels > 0], bounds, num_documents=size, measures=names, max_label=4)
+    scores = torch.from_numpy(plain_scores(queries, documents, "inner"))
+    wanted = evaluate(
+        scores.flatten(), labels.flatten(), torch.arange(count + 1) * size, measures=names, max_label=4,
+        tiebreak=place.repeat(count),
+    )  # fmt: skip
+    for name in names:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=0, atol=1e-12, err_msg=name)
