@@ -218,13 +218,16 @@ class RankingDataModule(LightningDataModule):
             if split not in self.sets:
                 raise DataError(f"this needs {split} lists, but the data has only {', '.join(self.sets)}: add {split}=")
             lists = self.sets[split]
-            self._ready[split] = self._through(lists, self._transform)
+            made = [(self.sets[other], done) for other, done in self._ready.items()]
+            self._ready[split] = self._through(lists, self._transform, made)
         return self._ready[split]
 
-    def _through(self, lists: RankingSet, transform: Transform | None) -> RankingSet:
+    def _through(
+        self, lists: RankingSet, transform: Transform | None, made: Sequence[tuple[RankingSet, RankingSet]] = ()
+    ) -> RankingSet:
         resident = self._fits(lists) if self.resident == "auto" else self.resident
         if resident or lists.is_shared:
-            return lists.to(self._device, transform, share=self.share)
+            return lists.to(self._device, transform, share=self.share, beside=made)
         return lists.streamed(self._device, transform)
 
     def _fits(self, lists: RankingSet) -> bool:

@@ -388,7 +388,14 @@ class RankingSet(Dataset[Batch]):
         new._read = {}
         return new
 
-    def to(self, device: torch.device | str, transform: Transform | None = None, *, share: Share = ALONE) -> RankingSet:
+    def to(
+        self,
+        device: torch.device | str,
+        transform: Transform | None = None,
+        *,
+        share: Share = ALONE,
+        beside: Iterable[tuple[RankingSet, RankingSet]] = (),
+    ) -> RankingSet:
         """The set on a device, its rows and query vectors in float32, after a transform.
 
         Args:
@@ -396,6 +403,8 @@ class RankingSet(Dataset[Batch]):
             transform: a fitted transform; it runs on the device in chunks of whole lists. Without one, float32 rows
                 that are on the device already are not copied.
             share: of this process, if all processes do this together: they then transform the rows once per machine.
+            beside: other sets, each before and after this was done to it: if one of them shares the corpus of this set,
+                the new one shares its new corpus.
 
         Returns:
             A new set; this one stays as it is.
@@ -403,7 +412,9 @@ class RankingSet(Dataset[Batch]):
         if transform is not None:
             transform.check_lists(shared=self.is_shared, vectors=self.has_queries)
         new = self._copied()
-        new.x = transform_rows(self.x, None if self.is_shared else self.offsets, device, transform, share)
+        made = [each.x for other, each in beside if self.is_shared and other.is_shared and other.x is self.x]
+        offsets = None if self.is_shared else self.offsets
+        new.x = made[0] if made else transform_rows(self.x, offsets, device, transform, share)
         new.relevance, new._on_read = self.relevance.to(device), None
         new.weights = None if self.weights is None else self.weights.to(device)
         new.positions = None if self.positions is None else self.positions.to(device)

@@ -86,7 +86,7 @@ def _fit(
     ranker.resume(lists)
     limit = min(each for each in (ranker.rounds, epochs) if each) if ranker.rounds else epochs or EPOCHS
     descent = None if ranker.by_rounds else Descent(ranker, lists.lists, batch_documents, seed)
-    watch = None if val is None else Watch(ranker, val, batch_documents)
+    watch = None if val is None else Watch(ranker, val, batch_documents, (train, lists.lists))
     for number in bar(range(limit), desc="fit"):
         done = ranker.take_round(number).done if descent is None else descent.epoch(number)
         last = done or number + 1 == limit
@@ -146,13 +146,14 @@ class Descent:
 
 
 class Watch:
-    """Validation of a fit: the best state so far, and whether there was none better for too long."""
+    """Validation of a fit: the best state so far, and whether there was none better for too long. `train` are the
+    training lists before and after the transform, whose corpus validation may share."""
 
-    def __init__(self, ranker: Ranker, val: RankingSet, batch_documents: int):
+    def __init__(self, ranker: Ranker, val: RankingSet, batch_documents: int, train: tuple[RankingSet, RankingSet]):
         ranker.check_set(val)
         if not val.pairs.any():
             raise DataError("no validation list has entries with different labels, so none can tell rounds apart")
-        self.ranker, self.val = ranker, val.to(ranker.device, ranker.transform)
+        self.ranker, self.val = ranker, val.to(ranker.device, ranker.transform, beside=[train])
         self.measures = SplitMeasures(list(dict.fromkeys((MONITOR, *ranker.chosen_by))), lists=self.val)
         if ranker.ranks_corpus and self.val.has_judgements and self.measures.takes_ranks:
             self.val = self.val.judged()
