@@ -1,11 +1,16 @@
 """Better retrieval from judged queries: adapters and other metrics beside the vectors as they are, on Cranfield.
 
     python notebooks/cranfield.py FOLDER [--labels binary] [--folds 10] [--only adapter GMML] [--out runs/cranfield]
+    python notebooks/cranfield.py FOLDER --curve [--labels binary] [--folds 10] [--out runs/cranfield]
 
 FOLDER is in BEIR's layout, with vectors. Fold f divides the queries by `default_rng((0, f))`: a fifth for testing, a
 fifth of the others for validation. Every method is fitted on the training queries; what has settings has them chosen
 on validation, fold by fold, with "change nothing" among them. Test queries are measured once, at the end. What is
-finished is not repeated. The tables, and the curve of gains, lie in the folder of `--out`.
+finished is not repeated. The tables lie in the folder of `--out`.
+
+`--curve` asks how many training queries are enough: in each fold, the adapter of the queries learns from the first 10,
+20, ... of the training queries, in an order drawn for the fold. Validation and test queries stay the same. `curve.md`
+has the mean gain over the folds with its interval, `curve.png` is the picture.
 """
 
 import argparse
@@ -17,20 +22,29 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from scipy.special import stdtrit
 
 from torchrank import GMML, LGMML, MLR, RMLR, Adapter, LambdaRank, Ranker, RankingSet
 from torchrank.data.sources.embeddings import load_embeddings
+from torchrank.files import write_atomically
 from torchrank.functional import LOSSES, average_precision, evaluate_ranks, ndcg, search
+from torchrank.report.plots.runs import blank
 from torchrank.report.significance import bootstrap_interval, holm, randomisation
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COSINE, CHOSEN = "cosine: the vectors as they are", "adapter: loss, pull and side by validation"
 PULLS, NAMED = (0.1, 0.3, 1.0), ("domination", "softmax", "lambdarank")
 LEFT_OUT = ("ordinal", "structured_hinge", "neural_ndcg")  # not a score, or minutes a fit
+THRESHOLDS = {"binary": 1.0, "graded": None}
 DEPTH = 100  # documents that are ranked again
 SIZES = (10, 20, 40, 80, 144)  # training queries of the curve
+OF_CURVE = (("domination", 0.3), ("domination", 1.0), ("softmax", 0.3))  # losses and pulls: three fits a point
 
 
 @dataclass
@@ -228,18 +242,90 @@ def table(folds: dict[int, dict[str, dict]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
+# ---- the curve -------------------------------------------------------------------------------------------------------
+
+
+def gains(root: Path, number: int, threshold: float | None, kept: Path) -> dict[int, float]:
+    """The mean gain in NDCG@10 over the cosine by the number of training queries; measured once, kept in a file."""
+    found = {int(size): gain for size, gain in json.loads(kept.read_text()).items()} if kept.exists() else {}
+    fold = Fold(load_embeddings(root, fold=number, threshold=threshold), {})
+    train = fold.sets["train"]
+    order = np.random.default_rng((1, number)).permutation(len(train))
+    learned = fitted([partial(adapter, loss=loss, pull=pull) for loss, pull in OF_CURVE])
+    as_they_are = fitted([partial(adapter, rounds=1)])(fold)[0].mean()
+    for size in SIZES:
+        if size in found or size > len(train):
+            continue
+        smaller = Fold(fold.sets | {"train": train.subset(order[:size])}, {})
+        found[size] = float(learned(smaller)[0].mean() - as_they_are)
+        write_atomically(kept, lambda file: file.write(json.dumps(found).encode()))
+        print(f"fold {number}: {size} training queries: {found[size]:+.4f}", flush=True)
+    return found
+
+
+def points(folds: list[dict[int, float]]) -> list[tuple[int, float, float]]:
+    """Training queries, mean gain over the folds, and half of its 95% interval by the t distribution."""
+    found = []
+    for size in sorted(set.intersection(*(set(fold) for fold in folds))):
+        values = np.array([fold[size] for fold in folds])
+        error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
+        found.append((size, float(values.mean()), float(stdtrit(len(values) - 1, 0.975) * error)))
+    return found
+
+
+def curve_table(folds: list[dict[int, float]]) -> str:
+    lines = [
+        "| training queries | gain in NDCG@10 | 95% interval over folds | folds with a loss |",
+        "|---|---|---|---|",
+    ]
+    for size, mean, half in points(folds):
+        losses = sum(fold[size] < 0 for fold in folds)
+        lines.append(f"| {size} | {mean:+.4f} | {mean - half:+.4f} to {mean + half:+.4f} | {losses} of {len(folds)} |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(folds: list[dict[int, float]]) -> "Figure":
+    """The mean gain with its interval, and the folds as thin lines behind it."""
+    figure = blank(6.5, 3.8)
+    axes = figure.add_subplot(xlabel="training queries", ylabel="gain in NDCG@10 over the cosine")
+    sizes, means, halves = zip(*points(folds), strict=True)
+    for fold in folds:
+        axes.plot(sizes, [fold[size] for size in sizes], color="0.8", linewidth=0.8)
+    axes.axhline(0, color="0.4", linewidth=0.8)
+    axes.errorbar(sizes, means, yerr=halves, color="C0", marker="o", capsize=3)
+    axes.set_xscale("log")
+    axes.minorticks_off()
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.set_title(f"An adapter of the queries: mean of {len(folds)} folds", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def curve(root: Path, numbers: range, labels: str, out: Path) -> None:
+    """Measure the folds, write `curve.md` and `curve.png`."""
+    out.mkdir(parents=True, exist_ok=True)
+    folds = [gains(root, number, THRESHOLDS[labels], out / f"{labels}-{number}-curve.json") for number in numbers]
+    text = curve_table(folds)
+    (out / "curve.md").write_text(text)
+    draw(folds).savefig(out / "curve.png", dpi=110)
+    print(text)
+
+
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path, metavar="FOLDER")
     parser.add_argument("--folds", type=int, default=10)
-    parser.add_argument("--labels", choices=["binary", "graded"], default="binary", help="binary: grades of 1 and more")
+    parser.add_argument("--labels", choices=list(THRESHOLDS), default="binary", help="binary: grades of 1 and more")
     parser.add_argument("--only", nargs="*", metavar="PART", help="methods whose names contain one of these")
+    parser.add_argument("--curve", action="store_true", help="gains by the number of training queries, and no table")
     parser.add_argument("--out", type=Path, default=Path("runs/cranfield"))
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    threshold = 1.0 if options.labels == "binary" else None
-    places = {number: options.out / f"{options.labels}-{number}.json" for number in range(1, options.folds + 1)}
+    numbers, threshold = range(1, options.folds + 1), THRESHOLDS[options.labels]
+    if options.curve:
+        return curve(options.root, numbers, options.labels, options.out)
+    places = {number: options.out / f"{options.labels}-{number}.json" for number in numbers}
     for number, kept in places.items():
         for _ in results(options.root, number, threshold, kept, options.only):
             pass

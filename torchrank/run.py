@@ -155,7 +155,7 @@ def fit_and_test(config: DictConfig, trainer: Trainer, evaluation: RankingEvalua
         if UNJUDGED in tested:
             ranker.findings[UNJUDGED] = f"{tested[UNJUDGED]:.1f} documents of a query, which count as irrelevant"
         if (baseline := ranker.baseline()) is not None:
-            ranker.findings["gain"] = gained(config, trainer, baseline, data, evaluation)
+            ranker.findings |= gained(config, trainer, baseline, data, evaluation)
     clock.append(time.perf_counter())
     used.append(time.process_time())
     seconds, cpu = ({name: of[i + 1] - of[i] for i, name in enumerate(("data", "fit", "test"))} for of in (clock, used))
@@ -167,14 +167,14 @@ def fit_and_test(config: DictConfig, trainer: Trainer, evaluation: RankingEvalua
 
 def gained(
     config: DictConfig, trainer: Trainer, baseline: Any, data: RankingDataModule, evaluation: RankingEvaluation
-) -> str:
-    """What the ranker that was just tested gained over a baseline, which is tested now, in words."""
+) -> dict[str, str]:
+    """What a baseline reaches, which is tested now, and what the ranker that was just tested gained, in words."""
     found = evaluation.measured["test"]
     trainer.test(baseline, datamodule=data, verbose=False)
     other, evaluation.measured["test"] = evaluation.measured["test"], found
     _, convention, measure = parse_monitor(config.monitor, evaluation.conventions)
     ours, theirs = (each[convention]["per_query"][measure] for each in (found, other))
-    return str(gain(measure, ours, theirs))
+    return {"before": f"{np.nanmean(theirs):.4f} {measure}", "gain": str(gain(measure, ours, theirs))}
 
 
 def own_names(model: DictConfig) -> dict[str, str]:
