@@ -52,8 +52,8 @@ browser: .venv/browser  # opens the report in headless Chromium, clicks through 
 	$(INSTALL) --editable ".[browser]"
 	touch $@
 
-notebooks: .venv/notebooks  # the four stories with quick settings, then the notebooks of the papers without their sweeps
-	for story in notebooks/[1-4]_*.ipynb; do \
+notebooks: .venv/notebooks  # the five stories with quick settings, then the notebooks of the papers without their sweeps
+	for story in notebooks/[1-5]_*.ipynb; do \
 		TORCHRANK_QUICK=1 PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH="$(CURDIR)" $(BIN)/python -m nbconvert --to notebook \
 			--execute --output-dir .venv/executed $$story || exit 1; \
 	done

@@ -148,7 +148,8 @@ def written(name, text):
         (written("qrels/all.tsv", "1\td1\thigh\n"), r"line 1: the grade 'high' is not a number"),
         (written("qrels/all.tsv", "1\td1\t1\n1\td1\t2\n"), r"line 2: document 'd1' has another grade"),
         (written("qrels/all.tsv", "1\td1\t0\n"), r"no query of the folder has a relevant document"),
-        (lambda folder: split_files(folder, first="1\td1\t1\n", test="1\td1\t1\n"), r"expected train.tsv"),
+        (lambda folder: split_files(folder, first="1\td1\t1\n", test="1\td1\t1\n"),
+         r"expected train.tsv, .* data.qrels=qrels/first.tsv divides"),
         (lambda folder: split_files(folder), r"a file of judgements or a folder"),
     ],
 )  # fmt: skip

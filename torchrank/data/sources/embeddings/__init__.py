@@ -174,7 +174,9 @@ def _parts(path: Path, asking: Side, documents: Side, threshold: float | None) -
     if not named and len(files) == 1:
         return {"": _judgements(files[0], asking, documents, threshold)}
     if "train" not in named:
-        raise DataError(f"{path}: expected train.tsv, dev.tsv and test.tsv, or one file, found {files[0].name}, ...")
+        found = ", ".join(each.name for each in files[:3])
+        divided = f"data.qrels={path.name}/{files[0].name} divides the queries of one file at random"
+        raise DataError(f"{path}: expected train.tsv, dev.tsv and test.tsv, found {found}. {divided}")
     return {name: _judgements(each, asking, documents, threshold) for name, each in named.items()}
 
 
