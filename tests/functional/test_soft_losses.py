@@ -126,7 +126,21 @@ def test_neural_ndcg_of_tf_ranking():
 
 # --- soft measures ---
 
-MEASURES = ["ndcg", "ndcg@2", "dcg@3", "map", "map@2", "mrr", "mrr@2", "p@3", "recall@2", "hit@2", "hits@2", "auc"]
+MEASURES = [
+    "ndcg",
+    "ndcg@2",
+    "dcg@3",
+    "map",
+    "map@2",
+    "mrr",
+    "mrr@2",
+    "p@3",
+    "recall@2",
+    "hit@2",
+    "hits@2",
+    "auc",
+    "opa",
+]
 MEASURES += ["r_precision", "rbp", "rbp@3", "arp"]
 
 
@@ -140,6 +154,39 @@ def test_cold_measures_are_the_measures(name):
     )
     found = F.as_loss(name, temperature=0.02)(scores, labels, offsets)
     torch.testing.assert_close(found, expected if name == "arp" else -expected, rtol=1e-6, atol=1e-6)
+
+
+WEIGHTED = {
+    "map": F.average_precision, "mrr": F.reciprocal_rank, "hit@2": F.hit, "p@2": F.precision, "rbp": F.rbp,
+    "r_precision": F.r_precision, "auc": F.auc, "opa": F.opa, "ndcg": F.ndcg, "arp": F.arp,
+    "all_pairs_error": F.all_pairs_error,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_weights_mean_what_they_mean_in_the_measure(name):
+    scores, labels, offsets = lists(6, lengths=(6, 9))
+    labels[[0, 6]], labels[[1, 7]] = 2, 0
+    weights = torch.from_numpy(np.random.default_rng(7).uniform(0.1, 3, len(scores)))
+    cut = {"k": 2} if "@" in name else {}
+    expected = WEIGHTED[name](scores, labels, offsets, weights=weights, **cut)
+    found = F.as_loss(name, temperature=1e-4)(scores, labels, offsets, weights=weights)
+    torch.testing.assert_close(found, expected if name in ("arp", "all_pairs_error") else -expected)
+
+
+def test_soft_pairs():
+    scores, labels = torch.tensor([0.0, math.log(3), 0.0]), torch.tensor([0, 1, 2])
+    loss = F.as_loss("opa")(scores, labels, group=[3])
+    wrong = 1 / 4 + 1 / 2 + 3 / 4  # 1 before 0, 2 before 0, 2 before 1
+    assert loss.item() == pytest.approx(wrong / 3 - 1)
+    assert F.as_loss(F.all_pairs_error)(scores, labels, group=[3]).item() == pytest.approx(wrong / 3)
+
+
+def test_compiled_soft_losses_work_without_slopes():
+    scores, labels, offsets = lists(8, lengths=(5, 3))
+    loss = F.as_loss("map")
+    compiled = torch.compile(loss, fullgraph=True, backend="eager", dynamic=True)
+    torch.testing.assert_close(compiled(scores, labels, offsets), loss(scores, labels, offsets))
 
 
 def test_cold_err_is_err():
@@ -263,6 +310,16 @@ def test_gumbel_copies_are_lists_end_to_end():
     torch.testing.assert_close(
         F.gumbel(loss, samples=2, beta=0)(scores, labels, offsets), loss(scores, labels, offsets)
     )
+
+
+def test_gumbel_repeats_margins_of_entries():
+    scores, labels, offsets = lists(9)
+    options = {"margin": labels.double()}
+    found = F.gumbel(F.domination_loss, samples=3, beta=0)(scores, labels, offsets, **options)
+    torch.testing.assert_close(found, F.domination_loss(scores, labels, offsets, **options))
+    matrix = {"margin": [[0.0] * 4] * 4}
+    found = F.gumbel(F.domination_loss, samples=2, beta=0)(scores, labels, offsets, **matrix)
+    torch.testing.assert_close(found, F.domination_loss(scores, labels, offsets))
 
 
 def test_gumbel_noise_has_its_distribution():

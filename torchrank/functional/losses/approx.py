@@ -15,6 +15,7 @@ from torch import Tensor
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.conventions import parse_measure
 from torchrank.functional.gains import Discount, Gain, check_gains, dcg, discount_of, gain_of
+from torchrank.functional.losses.pairwise import soft_zero_one_loss
 from torchrank.functional.losses.soft_ranks import read_longest, soft_counts
 from torchrank.functional.operations import ListLoss, formula_loss, result_dtype
 from torchrank.functional.ragged import has_pairs, per_entry, segment_max, segment_sum, sort_within, wide
@@ -112,15 +113,16 @@ def as_loss(measure: str | Callable[..., Any], *, temperature: float = 1.0, **op
 
     Args:
         measure: a name such as `"ndcg@10"`, `"map"`, `"mrr"`, `"p@5"`, `"recall@10"`, `"hit@3"`, `"hits@3"`, `"err"`,
-            `"rbp"`, `"r_precision"`, `"auc"` or `"arp"`, or the function (`ndcg`, `average_precision`, ...). Of `arp`,
-            which is better when it is smaller, the loss is the value itself.
+            `"rbp"`, `"r_precision"`, `"auc"`, `"opa"`, `"all_pairs_error"` or `"arp"`, or the function (`ndcg`,
+            `average_precision`, ...). Of `arp` and `all_pairs_error`, which are better when they are smaller, the loss
+            is the value itself.
         temperature: of the ranks, see `soft_ranks`.
         options: of the measure: `k`, `gain`, `discount`, `threshold`, `max_label`, `p`.
 
     Returns:
         `loss(scores, labels, offsets, *, weights=None, list_weights=None, max_length=None, num_grades=None,
         num_pairs=None)`, which gives the loss of each list, `(Q,)`, and can be differentiated twice. `weights (N,)`
-        multiply the gain or the relevance of an entry, `list_weights (Q,)` the value of a list.
+        mean what they mean in the measure, `list_weights (Q,)` multiply the value of a list.
 
     Example:
         >>> loss = as_loss("mrr")
@@ -201,6 +203,14 @@ class Soft(NamedTuple):
     def weighted(self, values: Tensor) -> Tensor:
         return values if self.weights is None else values * wide(self.weights)
 
+    def first_weight(self, relevant: Tensor) -> Tensor | float:
+        """The weight of the relevant entry of each list that comes first, `(Q,)`."""
+        if self.weights is None:
+            return 1.0
+        nearness = relevant / self.ranks
+        first = nearness == per_entry(segment_max(nearness, self.offsets), self.offsets, len(nearness))
+        return segment_max(relevant * first * wide(self.weights), self.offsets)
+
     def total(self, values: Tensor) -> Tensor:
         return segment_sum(values, self.offsets)
 
@@ -223,7 +233,8 @@ def _soft_mrr(soft: Soft) -> Tensor:
 
 
 def _soft_reciprocal_rank(soft: Soft, *, k: int | None = None, threshold: float = 1) -> Tensor:
-    return segment_max(soft.relevant(threshold) * soft.top(k) / soft.ranks, soft.offsets)
+    relevant = wide(soft.labels >= threshold)
+    return segment_max(relevant * soft.top(k) / soft.ranks, soft.offsets) * soft.first_weight(relevant)
 
 
 def _soft_precision(soft: Soft, *, k: int, threshold: float = 1) -> Tensor:
@@ -237,8 +248,9 @@ def _soft_recall(soft: Soft, *, k: int, threshold: float = 1) -> Tensor:
 
 def _soft_hit(soft: Soft, *, k: int, threshold: float = 1) -> Tensor:
     """1 - the product of the shares to which the relevant entries are not among the first k."""
+    relevant = wide(soft.labels >= threshold)
     missed = torch.nn.functional.logsigmoid((soft.ranks - k - 0.5) / soft.temperature)
-    return -torch.expm1(soft.total(soft.relevant(threshold) * missed))
+    return -torch.expm1(soft.total(relevant * missed)) * soft.first_weight(relevant)
 
 
 def _soft_hits(soft: Soft, *, k: int, threshold: float = 1) -> Tensor:
@@ -264,8 +276,8 @@ def _soft_arp(soft: Soft) -> Tensor:
 
 
 def _soft_average_precision(soft: Soft, *, k: int | None = None, threshold: float = 1) -> Tensor:
-    relevant = soft.relevant(threshold)
-    hits = relevant + soft.above(relevant)
+    relevant, counted = soft.relevant(threshold), wide(soft.labels >= threshold)
+    hits = counted + soft.above(counted)
     return ratio(soft.total(relevant * soft.top(k) * hits / soft.ranks), soft.total(relevant), 0.0)
 
 
@@ -277,9 +289,28 @@ def _soft_err(soft: Soft, *, max_label: float, k: int | None = None) -> Tensor:
 
 def _soft_auc(soft: Soft, *, threshold: float = 1) -> Tensor:
     relevant = soft.relevant(threshold)
-    others = soft.weighted(wide(soft.labels < threshold))
+    others = wide(soft.labels < threshold)
     wrong = ratio(soft.total(relevant * soft.above(others)), soft.total(relevant) * soft.total(others), 1.0)
     return 1 - wrong
+
+
+def _soft_wrong_pairs(soft: Soft) -> Tensor:
+    """The share of the pairs with different labels in the wrong order; where all scores are equal it is a half."""
+    sizes = {"weights": soft.weights, "max_length": soft.longest}
+    wrong, half = (
+        soft_zero_one_loss(scores, soft.labels, soft.offsets, **sizes)
+        for scores in (wide(soft.scores) / soft.temperature, torch.zeros_like(soft.ranks))
+    )
+    return ratio(wrong, 2 * half, 0.0)
+
+
+def _soft_opa(soft: Soft) -> Tensor:
+    return 1 - _soft_wrong_pairs(soft)
+
+
+def _soft_all_pairs_error(soft: Soft) -> Tensor:
+    """Minus the error, because smaller errors are better."""
+    return -_soft_wrong_pairs(soft)
 
 
 SOFT: dict[str, Callable[..., Tensor]] = {
@@ -296,6 +327,8 @@ SOFT: dict[str, Callable[..., Tensor]] = {
     "arp": _soft_arp,
     "err": _soft_err,
     "auc": _soft_auc,
+    "opa": _soft_opa,
+    "all_pairs_error": _soft_all_pairs_error,
 }
 NAMES = {"average_precision": "map", "reciprocal_rank": "mrr", "precision": "p"}  # functions of other names
 

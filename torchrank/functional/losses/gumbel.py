@@ -11,7 +11,8 @@ from torchrank.errors import check_integer, check_number
 from torchrank.functional.arrays import Array, offsets_of, to_tensor
 from torchrank.functional.operations import result_dtype
 
-REPEATED = frozenset(("weights", "list_weights", "tiebreak", "num_relevant"))  # options with a number per entry or list
+# options with a number per entry or list; a margin may also be a matrix
+REPEATED = frozenset(("weights", "list_weights", "tiebreak", "num_relevant", "margin"))
 
 
 def gumbel(
@@ -56,13 +57,21 @@ def gumbel(
         ends = offsets_of(len(own), offsets, group, qid, what="scores").to(own.device)
         ends = torch.nn.functional.pad(ends.diff().repeat(samples).cumsum(0), (1, 0))
         for name in REPEATED & options.keys():
-            options[name] = None if options[name] is None else to_tensor(options[name], name).repeat(samples)
+            options[name] = _repeated(options[name], name, samples)
         if num_pairs is not None:
             options["num_pairs"] = samples * num_pairs
         values = loss(_perturbed(own, samples, beta, generator), grades.repeat(samples), ends, **options)
         return values.unflatten(0, (samples, -1)).mean(0)
 
     return call
+
+
+def _repeated(given: Any, name: str, samples: int) -> Any:
+    """The numbers of all copies. What is not a vector belongs to the whole batch, as the margin of WARP does."""
+    if given is None or isinstance(given, int | float):
+        return given
+    numbers = to_tensor(given, name)
+    return numbers.repeat(samples) if numbers.ndim == 1 else given
 
 
 def _perturbed(scores: Tensor, samples: int, beta: float, generator: torch.Generator | None) -> Tensor:

@@ -42,6 +42,8 @@ def listnet_loss(
 ) -> Tensor:
     """ListNet: cross entropy of softmax(labels) and softmax(scores) over the list (Cao et al. 2007, top one).
 
+    A list with one distinct label has loss 0: it says nothing about the order.
+
     Args:
         scores: score of each entry, `(N,)`.
         labels: relevance label of each entry, `(N,)`.

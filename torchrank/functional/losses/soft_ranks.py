@@ -257,7 +257,11 @@ def _room(scores: Tensor, values: Tensor, *others: Any) -> Tensor:
 _operation: Callable[..., Tensor] = one_operation("soft_sums", _pair_sums, _room)
 
 
-def _sums(*arguments: Any) -> Tensor:
-    function = _Compiled if torch.compiler.is_compiling() else _Eager
-    found: Tensor = function.apply(*arguments)
+def _sums(scores: Tensor, values: Tensor, *rest: Any) -> Tensor:
+    """A graph without slopes takes the operation itself: there torch cannot trace a function of its own."""
+    compiled = torch.compiler.is_compiling()
+    if compiled and not (torch.is_grad_enabled() and (scores.requires_grad or values.requires_grad)):
+        return _operation(scores, values, *rest)
+    function = _Compiled if compiled else _Eager
+    found: Tensor = function.apply(scores, values, *rest)
     return found
