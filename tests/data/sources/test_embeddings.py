@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 
 from torchrank.data.sources.embeddings import load_embeddings
 from torchrank.errors import DataError, DataWarning
@@ -62,8 +63,6 @@ def test_validation_queries_are_drawn_from_training(folder):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("kind", ["npy", "safetensors"])
 def test_vectors_of_every_kind(folder, dtype, kind):
-    from safetensors.numpy import save_file
-
     for name, ids in IDS.items():
         (folder / f"{name}.npy").unlink()
         array = vectors(len(ids), dtype)
@@ -91,6 +90,35 @@ def test_trec_judgements(folder):
     (folder / "judged.txt").write_text("1 0 d2 2\n1 0 d10 0\n2 0 é 1\n3 0 d1 3\n", encoding="utf-8")
     lists = load_embeddings(folder, qrels="judged.txt", test_fraction=0, val_fraction=0)["train"]
     assert lists[:1].labels.tolist() == [0, 2, 0, 0]
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("after", ["", "\n\n"])
+@pytest.mark.parametrize("form", ["{}\t{}\t{}", "{}\t0\t{}\t{}", "{}  Q0 {}   {}"])
+@pytest.mark.parametrize("header", ["", "query-id\tcorpus-id\tscore\n"])
+def test_lines_of_every_kind(folder, mark, end, after, form, header):
+    """With zeros in front of ids that look like numbers, line ends of Windows, and blank lines at the end."""
+    ids = {"corpus": ["01", "1", "001", "é"], "queries": ["1", "01", "1.0"]}
+    judged = [("1", "001", 2), ("01", "1", 1), ("1.0", "é", 1)]
+
+    def put(name, text):
+        (folder / name).write_bytes((mark + text + after).replace("\n", end).encode())
+
+    put("qrels/all.tsv", header + "\n".join(form.format(*each) for each in judged))
+    for name, each in ids.items():
+        (folder / f"{name}.jsonl").unlink()
+        put(f"{name}.ids", "\n".join(each))
+    lists = load_embeddings(folder, test_fraction=0, val_fraction=0)["train"]
+    batch = lists[:]
+    assert lists.query_ids == ids["queries"] and lists.document_ids == ids["corpus"]
+    assert batch.labels.view(3, 4).tolist() == [[0, 0, 2, 0], [0, 1, 0, 0], [0, 0, 0, 1]]
+
+
+def test_queries_in_two_parts_are_counted(folder):
+    split_files(folder, train="1\td2\t2\n2\té\t1\n", dev="3\td1\t1\n", test="2\td1\t3\n1\td1\t3\n")
+    with pytest.warns(DataWarning, match=r"qrels: 2 queries are in train.tsv and in test.tsv: .* too good"):
+        load_embeddings(folder)
 
 
 def test_unknown_ids_are_counted(folder):
@@ -127,6 +155,11 @@ def nan_at_row_two(folder):
     np.save(folder / "corpus.npy", array)
 
 
+def two_arrays(folder):
+    (folder / "corpus.npy").unlink()
+    save_file({"a": vectors(4), "b": vectors(4)}, folder / "corpus.safetensors")
+
+
 def written(name, text):
     return lambda folder: (folder / name).write_text(text, encoding="utf-8")
 
@@ -145,11 +178,21 @@ def written(name, text):
         (written("queries.jsonl", '{"_id": "1"}\n{"id": "2"}\n'), r'queries.jsonl, line 2: expected a JSON object'),
         (written("queries.jsonl", '{"_id": "1"}\n{"_id": "2"}\n{"_id": "1"}\n'), r"the id '1' occurs twice"),
         (written("qrels/all.tsv", "1\td1\n"), r"all.tsv, line 1: 2 cells"),
-        (written("qrels/all.tsv", "1\td1\thigh\n"), r"line 1: the grade 'high' is not a number"),
-        (written("qrels/all.tsv", "1\td1\t1\n1\td1\t2\n"), r"line 2: document 'd1' has another grade"),
+        (written("qrels/all.tsv", "1\td1\thigh\n"), r"all.tsv, line 1: the grade 'high' is not a number"),
+        (written("qrels/all.tsv", JUDGED + "1\td2\tnan\n"), r"all.tsv, line 6: the grade 'nan' is not a number"),
+        (written("qrels/all.tsv", "1\td1\t1e39\n"), r"all.tsv, line 1: the grade '1e39' is .* too large"),
+        (written("qrels/all.tsv", ""), r"all.tsv: no query of the folder has a relevant document"),
+        (written("queries.ids", ""), r"queries.npy: 3 vectors for the 0 ids of queries.ids"),
+        (lambda folder: (folder / "queries.ids").write_bytes(b"1\n\xe9\n3\n"), r"queries.ids, line 2: .* no text in UTF-8"),
+        (lambda folder: (folder / "qrels" / "all.tsv").write_bytes(b"\xe9\td1\t1\n"), r"all.tsv, line 1: .* UTF-8"),
+        (lambda folder: (folder / "corpus.npy").write_bytes(b""), r"corpus.npy: cannot be read"),
+        (lambda folder: np.save(folder / "queries.npy", np.ones((0, 2))), r"queries.npy: expected a vector .* \(0, 2\)"),
+        (lambda folder: save_file({"x": vectors(4)}, folder / "corpus.safetensors"), r"both corpus.npy and corpus.saf"),
+        (two_arrays, r"corpus.safetensors: expected one array, found a, b"),
+        (written("qrels/all.tsv", "1\td1\t1\n1\td1\t2\n"), r"all.tsv, line 2: document 'd1' has another grade"),
         (written("qrels/all.tsv", "1\td1\t0\n"), r"no query of the folder has a relevant document"),
-        (lambda folder: split_files(folder, first="1\td1\t1\n", test="1\td1\t1\n"),
-         r"expected train.tsv, .* data.qrels=qrels/first.tsv divides"),
+        (lambda folder: split_files(folder, first="1\td1\t1\n", test="1\td1\t1\n"), r"no train.tsv among first.tsv"),
+        (lambda folder: split_files(folder, test="1\td1\t1\n"), r"data.qrels=qrels/test.tsv divides the queries"),
         (lambda folder: split_files(folder), r"a file of judgements or a folder"),
     ],
 )  # fmt: skip

@@ -14,12 +14,14 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from torchrank.errors import DataError
-from torchrank.export.adapters.saved import SIDES, SavedAdapter
+from torchrank.export.adapters.saved import SIDES, SIMILARITY_NAMES, SavedAdapter
 from torchrank.files import alone
 
 FORMAT = 1
 MATRICES, ABOUT, README = "adapter.safetensors", "adapter.json", "README.md"
 DENSE = {side: f"{side}_Dense" for side in SIDES}  # folders of sentence-transformers
+LAYER = ("model.safetensors", "config.json")  # of such a folder
+OWN = {MATRICES, ABOUT, README, *DENSE.values(), *(f"{each}/{name}" for each in DENSE.values() for name in LAYER)}
 FIELDS = {"side": str, "inputs": int, "outputs": int, "normalise": str | None, "similarity": str}
 
 
@@ -41,7 +43,7 @@ def save_adapter(
         folder: a new folder, or the folder of an adapter, which is replaced as a whole.
         query: the matrix (D, R) of the queries, whose image is `vector @ matrix`; None if they stay as they are.
         document: the same for the documents. If only one side has a map, R must be D.
-        normalise: what is divided by its length: "vectors" before they are mapped, "images", or None.
+        normalise: what is divided by its length: "vectors" before they are mapped, if both sides are; "images"; or None.
         similarity: what ranks the images: inner, cosine or euclidean.
         note: a few words about the adapter for the README.
 
@@ -63,7 +65,7 @@ def save_adapter(
     place.parent.mkdir(parents=True, exist_ok=True)
     with alone(place.with_name(f".{place.name}.lock"), wait=True):
         _check_replaceable(place)
-        fresh = place.with_name(f".{place.name}.{os.getpid()}")
+        fresh = place.with_name(f".{place.name}.fresh")
         shutil.rmtree(fresh, ignore_errors=True)
         try:
             _write(fresh, adapter, note)
@@ -155,10 +157,10 @@ def _check_replaceable(place: Path) -> None:
         return
     if not place.is_dir():
         raise ValueError(f"cannot write an adapter to {place}: it is a file. Choose a new folder")
-    found = {each.name for each in place.iterdir()}
+    found = {each.relative_to(place).as_posix() for each in place.rglob("*")}
     if found and ABOUT not in found:
         raise ValueError(f"cannot write an adapter to {place}: it holds other files. Choose a new folder")
-    if strange := sorted(found - {MATRICES, ABOUT, README, *DENSE.values()}):
+    if strange := sorted(found - OWN):
         raise ValueError(f"cannot replace the adapter in {place}: {strange[0]} is not part of one. Move it away")
 
 
@@ -190,14 +192,15 @@ def _write(folder: Path, adapter: SavedAdapter, note: str) -> None:
     for side, matrix in adapter.maps.items():
         dense = folder / DENSE[side]
         dense.mkdir()
-        (dense / "model.safetensors").write_bytes(save({"linear.weight": matrix.T.contiguous()}))
+        weights, settings = (dense / name for name in LAYER)
+        weights.write_bytes(save({"linear.weight": matrix.T.contiguous()}))
         config = {
             "in_features": adapter.inputs,
             "out_features": adapter.outputs,
             "bias": False,
             "activation_function": "torch.nn.modules.linear.Identity",
         }
-        (dense / "config.json").write_text(json.dumps(config, indent=4), encoding="utf-8")
+        settings.write_text(json.dumps(config, indent=4), encoding="utf-8")
 
 
 def _readme(adapter: SavedAdapter, note: str) -> str:
@@ -238,7 +241,12 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import {layers}
 
 own = list(model.children())
-adapted = SentenceTransformer(modules=[Router.for_query_document({routes["query"]}, {routes["document"]})])
+adapted = SentenceTransformer(
+    modules=[Router.for_query_document({routes["query"]}, {routes["document"]})],
+    prompts=dict(model.prompts),
+    default_prompt_name=model.default_prompt_name,
+    similarity_fn_name="{SIMILARITY_NAMES[adapter.similarity]}",
+)
 ```
 
 Then `adapted.encode_query` and `adapted.encode_document` give what is to be compared. With torchrank,

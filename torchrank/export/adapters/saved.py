@@ -12,7 +12,7 @@ from torch import Tensor
 from torchrank.errors import DataError, check_choice
 
 SIDES = ("query", "document")
-SIMILARITIES = ("inner", "cosine", "euclidean")
+SIMILARITY_NAMES = {"inner": "dot", "cosine": "cosine", "euclidean": "euclidean"}  # of sentence-transformers
 NORMALISED = (None, "vectors", "images")
 SHORTEST = 1e-12  # the length that an image is divided by at least, as in torch.nn.functional.normalize
 Vectors = TypeVar("Vectors", Tensor, np.ndarray)
@@ -25,7 +25,7 @@ class SavedAdapter:
     Args:
         query: the matrix (D, R) of the queries, whose image is `vector @ matrix`; None if they stay as they are.
         document: the same for the documents. If only one side has a map, R is D.
-        normalise: what is divided by its length: the vectors of both sides before they are mapped, the images, or None.
+        normalise: what is divided by its length: "vectors" before they are mapped, if both sides are; "images"; or None.
         similarity: what ranks the images: inner, cosine or euclidean.
 
     Example:
@@ -42,7 +42,7 @@ class SavedAdapter:
     similarity: str
 
     def __post_init__(self) -> None:
-        check_choice(SIMILARITIES, similarity=self.similarity)
+        check_choice(SIMILARITY_NAMES, similarity=self.similarity)
         check_choice(NORMALISED, normalise=self.normalise)
         shapes = {name: tuple(matrix.shape) for name, matrix in self.maps.items()}
         if not shapes:
@@ -55,8 +55,12 @@ class SavedAdapter:
                 raise ValueError(f"{name} must be finite, found {float(matrix[row, column])} in [{row}, {column}]")
         if len(set(shapes.values())) > 1:
             raise ValueError(f"the two matrices must have one shape, got {shapes['query']} and {shapes['document']}")
-        if len(shapes) == 1 and self.inputs != self.outputs:
-            (name,), (other,) = shapes, set(SIDES) - set(shapes)
+        if len(shapes) == 2:
+            return
+        (name,), (other,) = shapes, set(SIDES) - set(shapes)
+        if self.normalise == "vectors":
+            raise ValueError(f"normalise='vectors' needs two maps, since {other} vectors stay as they are: set 'images'")
+        if self.inputs != self.outputs:
             raise ValueError(
                 f"{name} must be square, since {other} vectors stay as they are, got {shapes[name]}: map both sides"
             )
@@ -83,7 +87,7 @@ class SavedAdapter:
         return int(next(iter(self.maps.values())).shape[1])
 
     def apply(self, vectors: Vectors, side: str) -> Vectors:
-        """The images of vectors (..., D); a side without a map gets its vectors back, normalised where all are.
+        """The images of vectors (..., D); a side without a map gets its vectors back.
 
         Args:
             vectors: a tensor or an array of floats.
@@ -97,15 +101,15 @@ class SavedAdapter:
         if not rows.is_floating_point() or rows.ndim == 0 or rows.shape[-1] != self.inputs:
             found = f"{rows.dtype} {tuple(rows.shape)}"
             raise DataError(f"expected vectors of {self.inputs} floats for this adapter, got {found}")
-        if side not in self.maps and self.normalise != "vectors":
+        if side not in self.maps:
             return vectors
-        images: Tensor = self._images(rows, self.maps.get(side)).to(rows.dtype)
+        images: Tensor = self._images(rows, self.maps[side]).to(rows.dtype)
         return images.numpy() if isinstance(vectors, np.ndarray) else images
 
-    def _images(self, rows: Tensor, matrix: Tensor | None) -> Tensor:
+    def _images(self, rows: Tensor, matrix: Tensor) -> Tensor:
         dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
         images = _divided(rows.to(dtype)) if self.normalise == "vectors" else rows.to(dtype)
-        images = images if matrix is None else images @ matrix.to(rows.device, dtype)
+        images = images @ matrix.to(rows.device, dtype)
         return _divided(images) if self.normalise == "images" else images
 
 

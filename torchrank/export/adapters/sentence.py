@@ -6,12 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from torchrank.errors import DataError
-from torchrank.export.adapters.saved import SIDES, SavedAdapter
+from torchrank.export.adapters.saved import SIDES, SIMILARITY_NAMES, SavedAdapter
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-
-NAMES = {"inner": "dot", "cosine": "cosine", "euclidean": "euclidean"}  # of similarities
 
 
 def add_to_sentence_transformer(model: SentenceTransformer, adapter: SavedAdapter) -> SentenceTransformer:
@@ -60,7 +58,7 @@ def add_to_sentence_transformer(model: SentenceTransformer, adapter: SavedAdapte
         device=str(model.device),
         prompts=dict(model.prompts),
         default_prompt_name=model.default_prompt_name,
-        similarity_fn_name=NAMES[adapter.similarity],
+        similarity_fn_name=SIMILARITY_NAMES[adapter.similarity],
     )
     return adapted.train(model.training)
 

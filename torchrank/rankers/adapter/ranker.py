@@ -236,7 +236,8 @@ class Adapter(Ranker):
 
     def export(self, path: str | PathLike[str], to: str | None = None) -> Path:
         """Write the maps to a folder, as `save` does: a graph or a JSON file of one list has no query vectors."""
-        return super().export(path, to) if to is not None or Path(path).suffix else self.save(path)
+        is_file = to is not None or Path(path).suffix.lower() in (".onnx", ".pt2", ".json")
+        return super().export(path, to) if is_file else self.save(path)
 
     # ---- learning -----------------------------------------------------------------------------------------------
 

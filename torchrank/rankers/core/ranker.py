@@ -306,7 +306,8 @@ class Ranker(LightningModule):
 
     def _check_vectors(self, has_queries: bool) -> None:
         if self.by_query not in (None, has_queries):
-            raise DataError(f"{type(self).__name__} was fitted {'with' if self.by_query else 'without'} query vectors")
+            told = "with query vectors, but these lists have none" if self.by_query else "without query vectors"
+            raise DataError(f"{type(self).__name__} was fitted {told}")
 
     def export(self, path: str | PathLike[str], to: str | None = None) -> Path:
         """Write the score of one list as ONNX graph, torch program or JSON: see `torchrank.export_ranker`.

@@ -11,8 +11,10 @@ Vectors are `.npy` or `.safetensors`, float16, float32 or float64, and mapped: o
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,9 +25,11 @@ from torchrank.data.relevance import Judged
 from torchrank.data.rows import parts_of
 from torchrank.data.sets import RankingSet
 from torchrank.data.sources.embeddings.files import SUFFIXES, check_vectors, map_vectors
+from torchrank.data.sources.embeddings.texts import listed_ids, read_lines
 from torchrank.data.sources.retrieval import random_parts
 from torchrank.errors import DataError, DataWarning
 
+HIGHEST = float(np.finfo(np.float32).max)  # grade
 SPLITS = {"train": ("train",), "val": ("dev", "val", "valid", "validation"), "test": ("test",)}
 
 
@@ -104,7 +108,7 @@ def read_side(base: Path, name: str) -> Side:
     texts, listed = base / f"{name}.jsonl", base / f"{name}.ids"
     if not texts.is_file() and not listed.is_file():
         raise FileNotFoundError(f"embeddings: neither {texts.name} nor {listed.name} found in {base}")
-    ids = _listed_ids(listed) if listed.is_file() else list(_text_ids(texts))
+    ids = listed_ids(listed) if listed.is_file() else list(_text_ids(texts))
     where = listed if listed.is_file() else texts
     place = {each: number for number, each in enumerate(ids)}
     if len(place) < len(ids):
@@ -123,18 +127,20 @@ def _vectors(base: Path, name: str) -> tuple[Path, Tensor]:
     """The file of the vectors, and what is in it."""
     if not base.is_dir():
         raise FileNotFoundError(f"embeddings: not found: the folder {base}. Set data.root")
-    for path in (base / f"{name}{suffix}" for suffix in SUFFIXES):
-        if path.is_file():
-            vectors = map_vectors(path)
-            check_vectors(vectors, f"{path}: row", "is not finite: embed this text again")
-            if empty := [row for start, part in parts_of(vectors) for row in (start + _zeros(part)).tolist()]:
-                told = f"{len(empty)} of {len(vectors)} vectors are zeros, the first in row {empty[0]}"
-                warnings.warn(f"{path}: {told}: their cosine is 0", DataWarning, stacklevel=5)
-            return path, vectors
-    raise FileNotFoundError(
-        f"embeddings: neither {name}.npy nor {name}.safetensors found in {base}. `torchrank embed {base} --model PATH` "
-        "makes them from the texts"
-    )
+    paths = [path for suffix in SUFFIXES if (path := base / f"{name}{suffix}").is_file()]
+    if not paths:
+        raise FileNotFoundError(
+            f"embeddings: neither {name}.npy nor {name}.safetensors found in {base}. `torchrank embed {base} --model "
+            "PATH` makes them from the texts"
+        )
+    if len(paths) > 1:
+        raise DataError(f"{base}: has both {name}.npy and {name}.safetensors: move one of them away")
+    path, vectors = paths[0], map_vectors(paths[0])
+    check_vectors(vectors, f"{path}: row", "is not finite: embed this text again")
+    if empty := [row for start, part in parts_of(vectors) for row in (start + _zeros(part)).tolist()]:
+        told = f"{len(empty)} of {len(vectors)} vectors are zeros, the first in row {empty[0]}"
+        warnings.warn(f"{path}: {told}: their cosine is 0", DataWarning, stacklevel=5)
+    return path, vectors
 
 
 def _zeros(rows: Tensor) -> Tensor:
@@ -142,15 +148,9 @@ def _zeros(rows: Tensor) -> Tensor:
     return (rows == 0).all(1).nonzero().flatten()
 
 
-def _listed_ids(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
-
-
 def _text_ids(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield str(_field(line, "_id", f"{path}, line {number}"))
+    for number, line in read_lines(path):
+        yield str(_field(line, "_id", f"{path}, line {number}"))
 
 
 def _field(line: str, name: str, where: str) -> object:
@@ -174,49 +174,58 @@ def _parts(path: Path, asking: Side, documents: Side, threshold: float | None) -
     if not named and len(files) == 1:
         return {"": _judgements(files[0], asking, documents, threshold)}
     if "train" not in named:
-        found = ", ".join(each.name for each in files[:3])
-        divided = f"data.qrels={path.name}/{files[0].name} divides the queries of one file at random"
-        raise DataError(f"{path}: expected train.tsv, dev.tsv and test.tsv, found {found}. {divided}")
-    return {name: _judgements(each, asking, documents, threshold) for name, each in named.items()}
+        found, first = ", ".join(each.name for each in files), f"{path.name}/{files[0].name}"
+        raise DataError(
+            f"{path}: no train.tsv among {found}: data.qrels={first} divides the queries of this file at random"
+        )
+    parts = {name: _judgements(each, asking, documents, threshold) for name, each in named.items()}
+    for one, other in combinations(parts, 2):
+        if shared := parts[one].keys() & parts[other].keys():
+            told = f"{len(shared)} queries are in {named[one].name} and in {named[other].name}"
+            warnings.warn(f"{path}: {told}: what is measured on them may be too good", DataWarning, stacklevel=3)
+    return parts
 
 
 def _judgements(path: Path, asking: Side, documents: Side, threshold: float | None) -> Judgements:
     found: Judgements = {}
     unknown: dict[str, list[str]] = {"queries": [], "documents": []}
-    for where, query, document, grade in _lines(path):
+    for number, query, document, grade in _lines(path):
         if query not in asking.place:
-            unknown["queries"].append(f"{where}: {query!r}")
+            unknown["queries"].append(f"line {number}: {query!r}")
         elif document not in documents.place:
-            unknown["documents"].append(f"{where}: {document!r}")
+            unknown["documents"].append(f"line {number}: {document!r}")
         else:
             grades = found.setdefault(asking.place[query], {})
             row = documents.place[document]
             if grades.setdefault(row, grade) != grade:
-                raise DataError(f"{where}: document {document!r} has another grade for query {query!r} before")
+                told = f"document {document!r} has another grade for query {query!r} before"
+                raise DataError(f"{path}, line {number}: {told}")
     for what, places in unknown.items():
         if places:
-            warnings.warn(
-                f"{path}: {len(places)} judgements of unknown {what} do not count, the first in {places[0]}",
-                DataWarning,
-                stacklevel=4,
-            )
+            told = f"{len(places)} judgements of unknown {what} do not count, the first in {places[0]}"
+            warnings.warn(f"{path}: {told}", DataWarning, stacklevel=4)
     return _with_relevant(path, found, threshold)
 
 
-def _lines(path: Path) -> Iterator[tuple[str, str, str, float]]:
-    """Place, query, document and grade of each line: three cells as in BEIR, or four as in TREC."""
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            cells = line.split("\t") if "\t" in line else line.split()
-            if not line.strip() or (number == 1 and cells[0].strip() == "query-id"):
-                continue
-            if len(cells) not in (3, 4):
-                raise DataError(f"{path}, line {number}: {len(cells)} cells, expected query, document and grade")
-            try:
-                grade = float(cells[-1])
-            except ValueError:
-                raise DataError(f"{path}, line {number}: the grade {cells[-1].strip()!r} is not a number") from None
-            yield f"line {number}", cells[0].strip(), cells[-2].strip(), grade
+def _lines(path: Path) -> Iterator[tuple[int, str, str, float]]:
+    """Number, query, document and grade of each line: three cells as in BEIR, or four as in TREC."""
+    for number, line in read_lines(path):
+        cells = [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
+        if number == 1 and cells[0] == "query-id":
+            continue
+        if len(cells) not in (3, 4):
+            raise DataError(f"{path}, line {number}: {len(cells)} cells, expected query, document and grade")
+        yield number, cells[0], cells[-2], _grade(cells[-1], f"{path}, line {number}")
+
+
+def _grade(cell: str, where: str) -> float:
+    try:
+        grade = float(cell)
+    except ValueError:
+        grade = math.nan
+    if not abs(grade) <= HIGHEST:
+        raise DataError(f"{where}: the grade {cell!r} is not a number, or too large")
+    return grade
 
 
 def _with_relevant(path: Path, found: Judgements, threshold: float | None) -> Judgements:

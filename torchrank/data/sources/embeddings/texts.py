@@ -76,17 +76,60 @@ def read_texts(path: Path, template: str = TEMPLATE) -> Iterator[Text]:
         [('1', 'A b c'), ('x', 'd')]
     """
     fields = fields_of(template)
+    for number, line in read_lines(path):
+        yield _text(line, f"{path}, line {number}", template, fields)._replace(line=number)
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file with their numbers, from 1; blank lines do not count.
+
+    Args:
+        path: of a text in UTF-8, with or without a mark of its byte order.
+
+    Returns:
+        Number and text of each.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "qrels.tsv")
+        >>> _ = path.write_bytes(b"1 d1 1\\r\\n\\r\\n2 d1 1")
+        >>> list(read_lines(path))
+        [(1, '1 d1 1\\r\\n'), (3, '2 d1 1')]
+    """
     with path.open("rb") as file:
         for number, line in enumerate(iter(partial(file.readline, limit() + 1), b""), start=1):
             check_line(str(path), number, len(line))
-            if line.strip():
-                yield _text(line, f"{path}, line {number}", template, fields)._replace(line=number)
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError:
+                raise DataError(f"{path}, line {number}: this is no text in UTF-8") from None
+            if text.strip():
+                yield number, text
 
 
-def _text(line: bytes, where: str, template: str, fields: list[str]) -> Text:
+def listed_ids(path: Path) -> list[str]:
+    """The ids of a file that has one in each line.
+
+    Args:
+        path: such as `corpus.ids`.
+
+    Returns:
+        The ids, without spaces around them.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "corpus.ids")
+        >>> _ = path.write_text("007\\nd 2\\n\\n")
+        >>> listed_ids(path)
+        ['007', 'd 2']
+    """
+    return [line.strip() for _, line in read_lines(path)]
+
+
+def _text(line: str, where: str, template: str, fields: list[str]) -> Text:
     try:
-        found = json.loads(line.decode())
-    except (ValueError, RecursionError):  # also for what is no UTF-8
+        found = json.loads(line)
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise DataError(f"{where}: expected {EXPECTED}")
@@ -179,11 +222,7 @@ def _check_listed(path: Path, template: str) -> None:
     listed = path.with_suffix(".ids")
     if not listed.is_file():
         return
-    try:
-        ids = listed.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError:
-        ids = []
-    if ids != [each.id for each in read_texts(path, template)]:
+    if listed_ids(listed) != [each.id for each in read_texts(path, template)]:
         raise DataError(
             f"{listed}: its ids are not those of {path.name} in their order, in which the vectors are written: move it "
             "away"
