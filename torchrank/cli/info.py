@@ -22,6 +22,7 @@ torchrank info train.txt                         # queries, documents, labels, f
 torchrank info clicks.csv --label grade --query qid --json
 torchrank info runs/single/files/lgmml/2026-01-31_12-00-00
 torchrank info best.ckpt
+torchrank info adapter                           # a folder that `torchrank export` or Adapter.save has written
 """
 EXTRAS = {  # those of pyproject.toml that a command or a config asks for
     "gbdt": ("lightgbm",),
@@ -40,7 +41,9 @@ SHOWN = 10  # constant features that are named
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="PATH", nargs="?", help="a data file, cache, checkpoint or run folder")
+    parser.add_argument(
+        "source", metavar="PATH", nargs="?", help="a data file, cache, checkpoint, adapter or run folder"
+    )
     add_source(parser)
     add_json(parser)
 
@@ -124,12 +127,25 @@ def about_folder(path: Path) -> dict[str, Any]:
             "folds": folds,
             "use": f"data=folds {override('data.root', path)} data.fold=1",
         }
+    if (path / "adapter.json").is_file():
+        return about_adapter(path)
     if not any(path.rglob(RESULTS)):
         started = f"; {len(unfinished(path))} runs were started" if unfinished(path) else ""
         raise ValueError(f"{path} holds no {RESULTS}, no cache and no Fold1: neither runs nor data{started}")
     runs = read_runs(path, tested=False)
     values = {str(run.folder.relative_to(path)): f"{run.name}, {run.measure} {run.value:.4f}" for run in runs}
     return {"path": str(path), "kind": "runs", "runs": values, "use": f"torchrank select {shlex.quote(str(path))}"}
+
+
+def about_adapter(path: Path) -> dict[str, Any]:
+    """What a saved adapter maps, and how."""
+    from torchrank.export.adapters.folder import load_adapter
+
+    adapter = load_adapter(path)
+    facts = {name: getattr(adapter, name) for name in ("side", "inputs", "outputs", "normalise", "similarity")}
+    side = "" if adapter.side != "both" else " --side query"
+    use = f"torchrank apply {shlex.quote(str(path))} vectors.npy{side} --out images.npy"
+    return {"path": str(path), "kind": "adapter", **facts, "use": use}
 
 
 def _brief(run: Any) -> dict[str, Any]:

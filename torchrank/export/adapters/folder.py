@@ -43,7 +43,8 @@ def save_adapter(
         folder: a new folder, or the folder of an adapter, which is replaced as a whole.
         query: the matrix (D, R) of the queries, whose image is `vector @ matrix`; None if they stay as they are.
         document: the same for the documents. If only one side has a map, R must be D.
-        normalise: what is divided by its length: "vectors" before they are mapped, if both sides are; "images"; or None.
+        normalise: what is divided by its length: "images"; if both sides are mapped also "vectors", before that; or
+            None for nothing.
         similarity: what ranks the images: inner, cosine or euclidean.
         note: a few words about the adapter for the README.
 

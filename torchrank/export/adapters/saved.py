@@ -25,7 +25,8 @@ class SavedAdapter:
     Args:
         query: the matrix (D, R) of the queries, whose image is `vector @ matrix`; None if they stay as they are.
         document: the same for the documents. If only one side has a map, R is D.
-        normalise: what is divided by its length: "vectors" before they are mapped, if both sides are; "images"; or None.
+        normalise: what is divided by its length: "images"; if both sides are mapped also "vectors", before that; or
+            None for nothing.
         similarity: what ranks the images: inner, cosine or euclidean.
 
     Example:
@@ -59,7 +60,7 @@ class SavedAdapter:
             return
         (name,), (other,) = shapes, set(SIDES) - set(shapes)
         if self.normalise == "vectors":
-            raise ValueError(f"normalise='vectors' needs two maps, since {other} vectors stay as they are: set 'images'")
+            raise ValueError(f"normalise='vectors' needs two maps: {other} vectors stay as they are. Set 'images'")
         if self.inputs != self.outputs:
             raise ValueError(
                 f"{name} must be square, since {other} vectors stay as they are, got {shapes[name]}: map both sides"
