@@ -41,9 +41,7 @@ SHOWN = 10  # constant features that are named
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "source", metavar="PATH", nargs="?", help="a data file, cache, checkpoint, adapter or run folder"
-    )
+    parser.add_argument("source", metavar="PATH", nargs="?", help="a data file, cache, checkpoint, adapter or run")
     add_source(parser)
     add_json(parser)
 
