@@ -9,6 +9,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from inspect import signature
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ from torchrank.rankers.core.evaluation import SplitMeasures
 
 BUDGET = 20_000  # documents of a batch
 GIVEN = {"t": 0.5, "ridge": 0.1, "kappa": 10.0, "transform": "standard"}
+HAS_ROUNDS_OF_TREES = "trees_per_round" in signature(GBDTRanker).parameters  # a round of older revisions is one tree
+ONE_TREE = {"trees_per_round": 1} if HAS_ROUNDS_OF_TREES else {}
 
 
 class Fit:
@@ -65,7 +68,7 @@ def validations(setting: Setting, sets) -> Iterator[Row]:
         "L-GMML": lambda: LGMML(136, groups="random", rounds=50),
         "RankBoost": lambda: RankBoost(136),
         "AdaRank": lambda: AdaRank(136, exclude_repeat=False),
-        "trees": lambda: GBDTRanker(136, threads=1, trees_per_round=1),  # the others add one rule, too
+        "trees": lambda: GBDTRanker(136, threads=1, **ONE_TREE),  # the others add one rule, too
     }
     plain = Fit(ListNet(136, transform="standard"), sets)
     plain.rounds(1)
