@@ -24,7 +24,8 @@ from torchrank.solvers.linear.scores import add_gradient, entry_scores
 
 MEMORY = 30  # moves remembered by L-BFGS
 WIDEST = 1024  # features of which all products are summed
-SAMPLED = 2**15  # entries that are enough for these products
+SAMPLED = 2**14  # entries that are enough for these products, or
+FOR_EACH = 32  # entries for each feature if those are more
 
 
 class ListNet(NeuralRanker):
@@ -102,7 +103,8 @@ class ListNet(NeuralRanker):
         """The inverse of the Hessian at w = 0, the mean covariance of a list: raw features are alike or far apart in
         scale, and then the gradient alone points nowhere. Of many lists some tell enough, at equal distances. Not for
         sparse rows, nor for so many features that the pass costs more than it saves."""
-        width, every = self.transform.num_outputs, max(1, lists.num_entries // SAMPLED)
+        width = self.transform.num_outputs
+        every = max(1, lists.num_entries // max(SAMPLED, FOR_EACH * width))
         if lists.is_sparse or width > WIDEST:
             return unscaled
 
