@@ -55,7 +55,7 @@ def measured(ranker, lists, ranks=False):
     return {name: dict(zip(lists.query_ids, values[name].tolist(), strict=True)) for name in MEASURES}
 
 
-@pytest.mark.parametrize("options", [{"num_negatives": DOCUMENTS}, {"negatives": "batch"},
+@pytest.mark.parametrize("options", [{}, {"num_negatives": DOCUMENTS}, {"negatives": "batch"},
                                      {"negatives": "all", "side": "both", "rank": 3},
                                      {"solver": "gmml"}, {"similarity": "euclidean"}])  # fmt: skip
 def test_the_order_of_the_corpus_does_not_matter(tmp_path, options):

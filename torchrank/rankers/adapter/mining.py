@@ -31,6 +31,8 @@ class Mine:
     def __init__(self, lists: TrainingLists, similarity: str, k: int, index: str):
         self.lists, self.similarity, self.k, self.index = lists, similarity, k, index
         self.recall: float | None = None  # of the index at its last search
+        places = lists.lists.id_places()
+        self._order = None if places is None else places.argsort(stable=True)  # of equal scores
         self._graph: Any = None
         self._built_of: Tensor | None = None
 
@@ -44,7 +46,7 @@ class Mine:
 
     def _searched(self, queries: Tensor, documents: Tensor) -> Tensor:
         if self.index == "exact":
-            return search(queries, documents, self.k, similarity=self.similarity).rows
+            return search(queries, documents, self.k, similarity=self.similarity, order=self._order).rows
         if self._built_of is not documents:
             self._graph, self._built_of = graph_of(documents, self.similarity), documents
         k = min(self.k, len(documents))
