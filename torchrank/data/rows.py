@@ -109,9 +109,14 @@ class Chunks:
         return [(first, last) for first, last in parts if self.bounds[first] < self.bounds[last]]
 
     @torch.no_grad()
-    def _chunk(self, first: int, last: int) -> tuple[Any, Tensor]:
+    def _chunk(self, first: int, last: int, memory: Tensor | None = None) -> tuple[Any, Tensor]:
+        """The rows of these lists after all steps; before them they lie in `memory`, if there is any."""
         start, stop = int(self.bounds[first]), int(self.bounds[last])
-        rows = self.x[start:stop].to(device=self.device, dtype=torch.float64)
+        given: Any = self.x[start:stop]
+        if memory is None:
+            rows = given.to(device=self.device, dtype=torch.float64)
+        else:
+            rows = memory[: given.numel()].view(given.shape).copy_(given)
         check_finite(rows, start)
         offsets = torch.from_numpy(self.bounds[first : last + 1] - start).to(self.device)
         for step in self.steps:
@@ -146,7 +151,12 @@ class Chunks:
             rows[int(self.bounds[first]) : int(self.bounds[last])] = self._chunk(first, last)[0]
 
     def _sum(self, part: list[tuple[int, int]], of_rows: Callable[[Any], Tensor], join: Join) -> Tensor:
-        return reduce(join, (of_rows(self._chunk(first, last)[0]) for first, last in part))
+        """Of one chunk after the other, all in the same memory: fresh memory takes longer to get than to fill."""
+        memory = None
+        if isinstance(self.x, Tensor):
+            most = max(int(self.bounds[last] - self.bounds[first]) for first, last in part) * self.x.shape[1]
+            memory = torch.empty(most, dtype=torch.float64, device=self.device)
+        return reduce(join, (of_rows(self._chunk(first, last, memory)[0]) for first, last in part))
 
     def _alone(self) -> Chunks:
         return Chunks(self.x, self.offsets, self.device, self.width, self.steps)

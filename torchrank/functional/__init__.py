@@ -60,7 +60,6 @@ from torchrank.functional.measures import (
 )
 from torchrank.functional.measures.evaluation import evaluate
 from torchrank.functional.measures.ranked import evaluate_ranks, known_from_ranks
-from torchrank.functional.memory import keep_freed_blocks
 from torchrank.functional.neighbours.corpus import document_ranks, search
 from torchrank.functional.neighbours.votes import knn_error
 from torchrank.functional.oracles import most_violated, structured_hinge
@@ -74,8 +73,6 @@ from torchrank.functional.spd import (
     pair_scatter,
     project_psd,
 )
-
-keep_freed_blocks()
 
 __all__ = [
     "CONVENTIONS",
