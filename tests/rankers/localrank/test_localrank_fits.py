@@ -205,7 +205,7 @@ def test_other_similarities(similarity):
 def test_rows_are_read_and_transformed_once_for_all_parts(monkeypatch, tmp_path):
     """As often as for one ranker, and no part has a datamodule of its own."""
     read, modules, chunk, construct = [], [], Chunks._chunk, RankingDataModule.__init__
-    monkeypatch.setattr(Chunks, "_chunk", lambda self, *at: read.append((len(self.x), at)) or chunk(self, *at))
+    monkeypatch.setattr(Chunks, "_chunk", lambda self, *at: read.append((len(self.x), at[:2])) or chunk(self, *at))
     monkeypatch.setattr(
         RankingDataModule, "__init__", lambda self, *a, **o: modules.append(1) or construct(self, *a, **o)
     )

@@ -32,7 +32,6 @@ class Descent(nn.Module):
     Everything is summed in float64 over all processes. The options are those of `Adapter`.
     """
 
-    steps: Tensor
     others: Tensor
 
     def __init__(self, maps: nn.ModuleDict, loss: Callable[..., Tensor], loss_options: dict[str, Any], **options: Any):
@@ -45,12 +44,12 @@ class Descent(nn.Module):
         for name, each in maps.named_parameters():
             for kind in MOMENTS:
                 self.register_buffer(_moment(kind, name), torch.zeros_like(each))
-        self.register_buffer("steps", torch.tensor(0.0))
         self.register_buffer("others", torch.zeros(0, 0, dtype=torch.int32))  # negatives that last for several rounds
 
     def open(self, adapter: Adapter, lists: TrainingLists) -> None:
         """Before the first round, fresh or resumed."""
         kept = adapter.kept
+        kept.vectors = _vectors(lists)
         kept.pool = None if self.negatives == "all" else Pool.of(lists)
         kept.mine = Mine(lists, adapter.similarity, self.num_negatives, self.index)
         kept.once = None
@@ -59,28 +58,28 @@ class Descent(nn.Module):
 
     def round(self, adapter: Adapter, lists: TrainingLists, number: int) -> Round:
         """The `number`-th pass over the queries, from 1."""
-        maps, steps, total = deepcopy(adapter.maps).requires_grad_(), self.steps.clone(), torch.zeros_like(self.steps)
+        maps, total = deepcopy(adapter.maps).requires_grad_(), lists.zeros(1)
         others, names = self._others(adapter, lists, number), [name for name, _ in maps.named_parameters()]
         moments = [[self.get_buffer(_moment(kind, name)).clone() for name in names] for kind in MOMENTS]
         order = np.random.default_rng((self.seed, number)).permutation(len(lists))
-        for step in np.array_split(order, -(-len(order) // self.batch_queries)):
+        count = -(-len(order) // self.batch_queries)
+        for place, step in enumerate(np.array_split(order, count)):
             value, slopes = self.slopes(adapter, lists, step, maps, others)
-            times = [steps.clone() for _ in names]
+            times = [torch.tensor(float((number - 1) * count + place)) for _ in names]  # steps before, on the host
             adam(  # of torch.optim, as a function
                 list(maps.parameters()), slopes, moments[0], moments[1], [], times, foreach=False, amsgrad=False,
                 beta1=0.9, beta2=0.999, lr=self.lr, weight_decay=0.0, eps=1e-8, maximize=False,
             )  # fmt: skip
-            steps, total = times[0], total + value * len(step)
+            total += value * len(step)
         adapter.maps.load_state_dict(maps.state_dict())
         for kind, found in zip(MOMENTS, moments, strict=True):
             for name, each in zip(names, found, strict=True):
                 self.get_buffer(_moment(kind, name)).copy_(each)
-        self.steps.copy_(steps)
         if self.refresh is not None and others is not None:
-            self.others = torch.from_numpy(others).int().to(self.steps.device)
+            self.others = torch.from_numpy(others).int().to(total.device)
         recall = adapter.kept.mine.recall
         findings = {} if recall is None else {"recall of the index": f"{recall:.4f}"}
-        return Round(done=False, log={"train/loss": total / len(lists)}, findings=findings)
+        return Round(done=False, log={"train/loss": total[0] / len(lists)}, findings=findings)
 
     def _others(self, adapter: Adapter, lists: TrainingLists, number: int) -> np.ndarray | None:
         """The documents (Q, k) that relevant ones compete with in this round; None: those of the step, or all."""
@@ -96,7 +95,7 @@ class Descent(nn.Module):
         return drawn(lists, self.num_negatives, (self.seed, 0 if self.refresh is None else number))
 
     def _mined(self, adapter: Adapter, lists: TrainingLists, maps: nn.ModuleDict) -> np.ndarray:
-        corpus, queries = _vectors(lists)
+        corpus, queries = adapter.kept.vectors
         found: np.ndarray = adapter.kept.mine.nearest(*adapter.searched(maps, queries, corpus))
         return found
 
@@ -134,7 +133,7 @@ class Descent(nn.Module):
             table = np.broadcast_to(pool.relevant(step), (len(own), len(pool.relevant(step))))
         else:
             table = others[own]
-        return pool.batch(own, table, *_vectors(lists))
+        return pool.batch(own, table, *adapter.kept.vectors)
 
 
 def _vectors(lists: TrainingLists) -> tuple[Tensor, Tensor]:

@@ -64,8 +64,10 @@ class Pool(NamedTuple):
         bounds = np.searchsorted(entries, self.num_rows * np.arange(len(positions) + 1))
         there, index = np.unique(entries % self.num_rows, return_inverse=True)
         sizes = int(np.diff(bounds).max(initial=0)), int(count_pairs(labels, bounds, self.num_grades).sum())
-        parts = (torch.from_numpy(each).to(corpus.device) for each in (there, labels, bounds, positions, index))
-        used, grades, offsets, query, entries_of_rows = parts
+        used, offsets, query, entries_of_rows, grades = _moved(
+            [there, bounds, positions, index, labels.astype(np.float64).view(np.int64)], corpus.device
+        )
+        grades = grades.view(torch.float64).float()
         rows, vectors = corpus.index_select(0, used).double(), queries.index_select(0, query).double()
         return Batch(rows, grades, offsets, query, entries_of_rows, vectors, *sizes, self.num_grades)
 
@@ -80,3 +82,9 @@ class Pool(NamedTuple):
         counts = np.diff(self.offsets)[positions]
         starts = self.offsets[positions] - np.concatenate(([0], np.cumsum(counts)[:-1]))
         return np.repeat(np.arange(len(positions)), counts), np.repeat(starts, counts) + np.arange(counts.sum())
+
+
+def _moved(parts: list[np.ndarray], device: torch.device) -> list[Tensor]:
+    """Arrays of 64-bit integers on a device, in one copy."""
+    whole = torch.from_numpy(np.concatenate(parts)).to(device)
+    return list(whole.split([len(each) for each in parts]))
