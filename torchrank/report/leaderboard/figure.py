@@ -40,7 +40,9 @@ def _means(axes: "Axes", rows: list[dict[str, Any]], board: dict[str, Any]) -> N
             ends = [value["mean"] - value["deviation"], value["mean"] + value["deviation"]]
             axes.plot(ends, [place, place], color=BLUE, linewidth=2)
         axes.plot(value["mean"], place, "o", color=BLUE, markerfacecolor=BLUE if row["complete"] else "white")
-    axes.set_xlabel(literal(f"{board['split']} {board['measure']}, mean ± deviation over {len(board['folds'])} folds"))
+    folds = len(board["folds"])
+    spread = f", mean ± deviation over {folds} folds" if folds > 1 else ""
+    axes.set_xlabel(literal(f"{board['split']} {board['measure']}{spread}"))
 
 
 def _gaps(axes: "Axes", rows: list[dict[str, Any]], reference: str) -> None:
