@@ -46,8 +46,8 @@ def _measures(board: dict[str, Any]) -> Sheet:
     spread = "Mean over the folds ±standard deviation (n-1). " if len(board["folds"]) > 1 else ""
     sheet.below = [
         f"Convention {board['convention']}: {board['text']}. {board['lists']} queries.",
-        f"{spread}Bold: best. Rank: by the test measure of selection, among rankers with all folds. Settings were chosen "
-        "by validation alone in every fold; each winner was tested once.",
+        f"{spread}Bold: best. Rank: by the test measure of selection, among rankers with all folds. Settings were "
+        "chosen by validation alone in every fold; each winner was tested once.",
         f"Budget of every ranker and fold: {budget['trials']} trials{limit}, the first with the defaults{ended}.",
     ]
     if any(row["name"] == "gbdt_seeds" for row in board["rows"]):
