@@ -173,10 +173,15 @@ def beside_revision(options: argparse.Namespace) -> list["Row"]:
             ours, theirs = (best([*chain(*each)]) for each in zip(*turns, strict=True))
             for key, row in ours.items():
                 old = theirs.get(key)
-                note = "" if old else "the revision does not measure it"
+                note = told(row, old) if old else "the revision does not measure it"
                 bar = None if options.quick or options.scale != 1 else row.earlier
                 rows.append(Row(key, row.ours, row.unit, options.against, old and old.ours, bar, note))
     return rows
+
+
+def told(row: "Row", old: "Row") -> str:
+    """The notes of both revisions, if they are not the same."""
+    return row.note if row.note == old.note else f"{row.note}; the earlier version: {old.note}"
 
 
 @contextmanager

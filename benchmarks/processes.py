@@ -58,6 +58,7 @@ CASES = {
 def rows(setting: Setting) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         write_lists(Path(folder), setting)
+        yield machine_itself(setting.size(200, 2))
         for name in CASES:
             yield compared(name, Path(folder), setting.size(3, 1))
 
@@ -66,6 +67,25 @@ def write_lists(folder: Path, setting: Setting) -> None:
     """170,000 documents, for training alone, and as many entries of people."""
     write(folder / "lists", synthetic_splits(setting.size(2360, 40)))
     write(folder / "people", load_matchmaking(queries=setting.size(8500, 40)))
+
+
+def machine_itself(repeats: int) -> Row:
+    """The same products shared out, which wait for nothing: what two processes can gain on this machine at most."""
+    context = multiprocessing.get_context("forkserver")
+    with context.Pool(2) as pool:
+        one = min(pool.map(products, [repeats], chunksize=1) for _ in range(3))
+        two = min((pool.map(products, [repeats // 2] * 2, chunksize=1) for _ in range(3)), key=max)
+    return Row("matrix products in two processes", max(two), peer="one process", theirs=max(one))
+
+
+def products(repeats: int) -> float:
+    """CPU seconds of so many products of 700 x 700 numbers."""
+    torch.set_num_threads(1)
+    x = torch.ones(700, 700)
+    start = time.process_time()
+    for _ in range(repeats):
+        x @ x
+    return time.process_time() - start
 
 
 def compared(name: str, folder: Path, repeats: int) -> Row:

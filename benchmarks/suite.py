@@ -107,11 +107,15 @@ def in_process(code: str, *arguments: str) -> str:
 
 
 class Finished(NamedTuple):
-    """What a process took: CPU seconds of all its threads, seconds that passed, and its peak memory in MB."""
+    """What a process took: CPU seconds of all its threads, seconds that passed, and its peak memory in MB.
+
+    `own` is the part of the memory that is not pages of mapped files, at its peak; None where the system does not tell.
+    """
 
     cpu: float
     wall: float
     peak: float
+    own: float | None
 
 
 def run_alone(program: str, *arguments: str, folder: str | Path, code: int = 0) -> Finished:
@@ -120,14 +124,25 @@ def run_alone(program: str, *arguments: str, folder: str | Path, code: int = 0) 
     with tempfile.TemporaryFile() as told:
         command = [sys.executable, "-c", program, *arguments]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=told, env=environment(), cwd=folder)
-        _, status, usage = os.wait4(process.pid, 0)
+        own, ended = 0.0, 0
+        while not ended:
+            own = max(own, own_memory(process.pid))
+            time.sleep(0.02)
+            ended, status, usage = os.wait4(process.pid, os.WNOHANG)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != code:
             told.seek(0)
             lines = told.read().decode(errors="replace").strip().splitlines()
             raise RuntimeError(f"exit code {process.returncode} of {' '.join(arguments)}: {lines[-1] if lines else ''}")
     peak = usage.ru_maxrss / (1e6 if sys.platform == "darwin" else 1e6 / 1024)
-    return Finished(usage.ru_utime + usage.ru_stime, time.perf_counter() - start, peak)
+    return Finished(usage.ru_utime + usage.ru_stime, time.perf_counter() - start, peak, own or None)
+
+
+def own_memory(number: int) -> float:
+    """MB of a process that are not pages of mapped files; 0 where the system does not tell."""
+    status = Path(f"/proc/{number}/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon:")) * 1024 / 1e6
 
 
 def environment() -> dict[str, str]:
@@ -160,11 +175,26 @@ def amount(value: float, unit: str) -> str:
     return f"{value:,.0f} {unit}".strip() if abs(value) >= 1000 else f"{value:.3g} {unit}".strip()
 
 
+def busy_cores(seconds: float = 1.0) -> float:
+    """How many cores other programs keep busy; the load average still counts what ended a minute ago."""
+    counters = Path("/proc/stat")
+    if not counters.exists():
+        return os.getloadavg()[0]
+
+    def idle() -> int:
+        return sum(map(int, counters.read_text().splitlines()[0].split()[4:6]))
+
+    start, before = time.perf_counter(), idle()
+    time.sleep(seconds)
+    free = (idle() - before) / os.sysconf("SC_CLK_TCK") / (time.perf_counter() - start)
+    return max(0.0, (os.cpu_count() or 1) - free)
+
+
 def machine() -> dict[str, str | int | float]:
     """What figures are measured on, and how busy it is at the moment."""
     return {
         "torch": torch.__version__,
         "cores": os.cpu_count() or 0,
         "processor": platform.processor() or platform.machine(),
-        "load": round(os.getloadavg()[0], 1),
+        "load": round(busy_cores(), 1),
     }
