@@ -111,6 +111,7 @@ RAX = [
         "bce": [entropies([2], [1, 3]), entropies([1.5], [1, 0.5])], "mse": [1 + 1 + 9, 1 + 0.25 + 0.25],
         "pairwise_mse": [0 + 4 + 0 + 4 + 4 + 4, 0.25 + 0.25 + 0.25 + 0 + 0.25 + 0],
     }),
+    ("doctest of losses.py", ([(2.0, 1.0, 0.0), (1.0, 0.5, 1.5)], [(1, 0, -1), (0, 0, 1)]), {"hinge": [0.0, 0.5]}),
 ]  # fmt: skip
 
 LISTS = [(1.0, 3.0, 2.0), (1.0, 2.0, 3.0)]
@@ -346,6 +347,14 @@ def test_masked_and_empty_lists_of_rax():
         values = LOSSES[name](scores, torch.tensor([0, 0, 2, 1]), torch.tensor([0, 0, 4, 4]))
         values.sum().backward()
         assert values[[0, 2]].tolist() == [0, 0] and values[1] > 0 and scores.grad.isfinite().all(), name
+
+
+def test_slopes_of_rax():
+    """The doctest of losses.py: the mean over two lists."""
+    scores = torch.tensor([0.0, 1, 3, 1, 2, 0], requires_grad=True)
+    F.softmax_loss(scores, [0, 0, 1, 1, 0, 0], group=[3, 3]).mean().backward()
+    expected = [0.02100503, 0.0570976, -0.07810265, -0.37763578, 0.33262047, 0.04501529]
+    assert scores.grad.tolist() == pytest.approx(expected, rel=1e-5)
 
 
 def test_rmse_of_allrank():

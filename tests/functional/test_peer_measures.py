@@ -108,6 +108,8 @@ RAX = [
         "recall@2": [1, 0, 1, 1], "average_precision@2": [1, 0, 1 / 2, 1], "dcg@2": [3, 0, D2, 3],
         "ndcg@2": [1, 0, D2, 1],
     }),
+    ("doctest of metrics.py", ([(2, 1, 3), (1, 0.5, 1.5)], [(2, 0, 1), (0, 0, 1)], {}), {"ndcg": [0.79670763, 1]}),
+    ("doctest of metrics.py, mask", ([(2, 1, 0), (1, 0.5, 1.5)], [(1, 0, -1), (0, 0, 1)], {}), {"ndcg": [1, 1]}),
 ]  # fmt: skip
 
 THREE = [(3, 2, 1)] * 3
@@ -227,8 +229,9 @@ ALLRANK = [
         "ndcg@1": [1], "ndcg@2": [1 / (1 + 1 / log2(3))]}),
 ]  # fmt: skip
 
+ROUNDED = {"losses_impl": 2e-4, "doctest": 1e-6}  # where their values are typed with few digits
 CASES = [
-    (f"{peer}, {source}, {name}", name, given, expected, 2e-4 if source.startswith("losses_impl") else 1e-9)
+    (f"{peer}, {source}, {name}", name, given, expected, ROUNDED.get(source.split()[0], 1e-9))
     for peer, table in (("rax", RAX), ("TF-Ranking", TF_RANKING), ("allRank", ALLRANK))
     for source, given, measures in table
     for name, expected in measures.items()
