@@ -3,10 +3,11 @@
 import pytest
 import torch
 from pytorch_lightning import Trainer
+from torch.nn.parallel import DistributedDataParallel
 
 import torchrank
 from tests.rankers.small import FEATURES, data, lists, measured, trainer
-from torchrank import ListNet, RankingEvaluation, SingleFeature, TrainingLists
+from torchrank import LambdaRank, ListNet, RankingEvaluation, SingleFeature, TrainingLists
 
 QUIET = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
 OPTIONS = {"LGMML": {"groups": "random", "metrics": 3, "queries_per_metric": 2}}
@@ -83,3 +84,15 @@ def test_a_ranker_brings_its_evaluation_and_keeps_that_of_the_trainer(tmp_path):
     assert {name for name in own.callback_metrics if name.startswith("val/")} == {"val/p@3"}
     (tested,) = own.test(ListNet(FEATURES).fit(lists(0)), datamodule=data(), verbose=False)
     assert tested.keys() == {"test/p@3"}
+
+
+def test_ddp_does_not_send_the_transform_before_every_step(tmp_path):
+    ranker = LambdaRank(FEATURES, transform="quantile")
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        sent = DistributedDataParallel(ranker).modules_buffers
+    finally:
+        torch.distributed.destroy_process_group()
+    knots = {id(buffer) for buffer in ranker.transform.buffers()}
+    assert knots and not knots & {id(buffer) for buffer in sent}

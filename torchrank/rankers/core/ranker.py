@@ -433,6 +433,11 @@ class Ranker(LightningModule):
     def _resumed(self) -> bool:
         return self.trainer.ckpt_path is not None
 
+    @property
+    def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
+        """What DDP reads: buffers that it need not send before every step. All processes have the same transform."""
+        return [f"transform.{name}" for name, _ in self.transform.named_buffers()]
+
     def configure_callbacks(self) -> list[Callback]:
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
         measured = any(isinstance(each, RankingEvaluation) for each in callbacks)
