@@ -122,6 +122,23 @@ def test_a_permuted_corpus_gives_the_same_documents(small_blocks, similarity):
     assert torch.equal(moved[again.rows], found.rows)
 
 
+@pytest.mark.parametrize("similarity", module.SIMILARITIES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [1, 2, 3, 17])
+@pytest.mark.parametrize("size", [50, 1001, module.DOCUMENTS + 3])
+def test_copies_of_a_document_rank_one_after_the_other(similarity, dtype, count, size):
+    """Products of few rows, and the last columns of a product, may take other kernels, which round otherwise."""
+    generator = torch.Generator().manual_seed(size + count)
+    queries, documents = (torch.randn(rows, 33, generator=generator).to(dtype) for rows in (count, size))
+    copies = torch.cat([torch.randperm(size, generator=generator)[:20], torch.tensor([0, size - 1])]).unique()
+    documents[copies] = documents[0].clone()
+    found = search(queries, documents, size, similarity=similarity)
+    for rows, scores in zip(found.rows, found.scores, strict=True):
+        here = torch.isin(rows, copies).nonzero().flatten()
+        assert torch.equal(here, torch.arange(here[0], here[0] + len(copies))) and torch.equal(rows[here], copies)
+        assert len(scores[here].unique()) == 1
+
+
 def test_documents_are_found_for_vectors_that_have_gradients(small_blocks):
     queries, documents = integers(3, 4, 9, 8), integers(120, 4, 9, 9)
     found = search(queries.clone().requires_grad_(), documents.clone().requires_grad_(), 7)

@@ -7,8 +7,8 @@
 
 Scores come block by block from one product of matrices, so the memory is bounded whatever the size of the corpus, and
 what is kept of a block are the few documents above the k-th best score so far. Documents with equal scores rank in the
-order of the rows, or in the order that `order` gives. Every function computes a score by the same blocks, so that the
-scores of two functions are equal to the bit.
+order of the rows, or in the order that `order` gives; those of equal vectors are equal to the bit. Every function
+computes a score by the same blocks, so that the scores of two functions are equal to the bit, too.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,10 @@ from torchrank.functional.operations import readable
 from torchrank.functional.ragged import list_ids
 
 SIMILARITIES = ("inner", "cosine", "euclidean")
-DOCUMENTS = 2**14  # of a block
+TILE = (
+    48  # documents that kernels of products take at a time, or a multiple of these: other columns may round otherwise
+)
+DOCUMENTS = 85 * 4 * TILE  # of a block: a multiple of GROUP, too
 SCORES = 2**24  # of a block: 64 MB
 CACHED = 2**18  # scores that are counted at a time on the CPU: 1 MB
 GROUP = 64  # documents whose highest score is compared before each of them is
@@ -178,11 +181,12 @@ class Corpus:
         """All scores: blocks of documents one after another, and for each of them all queries. They all lie in the same
         memory, so that a block is to be used before the next one is asked for."""
         count = max(SCORES // DOCUMENTS, 1)
-        memory = self.queries.new_empty(min(count, len(self.queries)) * min(DOCUMENTS, len(self.documents)))
+        width = -(-min(DOCUMENTS, len(self.documents)) // TILE) * TILE
+        memory = self.queries.new_empty(min(count, len(self.queries)) * width)
         for first in range(0, len(self.documents), DOCUMENTS):
             last = min(first + DOCUMENTS, len(self.documents))
             some = slice(first, last) if self.order is None else self.order[first:last]
-            rows = self.documents[some].to(self.dtype).contiguous()
+            rows = whole_tiles(self.documents[some].to(self.dtype).contiguous())
             scale, shift = self._beside(rows)
             for start in range(0, len(self.queries), count):
                 part = self.queries[start : start + count]
@@ -192,7 +196,7 @@ class Corpus:
                 else:
                     torch.addmm(shift, part, rows.T, out=scores)
                 scores = scores if scale is None else scores.mul_(scale)
-                yield Block(scores, range(start, start + len(part)), range(first, last))
+                yield Block(scores[:, : last - first], range(start, start + len(part)), range(first, last))
 
     def _beside(self, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """What the inner products are multiplied with, and what is added to them, `(d,)` each."""
@@ -206,6 +210,16 @@ class Corpus:
     def told(self, scores: Tensor) -> Tensor:
         """The scores as the similarity defines them, of those by which blocks rank."""
         return scores if self.similarity != "euclidean" else (2 * scores - self.lengths).clamp_(max=0.0)
+
+
+def whole_tiles(rows: Tensor) -> Tensor:
+    """The rows with zeros below, so that a product gives equal rows equal numbers, wherever they stand.
+
+    >>> whole_tiles(torch.ones(50, 2)).shape
+    torch.Size([96, 2])
+    """
+    beyond = -len(rows) % TILE
+    return torch.nn.functional.pad(rows, (0, 0, 0, beyond)) if beyond else rows
 
 
 def _merge(best: Found, block: Block) -> None:
