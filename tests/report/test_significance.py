@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from torchrank.report.gain import Gain
 from torchrank.report.significance import holm, paired_t, randomisation
 
 
@@ -89,3 +90,10 @@ def test_holm_by_hand():
     np.testing.assert_allclose(holm([0.9, 0.8]), [1, 1])
     np.testing.assert_allclose(holm([0.02, np.nan, 0.03]), [0.04, np.nan, 0.04])
     assert holm([]).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("low", "p", "told"), [(0.01, 0.01, False), (0.01, 0.05, True), (-0.01, 0.04, True), (0.0, 0.04, True)]
+)
+def test_a_gain_is_within_noise_by_its_test_or_its_interval(low, p, told):
+    assert str(Gain("map", 0.02, low, 0.05, p, 40)).endswith(": within noise") == told

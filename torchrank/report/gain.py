@@ -17,7 +17,7 @@ class Gain(NamedTuple):
         >>> print(Gain("ndcg@10", 0.02, -0.01, 0.05, 0.2, 40))
         +0.0200 ndcg@10 (95% interval -0.0100 to +0.0500, p = 0.2, 40 queries): within noise
         >>> print(Gain("ndcg@10", 0.0, 0.0, 0.0, 1.0, 40))
-        none: validation chose to change nothing
+        none: ndcg@10 of each of 40 queries is as before
     """
 
     measure: str
@@ -29,9 +29,10 @@ class Gain(NamedTuple):
 
     def __str__(self) -> str:
         if self.mean == self.low == self.high == 0:
-            return "none: validation chose to change nothing"
+            return f"none: {self.measure} of each of {self.queries} queries is as before"
         told = f"{self.mean:+.4f} {self.measure} (95% interval {self.low:+.4f} to {self.high:+.4f}, p = {self.p:.2g}"
-        return f"{told}, {self.queries} queries){'' if self.p < ALPHA else ': within noise'}"
+        clear = self.p < ALPHA and not self.low <= 0 <= self.high
+        return f"{told}, {self.queries} queries){'' if clear else ': within noise'}"
 
 
 def gain(measure: str, ours: ArrayLike, theirs: ArrayLike) -> Gain:

@@ -94,7 +94,9 @@ def test_the_lists_of_a_step_against_loops():
     grades, offsets = rng.integers(0, 3, len(rows)).astype(np.float32), np.concatenate(([0], np.cumsum(counts)))
     others, corpus = rng.integers(0, 30, (8, 5)), torch.arange(30.0)[:, None]
     judged = [dict(zip(rows[a:b], grades[a:b], strict=True)) for a, b in pairwise(offsets)]
-    pool, own, step = Pool(rows, grades, offsets, 30, 3), np.array([2, 5]), np.array([6, 2, 5, 1])
+    themselves = np.array([next(row for row in rng.permutation(30) if row not in each) for each in judged])
+    themselves[5], others[2, 0] = 30, themselves[2]  # query 5 is no document, and query 2 meets itself
+    pool, own, step = Pool(rows, grades, offsets, 30, 3, themselves), np.array([2, 5]), np.array([6, 2, 5, 1])
     union = sorted({row for query in step for row, grade in judged[query].items() if grade})
     assert pool.relevant(step).tolist() == union
     for table in (others[own], np.broadcast_to(union, (2, len(union)))):
@@ -103,7 +105,7 @@ def test_the_lists_of_a_step_against_loops():
             int((labels[:, None] > labels).sum()) for labels in batch.labels.split(batch.offsets.diff().tolist())
         ) and batch.max_length == int(batch.offsets.diff().max())
         for place, query in enumerate(own):
-            wanted = sorted({*judged[query], *table[place]})
+            wanted = sorted({*judged[query], *table[place]} - {themselves[query]})
             here = slice(int(batch.offsets[place]), int(batch.offsets[place + 1]))
             assert batch.x[batch.index[here]][:, 0].tolist() == wanted
             assert batch.labels[here].tolist() == [judged[query].get(row, 0.0) for row in wanted]
@@ -130,7 +132,56 @@ def test_to_change_nothing_takes_part_in_the_choice():
     ranker = Adapter(WIDTH, lr=0.3, pull=0.0).fit(train, val)
     assert all(torch.equal(each.matrix(), torch.eye(WIDTH).double()) for each in ranker.maps.values())
     told = gain("ndcg@10", values(ranker, val), values(ranker.baseline(), val))
-    assert told.mean == 0 and told.p == 1 and "change nothing" in str(told)
+    assert told.mean == 0 and told.p == 1 and "each of 60 queries is as before" in str(told)
+    assert ranker.findings["index"] == "stays as it is: the vectors are not changed"
+
+
+@pytest.mark.parametrize("side", ["query", "document", "both"])
+@pytest.mark.parametrize("loss", ["domination", "softmax", "lambdarank"])
+def test_vectors_of_zeros_do_no_harm(side, loss):
+    """Their cosine is 0 whatever the map, so a fit is that without the query; no slope is infinite."""
+    train = turned(30)
+    train.queries[3], train.x[5] = 0.0, 0.0
+    train.relevance.rows[7] = 5  # a relevant document of zeros
+    ranker = Adapter(WIDTH, side, loss=loss, temperature=1e-3, pull=0.0, rounds=4, lr=0.02).fit(train)
+    assert all(bool(each.matrix().isfinite().all()) for each in ranker.maps.values())
+    assert ranker.score(train[3]).abs().max() == 0 and ranker.score(train[:]).view(30, -1)[:, 5].abs().max() == 0
+
+
+def test_queries_are_not_rounded_beside_documents_in_half_precision():
+    lists = turned(20)
+    halved = RankingSet(lists.x.half(), lists.relevance, queries=lists.queries)
+    widened = RankingSet(lists.x.half().float(), lists.relevance, queries=lists.queries)
+    ranker = Adapter(WIDTH, "both", rounds=3, lr=0.05).fit(lists)
+    assert torch.equal(ranker.score(halved[:]), ranker.score(widened[:]))
+    assert torch.equal(ranker.corpus_ranks(halved.judged()[:]), ranker.corpus_ranks(widened.judged()[:]))
+
+
+@pytest.mark.parametrize("options", [{}, {"similarity": "inner"}, {"similarity": "euclidean"}, {"solver": "gmml"}])
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+def test_copies_of_a_document_have_one_score(options, count):
+    generator = torch.Generator().manual_seed(count)
+    queries, corpus = (torch.randn(rows, 65, generator=generator) for rows in (count, 203))
+    corpus[::3] = corpus[0].clone()
+    known = Judged(torch.zeros(count, dtype=torch.long), torch.ones(count), np.ones(count, dtype=int), num_rows=203)
+    ranker = Adapter(65, **options)
+    lists = RankingSet(corpus, known, queries=queries).to("cpu", ranker.transform)
+    scores = ranker.score(lists[:]).view(count, -1)[:, ::3]
+    assert torch.equal(scores, scores[:, :1].expand_as(scores))
+
+
+def test_a_query_that_is_a_document_does_not_learn_to_avoid_itself():
+    """Each query is a document of the corpus; without a change it would be its own nearest negative."""
+    corpus = vectors(40, 1)
+    partner = np.arange(40).reshape(2, 20)[::-1].flatten()
+    corpus[20:] = corpus[:20] + 0.3 * vectors(20, 2)
+    relevance = Judged.make(partner, np.ones(40), np.ones(40, dtype=int), 40, torch.arange(40))
+    lists = RankingSet(corpus, relevance, queries=corpus)
+    pool = Pool.of(TrainingLists(lists))
+    batch = pool.batch(np.arange(40), search(corpus, corpus, 5, similarity="cosine").rows.numpy(), corpus, corpus)
+    for query, (first, last) in enumerate(pairwise(batch.offsets.tolist())):
+        here = batch.x[batch.index[first:last]]
+        assert not (here == corpus[query].double()).all(1).any() and batch.labels[first:last].sum() == 1
 
 
 def test_a_strong_pull_keeps_the_vectors():

@@ -25,9 +25,10 @@ class Pool(NamedTuple):
         offsets: (Q + 1,) where those of each query begin and end.
         num_rows: documents of the corpus.
         num_grades: K where the grades are integers of 0..K-1, otherwise 0.
+        own: (Q,) the document that is the query itself, which is never in its list; `num_rows`: there is none.
 
     Example:
-        >>> pool = Pool(np.array([2, 0]), np.ones(2, dtype=np.float32), np.array([0, 1, 2]), 3, 2)
+        >>> pool = Pool(np.array([2, 0]), np.ones(2, dtype=np.float32), np.array([0, 1, 2]), 3, 2, np.array([3, 3]))
         >>> batch = pool.batch(np.array([0, 1]), np.array([[1, 2], [1, 2]]), torch.eye(3), torch.eye(3)[:2])
         >>> batch.index, batch.labels, batch.offsets
         (tensor([1, 2, 0, 1, 2]), tensor([0., 1., 1., 0., 0.]), tensor([0, 2, 5]))
@@ -38,6 +39,7 @@ class Pool(NamedTuple):
     offsets: np.ndarray
     num_rows: int
     num_grades: int
+    own: np.ndarray
 
     @classmethod
     def of(cls, lists: TrainingLists) -> Pool:
@@ -49,7 +51,8 @@ class Pool(NamedTuple):
                 "data=retrieval without candidates): set negatives=all for these lists"
             )
         bounds = np.concatenate(([0], np.cumsum(known.counts)))
-        return cls(known.rows.cpu().numpy(), known.grades.cpu().numpy(), bounds, known.num_rows, known.num_grades)
+        rows, grades, own = (part.cpu().numpy() for part in (known.rows, known.grades, known.own))
+        return cls(rows, grades, bounds, known.num_rows, known.num_grades, own)
 
     def batch(self, positions: np.ndarray, others: np.ndarray, corpus: Tensor, queries: Tensor) -> Batch:
         """The judged documents of the queries at these positions and their `others` (len(positions), k), each once.
@@ -58,9 +61,11 @@ class Pool(NamedTuple):
         """
         place, taken = self._judged(positions)
         beside = np.repeat(np.arange(len(positions)), others.shape[1])
-        keys = np.concatenate((place * self.num_rows + self.rows[taken], beside * self.num_rows + others.ravel()))
+        kept = others.ravel() != self.own[positions][beside]
+        others, beside = others.ravel()[kept], beside[kept]
+        keys = np.concatenate((place * self.num_rows + self.rows[taken], beside * self.num_rows + others))
         entries, first = np.unique(keys, return_index=True)  # the first one is the judged one, which has the grade
-        labels = np.concatenate((self.grades[taken], np.zeros(others.size, dtype=np.float32)))[first]
+        labels = np.concatenate((self.grades[taken], np.zeros(len(others), dtype=np.float32)))[first]
         bounds = np.searchsorted(entries, self.num_rows * np.arange(len(positions) + 1))
         there, index = np.unique(entries % self.num_rows, return_inverse=True)
         sizes = int(np.diff(bounds).max(initial=0)), int(count_pairs(labels, bounds, self.num_grades).sum())

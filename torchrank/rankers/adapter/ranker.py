@@ -15,7 +15,7 @@ from torchrank.data.batch import Batch
 from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, check_choice, check_integer, check_number
 from torchrank.functional.losses import LOSSES
-from torchrank.functional.neighbours.corpus import SIMILARITIES, document_ranks
+from torchrank.functional.neighbours.corpus import SIMILARITIES, document_ranks, whole_tiles
 from torchrank.functional.ragged import per_entry
 from torchrank.rankers.adapter.gradient import SIZES, Descent
 from torchrank.rankers.adapter.lists import NEGATIVES
@@ -31,6 +31,7 @@ from torchrank.solvers.metric_scores import fills_table, table_places
 SIDES = ("query", "document", "both")
 SOLVERS = ("gradient", "gmml", "mlr", "rmlr")
 GIVEN = ("scores", "labels", "offsets", "weights", "list_weights", *SIZES)
+SHORTEST = 1e-150  # what a length is divided by at least: the slopes of a vector of zeros are finite
 
 
 class Adapter(Ranker):
@@ -179,14 +180,16 @@ class Adapter(Ranker):
         vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
         mapped = maps[side](vectors) if side in maps else vectors
         if self.similarity == "cosine" and not self.is_path:
-            return normalize(mapped, dim=1, eps=torch.finfo(mapped.dtype).tiny)
+            return normalize(mapped, dim=1, eps=max(torch.finfo(mapped.dtype).tiny, SHORTEST))
         return mapped
 
     def scores_by(self, maps: nn.ModuleDict, batch: Batch) -> Tensor:
         """`score` by given maps."""
         left, right, beside = self._compared(maps, batch)
         if fills_table(batch):
-            found = (left @ right.T).flatten().index_select(0, table_places(batch))
+            learns = left.requires_grad or right.requires_grad
+            table = (left @ (right if learns else whole_tiles(right)).T)[:, : len(right)]
+            found = table.flatten().index_select(0, table_places(batch))
         else:
             found = (per_entry(left, batch.offsets, len(batch.labels)) * batch.at_entries(right)).sum(1)
         if self.similarity == "euclidean":
@@ -252,8 +255,9 @@ class Adapter(Ranker):
 
     def round(self, lists: TrainingLists, number: int) -> Round:
         """The first round changes nothing."""
-        found = Round(done=False) if number == 0 else self._learned(lists, number)
-        stays = self.side == "query"
+        if number == 0:
+            return Round(done=False, findings={"index": "stays as it is: the vectors are not changed"})
+        found, stays = self._learned(lists, number), self.side == "query"
         index = "stays as it is: query vectors alone are mapped" if stays else "must be rebuilt from mapped documents"
         return found._replace(findings={**found.findings, "index": index})
 
@@ -272,7 +276,7 @@ def _vectors(batch: Batch) -> tuple[Tensor, Tensor]:
     if batch.queries is None:
         raise DataError("Adapter compares documents with query vectors, but these lists have none: pass queries=")
     rows: Any = batch.x
-    return batch.queries.to(rows.dtype), rows
+    return batch.queries.to(torch.promote_types(rows.dtype, torch.float32)), rows  # half precision is widened later
 
 
 def _metric_learner(solver: str, width: int, options: dict[str, Any]) -> GeometricMeans | CuttingPlanes:
