@@ -482,6 +482,22 @@ class RankingSet(Dataset[Batch]):
 
         The entry with the smaller number comes first. Ids are compared as text ("9" before "10"), as trec_eval does.
         """
+        if isinstance(self.relevance, WholeCorpus):
+            index: Tensor = self.index  # type: ignore[assignment]
+            return self.row_tiebreak()[index]
+        codes, lists = self._id_codes(), np.repeat(np.arange(len(self)), self.lengths)
+        order = np.lexsort((-codes, lists))
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order)) - self.relevance.bounds[lists]
+        return torch.from_numpy(place).to(self.device)
+
+    def row_tiebreak(self) -> Tensor:
+        """The same (n,) of the rows of a corpus that every list holds."""
+        codes = self._id_codes()
+        return torch.from_numpy(codes.max(initial=0) - codes).to(self.device)
+
+    def _id_codes(self) -> np.ndarray:
+        """The place of each document id among the different ones, ascending."""
         if self.document_ids is None:
             raise DataError(f"the set '{self.name}' has no document ids to break ties by: use another convention")
         ids = np.asarray(self.document_ids)
@@ -490,15 +506,8 @@ class RankingSet(Dataset[Batch]):
                 f"{missing} of {len(ids)} documents of the set '{self.name}' have no id, so ties cannot be broken by "
                 "ids: add a comment with the id to every row, or use another convention than trec"
             )
-        codes = np.unique(ids, return_inverse=True)[1]
-        if isinstance(self.relevance, WholeCorpus):
-            index: Tensor = self.index  # type: ignore[assignment]
-            return torch.from_numpy(codes.max(initial=0) - codes).to(self.device)[index]
-        lists = np.repeat(np.arange(len(self)), self.lengths)
-        order = np.lexsort((-codes, lists))
-        place = np.empty(len(order), dtype=np.int64)
-        place[order] = np.arange(len(order)) - self.relevance.bounds[lists]
-        return torch.from_numpy(place).to(self.device)
+        codes: np.ndarray = np.unique(ids, return_inverse=True)[1]
+        return codes
 
 
 def _with_dtype(batch: Batch, dtype: torch.dtype) -> Batch:

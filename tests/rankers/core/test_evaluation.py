@@ -11,10 +11,10 @@ import torch.multiprocessing
 from tests.rankers.small import FEATURES, data, lists, trainer
 from tests.reference import measures as reference
 from torchrank import NDCG, DataError, LambdaRank, ListNet, RankingEvaluation, RankingMetrics, RankingSet
-from torchrank.data.relevance import SameClass
+from torchrank.data.relevance import Judged, SameClass
 from torchrank.functional import describe, evaluate, knn_error
 from torchrank.rankers.core.evaluation import MEASURES as DEFAULTS
-from torchrank.rankers.core.evaluation import SplitMeasures
+from torchrank.rankers.core.evaluation import SplitMeasures, top_grade
 
 MEASURES = ["ndcg@1", "ndcg@5", "ndcg", "map", "mrr", "p@5", "auc"]
 
@@ -303,6 +303,20 @@ def test_trec_orders_equal_scores_by_the_ids_of_the_data():
     same(found["trec"], expected)
     stable = evaluate(*batch, measures=["ndcg@3", "mrr"], convention="trec", tiebreak=torch.arange(len(ids)))
     assert any(not torch.equal(stable[name], values) for name, values in expected.items())
+
+
+def test_a_corpus_is_measured_without_an_entry_for_every_document_and_query(monkeypatch):
+    rng = np.random.default_rng(8)
+    grades, ids = np.array([0.5, 2.5, 1.5, 1.0]), [f"d{number}" for number in rng.permutation(30)]
+    known = Judged.make(np.array([3, 9, 4, 1]), grades, np.array([2, 1, 1]), 30)
+    split = RankingSet(torch.zeros(30, 2), known, document_ids=ids)
+    scores = torch.from_numpy(rng.normal(size=90)).round()
+    place = torch.tensor([sorted(ids, reverse=True).index(name) for name in ids]).repeat(3)
+    expected = evaluate(scores, split.labels, split.offsets, measures=["ndcg@3"], convention="trec", tiebreak=place)
+    for name in ("tiebreak", "labels", "index"):
+        monkeypatch.setattr(RankingSet, name, property(lambda self: pytest.fail("made for all entries")))
+    assert top_grade(split) == 2.5
+    same(concluded(SplitMeasures(["ndcg@3"], ["trec"], split), split, scores)["trec"], expected)
 
 
 def test_classes_of_the_nearest_points_vote():

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchrank.data.batch import Batch
 from torchrank.data.datamodule import RankingDataModule
-from torchrank.data.relevance import Judged
+from torchrank.data.relevance import Judged, WholeCorpus
 from torchrank.data.sets import RankingSet
 from torchrank.errors import DataError, DataWarning
 from torchrank.functional.conventions import canonical, convention_of, defines, parse_measure, tell_nan
@@ -65,7 +65,9 @@ class SplitMeasures:
         tensors: dict[str, Tensor | None] = {}
         if lists is not None:
             tensors = {"classes": lists.classes, "corpus_classes": lists.corpus_classes, "offsets": lists.offsets}
-            tensors["tiebreak"] = lists.tiebreak() if "trec" in conventions else None
+            if "trec" in conventions:
+                whole = isinstance(lists.relevance, WholeCorpus)
+                tensors |= {"falling": lists.row_tiebreak()} if whole else {"tiebreak": lists.tiebreak()}
             tensors["places"] = lists.id_places()
         self._known = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         if self.voting and "classes" not in self._known:
@@ -123,6 +125,8 @@ class SplitMeasures:
         """How the entries of a batch rank: by given ranks, or equal scores by their ids."""
         if batch.ranked:
             return {"num_documents": len(batch.x)}
+        if convention == "trec" and "falling" in self._known:
+            return {"tiebreak": self._known["falling"][batch.index]}
         if convention == "trec" and "tiebreak" in self._known:
             entries = entries_of(self._known["offsets"], batch.query, len(batch.labels))[0]
             return {"tiebreak": self._known["tiebreak"][entries]}
@@ -276,4 +280,7 @@ def top_grade(train: RankingSet | None) -> float | None:
     """The highest grade of a data set: the published one, else that of the training lists."""
     if train is None or train.max_label is not None:
         return None if train is None else train.max_label
-    return train.num_grades - 1 if train.num_grades else float(train.labels.max())
+    if train.num_grades:
+        return train.num_grades - 1
+    known = train.relevance  # the labels of a whole corpus are too many to be made at once
+    return float((known.grades if isinstance(known, Judged) else train.labels).max())
