@@ -245,6 +245,7 @@ def test_the_title_names_the_part_of_a_collection():
         ("files", {"root": "/data/shop", "train": "Fold2/train.txt.gz"}, "files/shop"),
         ("files", {"train": "/data/shop/clicks.v2.txt"}, "files/clicks.v2"),
         ("retrieval", {"file": "songs.npz"}, "retrieval/songs"),
+        ("embeddings", {"root": "beir/scifact"}, "embeddings/scifact"),
     ):
         assert RankingDataModule(name, **options).title == title
 

@@ -182,7 +182,7 @@ class RankingDataModule(LightningDataModule):
         """
         if own := self.source.get("train") or self.source.get("file"):
             return f"{self.name}/{own_name(Path(self.source.get('root') or '.') / own)}"
-        if self.name == "folds":
+        if self.name in ("folds", "embeddings"):
             return f"{self.name}/{own_name(Path(self.source.get('root') or '.') / 'train')}"
         parts = (self.source.get(option) for option in ("subset", "source", "centres"))
         part = next((part for part in parts if isinstance(part, str | int)), None)

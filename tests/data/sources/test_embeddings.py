@@ -115,6 +115,39 @@ def test_lines_of_every_kind(folder, mark, end, after, form, header):
     assert batch.labels.view(3, 4).tolist() == [[0, 0, 2, 0], [0, 1, 0, 0], [0, 0, 0, 1]]
 
 
+def test_a_header_after_blank_lines(folder):
+    (folder / "qrels" / "all.tsv").write_text("\n\nquery_id\tcorpus_id\tscore\n1\td2\t2\n")
+    assert load_embeddings(folder, test_fraction=0, val_fraction=0)["train"].query_ids == ["1"]
+
+
+def queries_among_the_documents(folder):
+    """Query 1 is document 1, query 2 has the id of another text, query 3 of none."""
+    (folder / "corpus.jsonl").unlink()
+    (folder / "corpus.ids").write_text("2\nd2\n1\nd4\n")
+    documents, queries = vectors(4), vectors(3)
+    queries[0] = documents[2]
+    np.save(folder / "queries.npy", queries)
+    (folder / "qrels" / "all.tsv").write_text("1\td2\t1\n1\t1\t2\n2\td4\t1\n3\t1\t1\n")
+
+
+def test_queries_that_are_documents_are_told(folder):
+    queries_among_the_documents(folder)
+    with pytest.warns(DataWarning, match="1 queries have the id and nearly the vector of a document, the first '1'"):
+        lists = load_embeddings(folder, test_fraction=0, val_fraction=0)["train"]
+    assert lists.lengths.tolist() == [4, 4, 4] and lists[:1].labels.tolist() == [0, 1, 2, 0]
+
+
+def test_queries_that_are_documents_do_not_rank_themselves(folder):
+    queries_among_the_documents(folder)
+    with pytest.warns(
+        DataWarning, match="1 judgements of queries for themselves do not count, the first in line 2: '1'"
+    ):
+        lists = load_embeddings(folder, test_fraction=0, val_fraction=0, drop_same_id=True)["train"]
+    rows = [lists[place].index.tolist() for place in range(3)]
+    assert rows == [[0, 1, 3], [1, 2, 3], [0, 1, 2, 3]]
+    assert [lists[place].labels.tolist() for place in range(3)] == [[0, 1, 0], [0, 0, 1], [0, 0, 1, 0]]
+
+
 def test_queries_in_two_parts_are_counted(folder):
     split_files(folder, train="1\td2\t2\n2\té\t1\n", dev="3\td1\t1\n", test="2\td1\t3\n1\td1\t3\n")
     with pytest.warns(DataWarning, match=r"qrels: 2 queries are in train.tsv and in test.tsv: .* too good"):

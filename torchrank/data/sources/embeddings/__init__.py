@@ -19,17 +19,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from torchrank.data.relevance import Judged
 from torchrank.data.rows import parts_of
 from torchrank.data.sets import RankingSet
-from torchrank.data.sources.embeddings.files import SUFFIXES, check_vectors, map_vectors
+from torchrank.data.sources.embeddings.files import CHECKED, SUFFIXES, check_vectors, map_vectors
 from torchrank.data.sources.embeddings.texts import listed_ids, read_lines
 from torchrank.data.sources.retrieval import random_parts
 from torchrank.errors import DataError, DataWarning
 
 HIGHEST = float(np.finfo(np.float32).max)  # grade
+SAME = 0.01  # the distance between two vectors of one text, as a share of their length
 SPLITS = {"train": ("train",), "val": ("dev", "val", "valid", "validation"), "test": ("test",)}
 
 
@@ -52,6 +54,7 @@ def load_embeddings(
     seed: int = 0,
     test_fraction: float = 0.2,
     val_fraction: float = 0.2,
+    drop_same_id: bool = False,
 ) -> dict[str, RankingSet]:
     """Queries that rank a whole corpus by vectors; documents without a judgement are not relevant.
 
@@ -67,6 +70,8 @@ def load_embeddings(
         seed: draws the divisions.
         test_fraction: the share of the queries for testing, where they are divided at random.
         val_fraction: the share of the other queries for validation.
+        drop_same_id: a document with the id of a query is this query itself, which does not rank it (BEIR measures so;
+            it matters for ArguAna and Quora).
 
     Returns:
         The sets "train", "val" and "test", those that have queries. Ties rank by document id.
@@ -89,17 +94,22 @@ def load_embeddings(
     if documents.vectors.shape[1] != asking.vectors.shape[1]:
         found = f"{documents.vectors.shape[1]} numbers, and those of {queries} {asking.vectors.shape[1]}"
         raise DataError(f"{base}: vectors of {corpus} have {found}: they must come from the same model")
-    parts = _parts(base / qrels, asking, documents, threshold)
+    same = {place: documents.place[each] for place, each in enumerate(asking.ids) if each in documents.place}
+    own = same if drop_same_id else {}
+    if not drop_same_id:
+        _tell_same(base, same, asking, documents)
+    parts = _parts(base / qrels, asking, documents, threshold, own)
     rng = np.random.default_rng((seed, fold))
     if set(parts) == {""}:
         parts = _divided(parts[""], random_parts(len(parts[""]), rng, test_fraction, val_fraction))
     elif "val" not in parts and "train" in parts and val_fraction:
         drawn = random_parts(len(parts["train"]), rng, val_fraction, 0.0)
         parts |= _divided(parts["train"], {"train": drawn["train"], "val": drawn["test"]})
-    return {name: _set(name, parts[name], documents, asking) for name in SPLITS if parts.get(name)}
+    return {name: _set(name, parts[name], documents, asking, own) for name in SPLITS if parts.get(name)}
 
 
 Judgements = dict[int, dict[int, float]]  # query -> document -> grade
+Own = dict[int, int]  # query -> the document that is this query itself
 
 
 def read_side(base: Path, name: str) -> Side:
@@ -160,25 +170,41 @@ def _field(line: str, name: str, where: str) -> object:
         raise DataError(f'{where}: expected a JSON object with "{name}"') from None
 
 
+def _tell_same(base: Path, same: Own, asking: Side, documents: Side) -> None:
+    """Warn of queries that are documents themselves: equal ids alone may mean nothing."""
+    found: list[int] = []
+    for some in torch.tensor(list(same.items()), dtype=torch.int64).view(-1, 2).split(CHECKED):
+        ours, theirs = asking.vectors[some[:, 0]].double(), documents.vectors[some[:, 1]].double()
+        lengths = theirs.norm(dim=1)
+        near = ((ours - theirs).norm(dim=1) <= SAME * lengths) & (lengths > 0)
+        found += some[near, 0].tolist()
+    if found:
+        told = (
+            f"{len(found)} queries have the id and nearly the vector of a document, the first {asking.ids[found[0]]!r}"
+        )
+        advice = "if they are the same texts, data.drop_same_id=true leaves this document out of the list of its query"
+        warnings.warn(f"{base}: {told}: {advice}", DataWarning, stacklevel=3)
+
+
 # ---- judgements -------------------------------------------------------------------------------------------------
 
 
-def _parts(path: Path, asking: Side, documents: Side, threshold: float | None) -> dict[str, Judgements]:
+def _parts(path: Path, asking: Side, documents: Side, threshold: float | None, own: Own) -> dict[str, Judgements]:
     """The judgements of each split; those of one file under the name ''."""
     if path.is_file():
-        return {"": _judgements(path, asking, documents, threshold)}
+        return {"": _judgements(path, asking, documents, threshold, own)}
     files = sorted(path.glob("*.tsv"))
     if not files:
         raise FileNotFoundError(f"embeddings: not found: {path}, a file of judgements or a folder of tsv files")
     named = {name: each for name, stems in SPLITS.items() for each in files if each.stem in stems}
     if not named and len(files) == 1:
-        return {"": _judgements(files[0], asking, documents, threshold)}
+        return {"": _judgements(files[0], asking, documents, threshold, own)}
     if "train" not in named:
         found, first = ", ".join(each.name for each in files), f"{path.name}/{files[0].name}"
         raise DataError(
             f"{path}: no train.tsv among {found}: data.qrels={first} divides the queries of this file at random"
         )
-    parts = {name: _judgements(each, asking, documents, threshold) for name, each in named.items()}
+    parts = {name: _judgements(each, asking, documents, threshold, own) for name, each in named.items()}
     for one, other in combinations(parts, 2):
         if shared := parts[one].keys() & parts[other].keys():
             told = f"{len(shared)} queries are in {named[one].name} and in {named[other].name}"
@@ -186,32 +212,34 @@ def _parts(path: Path, asking: Side, documents: Side, threshold: float | None) -
     return parts
 
 
-def _judgements(path: Path, asking: Side, documents: Side, threshold: float | None) -> Judgements:
+def _judgements(path: Path, asking: Side, documents: Side, threshold: float | None, own: Own) -> Judgements:
     found: Judgements = {}
-    unknown: dict[str, list[str]] = {"queries": [], "documents": []}
+    lost: dict[str, list[str]] = {"unknown queries": [], "unknown documents": [], "queries for themselves": []}
     for number, query, document, grade in _lines(path):
         if query not in asking.place:
-            unknown["queries"].append(f"line {number}: {query!r}")
+            lost["unknown queries"].append(f"line {number}: {query!r}")
         elif document not in documents.place:
-            unknown["documents"].append(f"line {number}: {document!r}")
+            lost["unknown documents"].append(f"line {number}: {document!r}")
+        elif own.get(asking.place[query]) == documents.place[document]:
+            lost["queries for themselves"].append(f"line {number}: {query!r}")
         else:
             grades = found.setdefault(asking.place[query], {})
             row = documents.place[document]
             if grades.setdefault(row, grade) != grade:
                 told = f"document {document!r} has another grade for query {query!r} before"
                 raise DataError(f"{path}, line {number}: {told}")
-    for what, places in unknown.items():
+    for what, places in lost.items():
         if places:
-            told = f"{len(places)} judgements of unknown {what} do not count, the first in {places[0]}"
+            told = f"{len(places)} judgements of {what} do not count, the first in {places[0]}"
             warnings.warn(f"{path}: {told}", DataWarning, stacklevel=4)
     return _with_relevant(path, found, threshold)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str, str, float]]:
     """Number, query, document and grade of each line: three cells as in BEIR, or four as in TREC."""
-    for number, line in read_lines(path):
+    for place, (number, line) in enumerate(read_lines(path)):
         cells = [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
-        if number == 1 and cells[0] == "query-id":
+        if place == 0 and cells[0].lower().replace("_", "-") == "query-id":
             continue
         if len(cells) not in (3, 4):
             raise DataError(f"{path}, line {number}: {len(cells)} cells, expected query, document and grade")
@@ -252,14 +280,16 @@ def _divided(judged: Judgements, places: dict[str, np.ndarray]) -> dict[str, Jud
     return {name: {queries[place]: judged[queries[place]] for place in some} for name, some in places.items()}
 
 
-def _set(name: str, judged: Judgements, documents: Side, asking: Side) -> RankingSet:
+def _set(name: str, judged: Judgements, documents: Side, asking: Side, own: Own) -> RankingSet:
     queries = np.array(list(judged))
     counts = np.array([len(grades) for grades in judged.values()])
     pairs = [pair for grades in judged.values() for pair in sorted(grades.items())]
     rows, grades = (np.array(column) for column in zip(*pairs, strict=True))
+    num_rows = len(documents.ids)
+    rows_of_queries = torch.tensor([own.get(query, num_rows) for query in judged])
     return RankingSet(
         documents.vectors,
-        Judged.make(rows, grades, counts, len(documents.ids)),
+        Judged.make(rows, grades, counts, num_rows, rows_of_queries),
         queries=asking.vectors[queries],
         query_ids=[asking.ids[query] for query in queries],
         document_ids=documents.ids,
