@@ -154,6 +154,14 @@ def test_queries_in_two_parts_are_counted(folder):
         load_embeddings(folder)
 
 
+def test_files_of_judgements_that_are_not_read_are_named(folder):
+    split_files(folder, train="1\td2\t2\n", test="2\té\t1\n", more="3\td1\t1\n")
+    with pytest.warns(
+        DataWarning, match="qrels: not read: more.tsv, as only train.tsv, dev.tsv and test.tsv are splits"
+    ):
+        assert set(load_embeddings(folder, val_fraction=0.0)) == {"train", "test"}
+
+
 def test_unknown_ids_are_counted(folder):
     (folder / "qrels" / "all.tsv").write_text(JUDGED + "9\td1\t1\n1\td9\t1\n1\td8\t1\n")
     with pytest.warns(DataWarning) as told:
@@ -225,6 +233,8 @@ def written(name, text):
         (written("qrels/all.tsv", "1\td1\t1\n1\td1\t2\n"), r"all.tsv, line 2: document 'd1' has another grade"),
         (written("qrels/all.tsv", "1\td1\t0\n"), r"no query of the folder has a relevant document"),
         (lambda folder: split_files(folder, first="1\td1\t1\n", test="1\td1\t1\n"), r"no train.tsv among first.tsv"),
+        (lambda folder: split_files(folder, train="1\td1\t1\n", dev="1\td1\t1\n", val="1\td1\t1\n"),
+         r"qrels: dev.tsv and val.tsv are two files of the val queries"),
         (lambda folder: split_files(folder, test="1\td1\t1\n"), r"data.qrels=qrels/test.tsv divides the queries"),
         (lambda folder: split_files(folder), r"a file of judgements or a folder"),
     ],

@@ -47,8 +47,8 @@ class Pool(NamedTuple):
         known = lists.lists.relevance
         if not isinstance(known, Judged):
             raise DataError(
-                "negatives=mined, random and batch are for a corpus with judged documents (data=embeddings, or "
-                "data=retrieval without candidates): set negatives=all for these lists"
+                "negatives=mined, random and batch are for a corpus with judged documents (data=embeddings with "
+                "clean=none, or data=retrieval without candidates): set negatives=all for these lists"
             )
         bounds = np.concatenate(([0], np.cumsum(known.counts)))
         rows, grades, own = (part.cpu().numpy() for part in (known.rows, known.grades, known.own))

@@ -196,14 +196,22 @@ def _parts(path: Path, asking: Side, documents: Side, threshold: float | None, o
     files = sorted(path.glob("*.tsv"))
     if not files:
         raise FileNotFoundError(f"embeddings: not found: {path}, a file of judgements or a folder of tsv files")
-    named = {name: each for name, stems in SPLITS.items() for each in files if each.stem in stems}
+    found = {name: [each for each in files if each.stem in stems] for name, stems in SPLITS.items()}
+    for name, several in found.items():
+        if len(several) > 1:
+            told = " and ".join(each.name for each in several)
+            raise DataError(f"{path}: {told} are two files of the {name} queries: move one of them away")
+    named = {name: several[0] for name, several in found.items() if several}
     if not named and len(files) == 1:
         return {"": _judgements(files[0], asking, documents, threshold, own)}
     if "train" not in named:
-        found, first = ", ".join(each.name for each in files), f"{path.name}/{files[0].name}"
+        there, first = ", ".join(each.name for each in files), f"{path.name}/{files[0].name}"
         raise DataError(
-            f"{path}: no train.tsv among {found}: data.qrels={first} divides the queries of this file at random"
+            f"{path}: no train.tsv among {there}: data.qrels={first} divides the queries of this file at random"
         )
+    if others := [each.name for each in files if each not in named.values()]:
+        told = f"not read: {', '.join(others)}, as only train.tsv, dev.tsv and test.tsv are splits"
+        warnings.warn(f"{path}: {told}", DataWarning, stacklevel=3)
     parts = {name: _judgements(each, asking, documents, threshold, own) for name, each in named.items()}
     for one, other in combinations(parts, 2):
         if shared := parts[one].keys() & parts[other].keys():
