@@ -23,9 +23,7 @@ from torchrank.functional.operations import readable
 from torchrank.functional.ragged import list_ids
 
 SIMILARITIES = ("inner", "cosine", "euclidean")
-TILE = (
-    48  # documents that kernels of products take at a time, or a multiple of these: other columns may round otherwise
-)
+TILE = 48  # documents: a multiple of those that a kernel of products takes at a time, as others may round differently
 DOCUMENTS = 85 * 4 * TILE  # of a block: a multiple of GROUP, too
 SCORES = 2**24  # of a block: 64 MB
 CACHED = 2**18  # scores that are counted at a time on the CPU: 1 MB
