@@ -13,6 +13,7 @@ from torchrank.rankers.core.kept import BatchMemory
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 KEEPING = [name for name, case in CASES.items() if type(case.make()) in (LGMML, RankBoost, AdaRank, GBDTRanker)]
+OF_PLACES = ["local_shrunk", "local_rankboost"]  # which training lists are most similar
 QUIET = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "use_distributed_sampler"), False)
 
 
@@ -43,7 +44,7 @@ def made(name):
 # ---- laws over the rankers that keep something -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", KEEPING)
+@pytest.mark.parametrize("name", [*KEEPING, *OF_PLACES])
 def test_every_validation_of_a_fit_equals_scores_from_scratch(name):
     own, ranker = sets(CASES[name].kind), made(name)
     seen = checked(ranker)
@@ -105,6 +106,38 @@ def test_other_lists_and_other_weights_in_between(name):
 
 def small_like(lists):
     return RankingSet(lists.x.flip(0).contiguous(), lists.labels, lists.offsets)
+
+
+def opened(name):
+    """A fit before its first round, and its validation lists."""
+    own, ranker = sets(CASES[name].kind), made(name)
+    ranker.fit(own["train"], epochs=1)
+    lists = RankingDataModule.from_sets(train=own["train"])._divided(own["train"].to("cpu", ranker.transform))
+    ranker.begin(lists)
+    ranker.resume(lists)
+    return ranker, own["val"]
+
+
+@pytest.mark.parametrize("name", OF_PLACES)
+def test_other_lists_at_the_same_positions(name):
+    ranker, val = opened(name)
+    ranker.take_round(0)
+    seen = checked(ranker)
+    for each in (val, small_like(val), val, RankingSet(val.x, val.labels, torch.tensor([0, 3, 17]))):
+        ranker.validation_step(each[0:2])
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize("name", ["rankboost", "adarank", "gbdt", "xgboost", "lgmml"])
+def test_scores_that_somebody_writes_to_are_not_those_that_are_kept(name):
+    """With rows in float64 no conversion makes a copy."""
+    ranker, val = opened(name)
+    seen = checked(ranker)
+    for number in range(3):
+        ranker.take_round(number)
+        for _ in range(2):
+            ranker.validation_step(val[0:2]).fill_(7)
+    assert len(seen) == 6
 
 
 def test_a_later_validation_computes_the_new_part_alone(monkeypatch):

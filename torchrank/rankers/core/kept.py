@@ -95,9 +95,10 @@ def grown_scores(memory: BatchMemory | None, batch: Batch, rules: Tensor, add: C
         scores = add(0)
     else:
         scores = before[1] if known == rules.shape[1] else before[1] + add(known)
-    if memory is not None:
-        memory.keep(batch, (rules, scores))
-    return scores
+    if memory is None:
+        return scores
+    memory.keep(batch, (rules, scores))
+    return scores.clone()  # callers may write to theirs
 
 
 class _State(NamedTuple):

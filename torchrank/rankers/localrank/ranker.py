@@ -13,6 +13,7 @@ from torchrank.errors import ConvergenceWarning, NotFittedError, check_choice, c
 from torchrank.functional.clouds import KINDS as DIRECTIONS
 from torchrank.functional.conventions import canonical
 from torchrank.functional.ragged import list_ids, per_entry
+from torchrank.rankers.core.kept import KEPT_BYTES, BatchMemory
 from torchrank.rankers.core.own import plain_names
 from torchrank.rankers.core.ranker import Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Round
@@ -155,6 +156,7 @@ class LocalRank(Ranker):
             part.begin(own)
 
     def open(self, lists: TrainingLists) -> None:
+        self.kept.memory = BatchMemory(KEPT_BYTES)
         for part, own in self._with_lists(lists):
             part.resume(own)
 
@@ -363,7 +365,7 @@ class LocalRank(Ranker):
         """In a fit with several numbers of clusters the scores by each of them, (R, N). Clouds do not change, so they
         are compared only once in a fit."""
         checked = self._trainer is not None and self._trainer.sanity_checking  # untrained: nothing to choose by
-        if checked or not hasattr(self.kept, "lists"):
+        if checked or not hasattr(self.kept, "memory"):
             return self.score(batch)
         rows = range(len(self.numbers)) if self.chosen_by else [int(self.chosen)]
         place = self._nearest_kept(batch) if any(map(self._is_local, rows)) else None
@@ -372,11 +374,12 @@ class LocalRank(Ranker):
 
     def _nearest_kept(self, batch: Batch) -> Tensor:
         """Position (Q,) of the most similar training list of each validation list."""
-        known: dict[int, Tensor] = vars(self.kept).setdefault("nearest", {})
-        key = int(batch.query[0]) if batch.num_lists else -1
-        if key not in known:
-            known[key] = self.clusters.nearest(batch)[1]
-        return known[key]
+        memory: BatchMemory = self.kept.memory
+        place: Tensor | None = memory.find(batch)
+        if place is None:
+            place = self.clusters.nearest(batch)[1]
+            memory.keep(batch, place)
+        return place
 
     def choose(self, measured: list[dict[str, Any]]) -> int:
         """Choose the number of clusters that is used from now on; returns its row."""

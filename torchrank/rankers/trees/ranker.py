@@ -180,7 +180,7 @@ class GBDTRanker(Ranker):
         known = booster is self.booster and first <= counted
         scores = self._grown(batch, first, before) if known else self._scores(batch)
         memory.keep(batch, (self.booster, counted, scores))
-        return scores.to(batch.device)
+        return scores.to(batch.device, copy=True)  # callers may write to theirs
 
     def _grown(self, batch: Batch, first: int, before: Tensor) -> Tensor:
         if first == self.engine.rounds(self.booster):
