@@ -217,6 +217,18 @@ def test_slices_are_views_and_a_shared_corpus_is_not_gathered():
     assert shared[2:4].x is shared.x and shared[torch.tensor([1])].x is shared.x
 
 
+def test_what_somebody_does_to_a_batch_stays_with_it():
+    """Slices are known again by their positions and offsets, which must not become others."""
+    lists = make_set("dense")
+    batch = lists[1:4]
+    batch.offsets.add_(1)
+    batch.query.fill_(0)
+    assert lists[1:4].offsets.tolist() == [0, 0, 5, 6] and lists[1:4].query.tolist() == [1, 2, 3]
+    assert lists[1:4].offsets is lists[1:4].offsets
+    lists.relevance = Explicit(lists.labels, torch.tensor([0, 1, 3, 8, 9, 13]))
+    assert lists[1:4].offsets.tolist() == [0, 2, 7, 8]
+
+
 def test_memory_mapped_rows_are_not_copied(tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).random((13, 4), dtype=np.float32))
     x = torch.from_numpy(np.load(tmp_path / "x.npy", mmap_mode="c"))

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -104,7 +104,7 @@ class RankingSet(Dataset[Batch]):
         names = columns_of(x) if feature_names is None else feature_names
         self.feature_names = None if names is None else tuple(map(str, names))
         self._on_read: Callable[[Batch], Batch] | None = None
-        self._read: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self._read: dict[tuple[int, int], _Read] = {}
         self._finite = False  # whether `check_rows` has read the rows
         self._ranked: tuple[bool, Tensor | None] = (False, None)  # of its batches: ranked, order
         self._check()
@@ -283,15 +283,18 @@ class RankingSet(Dataset[Batch]):
         return Batch(x, found.labels, offsets, place, found.index, queries, *sizes, *beside, *self._ranked)
 
     def _again(self, host: slice | np.ndarray, place: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-        """Positions and offsets of a slice, in the same memory whenever it is read: by that a batch is known again."""
+        """Positions and offsets of a slice, in the same memory whenever it is read, unless somebody wrote to them: by
+        that a batch is known again."""
         if not isinstance(host, slice):
             return place, offsets
-        if (host.start, host.stop) not in self._read:
+        known = self._read.get((host.start, host.stop))
+        if known is None or known.relevance is not self.relevance or known.version != _version(known):
             if len(self._read) >= READ:
                 self._read.clear()
             with torch.inference_mode(False):  # they may be read in inference mode first, and for a gradient later
-                self._read[host.start, host.stop] = (place.clone(), offsets.clone())
-        return self._read[host.start, host.stop]
+                known = _Read(self.relevance, place.clone(), offsets.clone())
+            known = self._read[host.start, host.stop] = known._replace(version=_version(known))
+        return known.place, known.offsets
 
     def _host(self, positions: Positions) -> slice | np.ndarray:
         """The positions on the host, checked: a slice with step 1 if they are consecutive, otherwise an array."""
@@ -508,6 +511,20 @@ class RankingSet(Dataset[Batch]):
             )
         codes: np.ndarray = np.unique(ids, return_inverse=True)[1]
         return codes
+
+
+class _Read(NamedTuple):
+    """Positions and offsets of a slice that was read, and the relevance that they are of."""
+
+    relevance: Relevance
+    place: Tensor
+    offsets: Tensor
+    version: int = 0
+
+
+def _version(read: _Read) -> int:
+    """A number that rises when somebody writes to the positions or offsets."""
+    return read.place._version + read.offsets._version
 
 
 def _with_dtype(batch: Batch, dtype: torch.dtype) -> Batch:
