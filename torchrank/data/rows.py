@@ -242,8 +242,8 @@ def wide_blocks(rows: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tenso
         yield slice(0, count), rows.to(dtype)
         return
     step = max(GRAIN, _converted(rows) // width // GRAIN * GRAIN)
-    buffer = torch.empty(step + 1, width, dtype=dtype, device=rows.device)
-    for start, stop in pairwise([*range(0, count - 1, step), count]):
+    buffer = torch.empty(min(step + 1, count), width, dtype=dtype, device=rows.device)
+    for start, stop in pairwise([*range(0, max(count - 1, 1), step), count]):
         yield slice(start, stop), buffer[: stop - start].copy_(rows[start:stop])
 
 

@@ -81,3 +81,9 @@ def test_a_gradient_in_the_rows_or_weights_goes_through():
     row_products(x, weight).sum().backward()
     torch.testing.assert_close(x.grad[0], weight.detach().float())
     torch.testing.assert_close(weight.grad, x.detach().double().sum(0))
+
+
+def test_one_row_of_many_numbers():
+    x, weight, slope = drawn(1, MOST + 3), drawn(MOST + 3, seed=1).double(), torch.tensor([2.0]).double()
+    assert torch.equal(row_products(x, weight), x.double() @ weight)
+    assert torch.equal(column_sums(x, slope), 2 * x[0].double())
