@@ -76,6 +76,7 @@ def test_blocks_of_any_size_and_height_give_the_same(loss, options, sizes, monke
         monkeypatch.setattr(pairs, "TALLEST", tallest)
         monkeypatch.setattr(pairs, "BLOCK_PAIRS", 2**12 * sizes[0])
         monkeypatch.setattr(pairs, "FEW_PAIRS", sizes[1])
+        monkeypatch.setattr(pairs, "MOST_PAIRS", 2**9 * sizes[0])
         value, slopes = found(loss, options, *batch)
         np.testing.assert_allclose(value, values, rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(slopes, gradient, rtol=1e-12, atol=1e-12)
@@ -124,6 +125,20 @@ def test_memory_does_not_grow_with_the_pairs(loss, options):
     with torch.profiler.profile(profile_memory=True) as profile:
         loss(scores, labels, offsets, **options).sum().backward()
     assert max(event.self_cpu_memory_usage for event in profile.events()) < 2**21
+
+
+def test_memory_does_not_grow_with_the_list():
+    """64 relevant entries next to each other share 70,000 partners, which are not taken all at once."""
+    labels, offsets = torch.zeros(70_064), torch.tensor([0, 70_064])
+    labels[:64] = 1
+    scores = torch.randn(70_064, generator=torch.Generator().manual_seed(5))
+    with torch.profiler.profile(profile_memory=True) as profile:
+        value, slopes = pairs.pair_sums(scores, labels, offsets)
+    assert max(event.self_cpu_memory_usage for event in profile.events()) <= 8 * pairs.MOST_PAIRS
+    rises = scores[64:].double() - scores[:64, None].double()
+    torch.testing.assert_close(value[0], torch.nn.functional.softplus(rises).sum(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(slopes[64:], rises.sigmoid().sum(0), rtol=1e-5, atol=0)
+    torch.testing.assert_close(slopes[:64], -rises.sigmoid().sum(1), rtol=1e-5, atol=0)
 
 
 PLAIN = {  # f, f' and f'' of the rise of a pair

@@ -19,6 +19,7 @@ from torchrank.functional.ragged import list_ids, partner_blocks, read, total_pa
 
 PAIRS_AT_ONCE = 2**20  # in the flat form: about 60 bytes per pair
 BLOCK_PAIRS = 2**16  # in the dense form: the temporary tensors stay in the cache
+MOST_PAIRS = 2**21  # of a strip at once, where lists are so long: at most 16 MB for a temporary tensor
 FEW_PAIRS = 2**13  # take less time than the preparation of another block
 TALLEST = 64  # rows of a strip
 
@@ -179,18 +180,18 @@ def _dense(entries: _Entries, partners: Tensor, first: Tensor, ids: Tensor, sums
     """
     scores = entries.scores
     for height, strips in _blocks(partners, first):
-        width = torch.arange(read(strips.partners.max()))
         rows = strips.first[:, None] + torch.arange(height)
-        columns = torch.add(strips.lower[:, None], width).clamp_(max=len(scores) - 1)
-        inside = width < strips.partners[:, None]
-        rises = torch.where(inside, scores.take(columns), -torch.inf)[:, None] - scores.take(rows)[:, :, None]
-        values, pulls = _terms(entries, rises, rows, columns)
-        factor = _dense_factor(entries, strips, rows, columns, inside)
-        if factor is not None:
-            values, pulls = values.mul_(factor), pulls if pulls is values else pulls.mul_(factor)
-        sums.loss.index_add_(0, ids.take(strips.first), values.sum((1, 2), dtype=sums.loss.dtype))
-        sums.slopes.index_add_(0, columns.flatten(), pulls.sum(1, dtype=sums.loss.dtype).flatten())
-        sums.slopes.index_add_(0, rows.flatten(), pulls.sum(2, dtype=sums.loss.dtype).flatten(), alpha=-1)
+        for width in torch.arange(read(strips.partners.max())).split(max(1, MOST_PAIRS // rows.numel())):
+            columns = torch.add(strips.lower[:, None], width).clamp_(max=len(scores) - 1)
+            inside = width < strips.partners[:, None]
+            rises = torch.where(inside, scores.take(columns), -torch.inf)[:, None] - scores.take(rows)[:, :, None]
+            values, pulls = _terms(entries, rises, rows, columns)
+            factor = _dense_factor(entries, strips, rows, columns, inside)
+            if factor is not None:
+                values, pulls = values.mul_(factor), pulls if pulls is values else pulls.mul_(factor)
+            sums.loss.index_add_(0, ids.take(strips.first), values.sum((1, 2), dtype=sums.loss.dtype))
+            sums.slopes.index_add_(0, columns.flatten(), pulls.sum(1, dtype=sums.loss.dtype).flatten())
+            sums.slopes.index_add_(0, rows.flatten(), pulls.sum(2, dtype=sums.loss.dtype).flatten(), alpha=-1)
 
 
 def _terms(entries: _Entries, rises: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
