@@ -64,6 +64,7 @@ CEILINGS = {
     "pamir_topics": Ceiling(180, 20, 200, 1),
     "domination_lbfgs": Ceiling(2420, 10, 180, 14),
     "domination_fista": Ceiling(9420, 33, 180, 14),
+    "domination_pooled": Ceiling(10_710, 38, 180, 14),
     "domination_cd": Ceiling(940, 8, 180, 14),
     "domination_blocked": Ceiling(640, 6, 180, 14),
     "domination_path": Ceiling(8870, 32, 180, 1),
@@ -73,14 +74,18 @@ CEILINGS = {
     "queryknn": Ceiling(1660, 23, 210, 14),
     "dk": Ceiling(1940, 23, 1440, 30),
     "local_listnet": Ceiling(190, 2, 860, 59),
+    "local_shrunk": Ceiling(180, 2, 410, 18),
+    "local_network": Ceiling(560, 8, 390, 9),
     "local_rankboost": Ceiling(280, 4, 370, 19),
     "mlr": Ceiling(230, 5, 240, 16),
     "mlr_diagonal": Ceiling(220, 6, 240, 16),
     "mlr_points": Ceiling(200, 5, 290, 18),
     "rmlr": Ceiling(240, 6, 240, 16),
+    "rmlr_anchored": Ceiling(2570, 58, 230, 3),  # a path, of which a round is a whole fit
     "lowrank_mlr": Ceiling(310, 3, 220, 1),
     "euclidean": Ceiling(10, 1, 270, 16),
     "adapter": Ceiling(650, 8, 300, 6),  # of a validation 5 for each block of the corpus
+    "adapter_mlr": Ceiling(1120, 36, 290, 7),  # the same
     "svmmap": Ceiling(190, 4, 180, 14),
     "svmmap_queries": Ceiling(240, 4, 190, 14),
     "ranksvm": Ceiling(220, 5, 180, 14),

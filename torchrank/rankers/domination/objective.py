@@ -134,14 +134,20 @@ class PooledObjective(Objective):
 
     def _at_places(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Loss (1,) and its slopes (n,), one for each training document."""
-        labels = self._labels
         scores = self._gather(lambda batch: entry_scores(batch, weight, per_topic=False))
-        there = labels.isfinite()
-        labels = labels[there]
+        there, grades, margin, one = self._known
+        sizes = {"max_length": len(grades), "num_grades": self.feedback.num_grades(self.lists.lists.num_grades)}
+        loss, slopes = domination_slopes(scores[there], grades, one, margin=margin, **sizes)
+        return loss, torch.zeros_like(scores).index_copy(0, there, slopes)
+
+    @cached_property
+    def _known(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        """Which training documents (m,) were drawn, their grades and margin, and the offsets of them all as one list:
+        looked up once, since a device would be waited for."""
+        there = self._labels.isfinite().nonzero().flatten()
+        labels = self._labels[there]
         one = torch.tensor([0, len(labels)], device=labels.device)
-        margin = self.feedback.margin(labels)
-        loss, slopes = domination_slopes(scores[there], self.feedback.grades(labels), one, margin=margin)
-        return loss, torch.zeros_like(scores).masked_scatter(there, slopes)
+        return there, self.feedback.grades(labels), self.feedback.margin(labels), one
 
     @cached_property
     def _labels(self) -> Tensor:
