@@ -17,11 +17,12 @@ LOST = re.compile(  # what gloo and NCCL say when the other end of a connection 
     r"|nccl.*(remote process exited|closed by remote peer|reset by peer)",
     re.IGNORECASE | re.DOTALL,
 )
+BATCHES = 8  # of an epoch: before the first one and every so many the processes agree, since a GPU is waited for
 PATIENCE = 5.0  # seconds that the processes started by this one have to end by themselves
 
 
 class SharedStop(Callback):
-    """Agrees before every batch whether one of the processes got a SIGTERM. It does nothing in a single process.
+    """Agrees every few batches whether one of the processes got a SIGTERM. It does nothing in a single process.
 
     Lightning's own handler calls a collective operation from within a signal, to which no other process answers.
     """
@@ -37,8 +38,8 @@ class SharedStop(Callback):
     def _ask(self, *_: Any) -> None:
         self.asked = True
 
-    def _agree(self, trainer: Trainer, *_: Any) -> None:
-        if trainer.world_size == 1:
+    def _agree(self, trainer: Trainer, module: LightningModule, batch: Any, number: int, *_: Any) -> None:
+        if trainer.world_size == 1 or number % BATCHES:
             return
         asked = torch.tensor(float(self.asked), device=trainer.strategy.root_device)
         distributed.all_reduce(asked)  # Lightning's would wait at a barrier first
