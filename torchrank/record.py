@@ -26,6 +26,7 @@ from torchrank.files import alone, peak_memory_mb, write_atomically
 SCHEMA = 2
 RESULTS, PER_QUERY = "results.json", "per_query.npz"
 STOPPED = "stopped.json"  # of a trial without results: why it has none
+COSTS = "costs.json"  # beside the results of a run: microseconds per document, bytes of the model
 CHECKPOINT = "checkpoints/best.ckpt"  # below a run folder
 FACTS = ("length", "relevant", "group")  # of test queries, in per_query.npz beside their ids and measures
 FILES = ("train", "val", "test", "file")  # options of data that name files below its root
@@ -224,7 +225,7 @@ def without_names(data: dict[str, Any]) -> dict[str, Any]:
 
 def forget_results(folder: Path) -> None:
     """Remove results of an earlier run from the folder, so that they cannot be mistaken for those of a failed one."""
-    for name in (RESULTS, PER_QUERY, STOPPED):
+    for name in (RESULTS, PER_QUERY, STOPPED, COSTS):
         (folder / name).unlink(missing_ok=True)
 
 
@@ -256,15 +257,16 @@ def _is_of_start(path: Path) -> bool:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Refuse a folder that another run is writing to. On a file system without locks no run is refused."""
+def alone_in(folder: Path, option: str = "hydra.run.dir (hydra.sweep.dir)") -> Iterator[None]:
+    """Refuse a folder that another run is writing to; `option` names another one. On a file system without locks no run
+    is refused."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as lock:
         try:
             lock.enter_context(alone(folder / ".lock", wait=False))
         except Timeout:
             raise FileExistsError(
-                f"Another run is writing to {folder}. Wait for it to finish, or set hydra.run.dir (hydra.sweep.dir)."
+                f"Another run is writing to {folder}. Wait for it to finish, or set {option}."
             ) from None
         yield
 

@@ -120,3 +120,21 @@ def test_a_tuned_form_leads_by_a_hundredth_and_two_standard_errors(tmp_path):
     assert table["rows"][0]["difference"] == pytest.approx(0.05) and table["left_out"] == {"lost": "no memory"}
     assert "lost: left out, no memory." in markdown(default_sheets(table)[0])
     assert write_defaults(tmp_path, table) == ["defaults.json", "defaults.md"]
+
+
+def test_test_lists_without_a_relevant_document_have_no_ranks_and_the_files_are_written(tmp_path):
+    def unknown(name, folds):
+        found = Candidate(name, trials=["complete"])
+        for fold in folds:
+            queries = {"default/ndcg@10": np.full(30, np.nan), "default/map": np.full(30, np.nan)}
+            folder = write_run(tmp_path / f"{name}{fold}", name, value=0.5, queries=queries, fold=fold)
+            found.add(read_run(folder / "results.json"), {}, str(fold))
+        return found
+
+    with pytest.warns(RuntimeWarning, match="empty slice"):  # of the runs, as they are written here
+        candidates = [unknown("one", (1,)), unknown("gbdt", (1, 2))]
+    found = tabulate(candidates, ["1", "2"], ("gbdt",))
+    assert [(row["test_rank"], row["test"]["map"]["mean"]) for row in found["rows"]] == [(None, None)] * 2
+    lists = [read_run(path).measured["default"]["lists"] for path in sorted(tmp_path.glob("gbdt*/results.json"))]
+    assert found["lists"] == sum(lists)  # also where the first ranker lacks a fold
+    assert "leaderboard.png" in write_board(tmp_path / "out", {**ABOUT, **found})

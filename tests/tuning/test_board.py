@@ -1,14 +1,16 @@
 """Many studies on one board, with an invented run: whose turn it is, the end of the time, what comes after."""
 
+import os
 import time
 
 import pytest
 
 from tests.tuning.test_study import plan
+from torchrank.record import COSTS, RESULTS
 from torchrank.run import keep_inner
 from torchrank.tuning.board import Board, Entry
 from torchrank.tuning.jobs import COMPLETE, FAILED, Job, Outcome
-from torchrank.tuning.leaderboard import setting_of
+from torchrank.tuning.leaderboard import ensembles, setting_of, study_folder
 from torchrank.tuning.spaces import Range
 
 pytest.importorskip("optuna")
@@ -77,6 +79,9 @@ def test_the_setting_of_a_command_line(tmp_path, monkeypatch):
     assert found.budget == {"trials": 12, "cpu_seconds": 120, "minutes": None, "prune": True}
     assert setting_of([*given, "trials=2"], quick=True).budget["trials"] == 2
     assert setting_of(given, quick=True).folds == ["1", "2"] and setting_of([*given, "data.fold=3"]).folds == ["3"]
+    assert setting_of(given, quick=True).folder != setting_of(given).folder  # their limits differ
+    assert setting_of([*given[1:], "data=synthetic"], quick=True).folds == ["1"]
+    assert setting_of([*given[1:], "data=synthetic", "folds=3,7,3"]).folds == ["3", "7"]  # each a new world
     assert setting_of([*given, "defaults=true", "folds=3"]).folds == ["1/3", "2/3", "3/3"]
     for wrong, told in {
         "model=gbdt": "models=a,b",
@@ -87,4 +92,24 @@ def test_the_setting_of_a_command_line(tmp_path, monkeypatch):
     }.items():
         with pytest.raises(ValueError, match=told):
             setting_of(["data=mq2008", wrong])
+    with pytest.raises(ValueError, match="mq2008 has no fold 6, only 1 to 5"):
+        setting_of([*given, "folds=2,6"])
+    for wrong in ("folds=2", "folds=1,2"):
+        with pytest.raises(ValueError, match="folds must be a number >= 3 with defaults=true"):
+            setting_of([*given, "defaults=true", wrong])
     assert not list(tmp_path.iterdir())
+
+
+def test_an_ensemble_is_made_again_after_one_of_its_members(tmp_path):
+    """Its configuration names folders, which stay the same when further trials find another winner."""
+    setting = setting_of(["data=mq2008", "models=gbdt", "data.fold=1", f"folder={tmp_path}"])
+    study = study_folder(setting, "gbdt", "1")
+    members = [study / name / RESULTS for name in ("winner", "seed-1", "seed-2", "seed-3")]
+    made = tmp_path / "ensembles" / "gbdt_seeds" / "fold-1"
+    for path in (*members, made / RESULTS, made / COSTS):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert [job.folder for job in ensembles(setting).values()] == [str(made)] and (made / RESULTS).exists()
+    later = (made / RESULTS).stat().st_mtime_ns + 1
+    os.utime(members[2], ns=(later, later))
+    assert list(ensembles(setting)) == ["gbdt_seeds 1"] and not list(made.iterdir())

@@ -65,3 +65,27 @@ def test_pruning_is_the_median_of_the_best_values_so_far():
     assert not is_hopeless(3, 0.0, curves, "max") and not is_hopeless(4, 0.0, curves[:3], "max")  # too early
     assert is_hopeless(4, float("nan"), curves, "max")
     assert [count for count in range(1, 100) if is_rung(count)][-3:] == [48, 64, 96]
+
+
+def test_the_whole_of_an_option_is_fixed_with_its_part():
+    """Otherwise a choice of `model.scorer_options` would undo what the command line sets in it."""
+    fixed = compose_model("mlp", read_line(["model.scorer_options.dropout=0.3"], OWN))
+    assert "model.lr" in fixed.space and "model.scorer_options" not in fixed.space
+    swept = compose_model("mlp", read_line(["model.scorer_options.dropout=0.2,0.3"], OWN))
+    assert swept.space["model.scorer_options.dropout"] == Choices(("0.1", "0.2", "0.3"))
+    assert "model.scorer_options" not in swept.space
+
+
+def test_an_option_that_is_added_can_be_searched():
+    found = compose_model("gbdt", read_line(["+model.options.lambda_l2=0.5,2.0"], OWN))
+    key = "+model.options.lambda_l2"
+    assert found.space[key] == Choices(("null", "0.5", "2.0")) and found.defaults[key] == "null"
+    assert "model.options" not in found.space and compose_model("gbdt", read_line([f"{key}=2.0"], OWN)).space
+
+
+@pytest.mark.parametrize(
+    "given", ["data=mq2007,mq2008", "data.fold=1,2", "monitor=val/map,val/mrr", "inner=1/5,2/5", "trainer=cpu,gpu"]
+)
+def test_what_trials_are_compared_by_is_not_searched(given):
+    with pytest.raises(ValueError, match=f"^{given.partition('=')[0]} must have one value"):
+        read_line([given], OWN)

@@ -33,6 +33,7 @@ REFUSED = {  # options of a run that a study decides
     "hydra.run.dir": "name the folder of the study with folder=",
     "hydra.sweep.dir": "name the folder of the study with folder=",
 }
+SEARCHED = ("model", "trainer", "callbacks", "distil", "seed")  # the parts of a configuration that a space may have
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ def read_line(arguments: Sequence[str], own: dict[str, Any]) -> Line:
         elif key == "model":
             models = _texts(each)
         elif each.is_sweep_override():
-            swept[key] = _dimension(each)
+            _check_searched(key)
+            swept[_prefix(each) + key] = _dimension(each)
         else:
             overrides.append(str(each.input_line))
     return Line(given, models, overrides, swept)
@@ -79,6 +81,20 @@ def parse(arguments: Sequence[str]) -> list[Override]:
         if not is_mistake(error):
             raise
         raise ValueError(mistake(error, CONF)) from error
+
+
+def _prefix(override: Override) -> str:
+    """The `+` of an option that is added."""
+    return "+" * (override.is_add() + override.is_force_add() * 2)
+
+
+def _check_searched(key: str) -> None:
+    """Refuse to choose what decides on which lists, and by which measure, trials are compared."""
+    if key.partition(".")[0] not in SEARCHED or key in SEARCHED[:-1]:
+        raise ValueError(
+            f"{key} must have one value: trials are compared on the same lists by the same measure. Only options below "
+            f"{', '.join(f'{name}.' for name in SEARCHED[:-1])} and {SEARCHED[-1]} can be searched"
+        )
 
 
 def _value(override: Override) -> Any:
@@ -140,7 +156,7 @@ def compose_model(model: str | None, line: Line) -> Composed:
         raise ValueError(mistake(error, CONF)) from error
     _check_trainer(config.trainer)
     space = narrowed(search_space(name), line)
-    defaults = {key: OmegaConf.select(config, key) for key in space}
+    defaults = {key: OmegaConf.select(config, key.lstrip("+")) for key in space}
     plain = {key: OmegaConf.to_object(each) if OmegaConf.is_config(each) else each for key, each in defaults.items()}
     return Composed(
         model=name,
@@ -203,8 +219,14 @@ def read_dimension(where: str, part: Any) -> Dimension:
 
 def narrowed(space: Space, line: Line) -> Space:
     """The space without the options that the command line sets, and with the values that it sweeps."""
-    given = {text.lstrip("+~").partition("=")[0] for text in line.overrides}
-    return {key: each for key, each in space.items() if key not in given} | line.swept
+    given = [text.lstrip("+~").partition("=")[0] for text in (*line.overrides, *line.swept)]
+    free = {key: each for key, each in space.items() if not any(_overlap(key, other) for other in given)}
+    return free | line.swept
+
+
+def _overlap(key: str, other: str) -> bool:
+    """Whether one of two options is, or is a part of, the other one."""
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
 
 
 def check_own(own: dict[str, Any]) -> None:

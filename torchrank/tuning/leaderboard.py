@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torchrank.errors import check_choice, check_number
-from torchrank.record import RESULTS, Run, alone_in, read_run
+from torchrank.record import COSTS, RESULTS, Run, alone_in, forget_results, read_run
 from torchrank.screen import quoted, say
 from torchrank.tuning.board import Board, Entry
 from torchrank.tuning.configs import Composed, Line, check_models, check_own, compose_model, known_models, read_line
@@ -21,7 +21,6 @@ from torchrank.tuning.pool import run_studies
 from torchrank.tuning.spaces import as_text
 from torchrank.tuning.studies import make_plan
 from torchrank.tuning.study import DEFAULT, WINNER, import_optuna
-from torchrank.tuning.worker import COSTS
 
 OWN: dict[str, Any] = {
     "models": None,  # all
@@ -34,11 +33,12 @@ OWN: dict[str, Any] = {
     "minutes": None,  # after which no further trials begin
     "defaults": False,  # the table of defaults and tuned forms
 }
-QUICK: dict[str, Any] = {"trials": 3, "cpu_seconds": 20, "folds": "1,2", "minutes": 6}
+QUICK: dict[str, Any] = {"trials": 3, "cpu_seconds": 20, "minutes": 6}
+QUICK_FOLDS = 2
 LEFT_OUT = ("ensemble", "neural")  # made of others at the end; another name of mlp
 LINEAR = ("listnet", "lambdarank", "domination")  # half of the fixed ensemble; the other half are the trees
 REFERENCE, SEEDS, ENSEMBLE = "gbdt", "gbdt_seeds", "ensemble"
-NUM_SEEDS, INNER = 4, 5
+NUM_SEEDS, INNER, FEWEST_INNER = 4, 5, 3
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,10 @@ def setting_of(arguments: Sequence[str], quick: bool = False) -> Setting:
     first = next(iter(composed.values()))
     defaults = line.own["defaults"] is True
     folds = _folds(first, line, defaults)
-    folder = line.own["folder"] or Path("runs/defaults" if defaults else "runs/leaderboard", first.data_name)
+    if quick and not defaults and line.own["folds"] is None:
+        folds = folds[:QUICK_FOLDS]
+    name = f"{first.data_name}-quick" if quick else first.data_name  # whose limits are not those of a whole one
+    folder = line.own["folder"] or Path("runs/defaults" if defaults else "runs/leaderboard", name)
     minutes = line.own["minutes"]
     until = None if minutes is None else time.monotonic() + 60 * float(minutes)
     return Setting(line, composed, folds, Path(folder).absolute(), workers, until, defaults)
@@ -92,13 +95,19 @@ def _folds(first: Composed, line: Line, defaults: bool) -> list[str]:
     """The folds of the data; with defaults those of its training queries."""
     given = _list(line.own["folds"])
     if defaults:
-        count = int(given[0]) if given and given[0].isdecimal() and len(given) == 1 else INNER
-        return [f"{number}/{count}" for number in range(1, count + 1)]
+        inner = given[0] if given else str(INNER)
+        if len(given) > 1 or not inner.isdecimal() or int(inner) < FEWEST_INNER:
+            told = f"folds must be a number >= {FEWEST_INNER} with defaults=true, of inner folds"
+            raise ValueError(f"{told}, got folds={','.join(given)}")
+        return [f"{number}/{inner}" for number in range(1, int(inner) + 1)]
     from torchrank.data.catalogue import count_folds
 
     fixed = [text.partition("=")[2] for text in line.overrides if text.startswith("data.fold=")]
-    known = list(map(str, range(1, count_folds(first.data) + 1)))
-    return fixed or [fold for fold in given if fold in known or not set(given) & set(known)] or known
+    count = count_folds(first.data)
+    known = list(map(str, range(1, count + 1)))
+    if unknown := [fold for fold in given if fold not in known and count > 1]:
+        raise ValueError(f"folds={','.join(given)}: {first.data_name} has no fold {unknown[0]}, only 1 to {count}")
+    return fixed or list(dict.fromkeys(given)) or known
 
 
 # ---- the runs --------------------------------------------------------------------------------------------------------
@@ -112,7 +121,7 @@ def run_leaderboard(setting: Setting, *, quiet: bool = False) -> dict[str, Any]:
         setting.until,
         (lambda entry: None) if quiet else _say,
     )
-    with alone_in(setting.folder):
+    with alone_in(setting.folder, "folder"):
         run_studies([board], setting.workers)
     return document(setting, board)
 
@@ -153,9 +162,19 @@ def ensembles(setting: Setting) -> dict[str, Job]:
 
 def _ensemble(setting: Setting, name: str, fold: str, members: Any) -> Job:
     folder = setting.folder / "ensembles" / name / f"fold-{fold}"
+    if _is_older(folder, members):  # its configuration would be the same
+        forget_results(folder)
     own = [f"model={ENSEMBLE}", f"model.members={as_text(members)}", f"name={name}", f"data.fold={fold}"]
     place = f"hydra.run.dir={quoted(str(folder))}"
     return Job((*setting.line.overrides, *own, "show=false", place), str(folder), costs=True)
+
+
+def _is_older(folder: Path, members: Any) -> bool:
+    """Whether one of the members was fitted again after the ensemble in this folder was made."""
+    if isinstance(members, list):
+        return any(_is_older(folder, each) for each in members)
+    made = folder / RESULTS
+    return made.exists() and (Path(members) / RESULTS).stat().st_mtime_ns > made.stat().st_mtime_ns
 
 
 def _say(entry: Entry) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torchrank.screen import say
 from torchrank.tuning.configs import OWN, Composed, Line, check_models, check_own, compose_model, folder_of, read_line
 from torchrank.tuning.jobs import COMPLETE, EXCEEDED
 from torchrank.tuning.pool import run_studies
-from torchrank.tuning.study import ABOUT, Plan, Row, Study, import_optuna
+from torchrank.tuning.study import ABOUT, DATABASE, TRIALS, Plan, Row, Study, import_optuna
 
 
 def plan_of(arguments: Sequence[str]) -> tuple[Plan, int]:
@@ -56,17 +57,33 @@ def run_study(plan: Plan, workers: int, *, quiet: bool = False) -> tuple[Study, 
         The study, and what study.json holds.
     """
     plan = replace(plan, folder=plan.folder.absolute())
-    new = not (plan.folder / ABOUT).exists()
-    with alone_in(plan.folder):
+    new, made = not (plan.folder / ABOUT).exists(), not plan.folder.exists()
+    with alone_in(plan.folder, "folder"):
         study = Study(plan, (lambda row, best: None) if quiet else say_row)
         run_studies([study], workers)
         found = study.write()
     if study.gave_up and all(row.state != EXCEEDED for row in study.rows()):
+        told = f"every trial failed, so the study was given up after {len(study.rows())}: {study.gave_up}"
         if new:
-            study.close()
-            shutil.rmtree(plan.folder, ignore_errors=True)
-        raise ValueError(f"every trial failed, so the study was given up after {len(study.rows())}: {study.gave_up}")
+            forget_study(study, made)
+        else:
+            told = f"{told} (delete {plan.folder} to begin again)"
+        raise ValueError(told)
     return study, found
+
+
+def forget_study(study: Study, made: bool) -> None:
+    """Remove what a study has written, and the folders that are empty then; its own one, if it has `made` it."""
+    folder = study.plan.folder
+    runs = [folder / row.folder for row in study.rows() if row.folder]
+    study.close()
+    for path in runs:
+        shutil.rmtree(path, ignore_errors=True)
+    for name in (ABOUT, DATABASE):
+        (folder / name).unlink(missing_ok=True)
+    for path in (folder / TRIALS, *([folder] if made else [])):
+        with suppress(OSError):  # there is something else in it
+            path.rmdir()
 
 
 def say_row(row: Row, best: Any) -> None:

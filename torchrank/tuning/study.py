@@ -310,7 +310,7 @@ def _write(path: Path, content: Any) -> None:
 
 def _row(trial: Any, folder: Path) -> Row:
     known, ended = trial.user_attrs, trial.user_attrs.get("ended", {})
-    settings = dict(text.split("=", 1) for text in known["settings"])
+    settings = dict(text.lstrip("+").split("=", 1) for text in known["settings"])
     state = ended.get("state", "running")
     own = "" if state == REPEATED else f"{TRIALS}/{trial.number:04d}-{known['model']}"
     value = trial.value if trial.state.name == "COMPLETE" else ended.get("value")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from torchrank.files import forget_peak_memory, write_atomically
 from torchrank.mistakes import is_mistake, mistake
+from torchrank.record import COSTS
 from torchrank.screen import one_line
 from torchrank.tuning.jobs import COMPLETE, EXCEEDED, FAILED, PRUNED, Job, Outcome
 from torchrank.tuning.pruning import is_rung
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from torchrank.data.sets import RankingSet
     from torchrank.rankers.core.ranker import Ranker
 
-COSTS = "costs.json"  # beside the results of a run: microseconds per document, bytes of the model
 READY, RUNG, DONE = "ready", "rung", "done"  # what a worker says
 LONG_ENOUGH, MOST, DOCUMENTS = 0.3, 1000, 20_000  # of measuring: CPU seconds, passes; documents of a batch
 CHECKPOINT = "checkpoints/best.ckpt"  # below a run folder

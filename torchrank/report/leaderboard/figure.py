@@ -36,6 +36,8 @@ def plot_board(board: dict[str, Any]) -> "Figure":
 def _means(axes: "Axes", rows: list[dict[str, Any]], board: dict[str, Any]) -> None:
     for place, row in enumerate(rows):
         value = row["test"][board["measure"]]
+        if value["mean"] is None:  # no query has a value
+            continue
         if value["deviation"] is not None:
             ends = [value["mean"] - value["deviation"], value["mean"] + value["deviation"]]
             axes.plot(ends, [place, place], color=BLUE, linewidth=2)

@@ -72,7 +72,7 @@ def tabulate(candidates: Sequence[Candidate], folds: Sequence[str], references: 
             "measure": measure,
             "convention": convention,
             "text": first.measured[convention]["text"],
-            "lists": sum(run.measured[convention]["lists"] for run in there[0].runs),
+            "lists": max(sum(run.measured[convention]["lists"] for run in each.runs) for each in there),
             "measures": list(first.measured[convention]["measures"]),
             "split": first.split,
             "references": [name for name in references if name in methods],
@@ -133,7 +133,8 @@ def _rank(rows: list[dict[str, Any]], split: str, measure: str, better: int) -> 
     """Set the rank of every row with all folds, 1 is best; equal means have equal ranks."""
     for row in rows:
         row[f"{split}_rank"] = None
-    whole = [row for row in rows if row["complete"] and measure in row[split]]
+    there = [row for row in rows if row["complete"] and measure in row[split]]
+    whole = [row for row in there if not math.isnan(row[split][measure]["mean"])]
     means = [better * row[split][measure]["mean"] for row in whole]
     for row, mean in zip(whole, means, strict=True):
         row[f"{split}_rank"] = 1 + sum(other < mean for other in means)
