@@ -34,6 +34,7 @@ ALIASES = {
     "num_boost_round": ("n_estimators", "num_round"),
 }
 MOST_GRADES = 32  # with exponential gains
+UNBIASED = "lambdarank_unbiased"
 DRAWS = ("subsample", "colsample_bytree", "colsample_bylevel", "colsample_bynode")
 QUIET = {
     "verbosity",
@@ -83,7 +84,7 @@ class XGBoost(Engine):
 
     @property
     def unbiased(self) -> bool:
-        return self.ranks and str(self.parameters.get("lambdarank_unbiased", False)).lower() in ("true", "1")
+        return self.ranks and str(self.parameters.get(UNBIASED, False)).lower() in ("true", "1")
 
     def check(self, batch: Batch) -> None:
         objective, others = self.parameters["objective"], "use objective=rank:pairwise or regression"
@@ -99,6 +100,8 @@ class XGBoost(Engine):
             raise DataError("XGBoost's rank:map takes labels 0 and 1 only: use objective=rank:ndcg")
 
     def data(self, batch: Batch, start: np.ndarray | None) -> Any:
+        if batch.positions is not None and self.ranks and UNBIASED not in self.parameters:
+            warn(f"the lists have positions, which XGBoost uses with the option {UNBIASED}=true alone", DataWarning)
         order = shown_order(batch) if self.unbiased and batch.positions is not None else slice(None)
         given: dict[str, Any] = {"group": sizes(batch), "weight": list_weights(batch)} if self.ranks else {}
         if not self.ranks and batch.weights is not None:
