@@ -49,5 +49,5 @@ def test_an_older_study_stays_and_the_message_names_its_folder(tmp_path):
 
 
 def test_a_folder_in_which_another_study_runs_is_refused_with_the_right_option(tmp_path):
-    with alone_in(tmp_path), pytest.raises(FileExistsError, match=r"or set folder\.$"):
+    with alone_in(tmp_path), pytest.raises(FileExistsError, match=r"or set folder=\.$"):
         studies.run_study(plan(tmp_path), 1, quiet=True)

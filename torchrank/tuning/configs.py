@@ -153,7 +153,8 @@ def compose_model(model: str | None, line: Line) -> Composed:
     except Exception as error:
         if not is_mistake(error):
             raise
-        raise ValueError(mistake(error, CONF)) from error
+        told = mistake(error, CONF)
+        raise ValueError(f"model={model}: {told}" if model and "model." in told else told) from error
     _check_trainer(config.trainer)
     space = narrowed(search_space(name), line)
     defaults = {key: OmegaConf.select(config, key.lstrip("+")) for key in space}

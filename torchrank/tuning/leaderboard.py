@@ -121,7 +121,7 @@ def run_leaderboard(setting: Setting, *, quiet: bool = False) -> dict[str, Any]:
         setting.until,
         (lambda entry: None) if quiet else _say,
     )
-    with alone_in(setting.folder, "folder"):
+    with alone_in(setting.folder, "folder="):
         run_studies([board], setting.workers)
     return document(setting, board)
 

@@ -58,7 +58,7 @@ def run_study(plan: Plan, workers: int, *, quiet: bool = False) -> tuple[Study, 
     """
     plan = replace(plan, folder=plan.folder.absolute())
     new, made = not (plan.folder / ABOUT).exists(), not plan.folder.exists()
-    with alone_in(plan.folder, "folder"):
+    with alone_in(plan.folder, "folder="):
         study = Study(plan, (lambda row, best: None) if quiet else say_row)
         run_studies([study], workers)
         found = study.write()
