@@ -28,6 +28,7 @@ from torchrank import (
     SingleFeature,
     SparseRows,
 )
+from torchrank.functional import err
 from torchrank.rankers.ensemble.standard import standard_scores
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -224,6 +225,15 @@ def test_weights_are_chosen_before_they_are_used():
         whole.fit(columns(2), flat)
 
 
+def test_weights_may_be_chosen_by_err_whose_top_grade_is_that_of_the_training_lists(members):
+    train, val = lists(0), lists(1)
+    whole = Ensemble(members, weights="greedy", choose_by="err@5").fit(train, val)
+    top = float(train.labels.max())
+    alone = [err(each(val.x, val.offsets), val.labels, val.offsets, k=5, max_label=top).nanmean() for each in members]
+    told = whole.findings["weights"]
+    assert f"member {int(torch.stack(alone).argmax())} alone {float(max(alone)):.4f}" in told
+
+
 # ---- other kinds of data ---------------------------------------------------------------------------------------------
 
 
@@ -262,7 +272,8 @@ def test_sparse_rows_reach_members_that_take_none_as_dense_ones(members):
         (lambda: [3], {}, "member 0 must be a fitted ranker, a checkpoint or a run folder, got 3"),
         (lambda: [Given(2)], {"weights": [1, 2]}, "a number >= 0 for each of 1 members"),
         (lambda: [Given(2)], {"weights": [-1]}, r"weights\[0\] must be >= 0, got -1"),
-        (lambda: [Given(2)], {"weights": [0.0]}, "not all 0"),
+        (lambda: [Given(2)], {"weights": [0.0]}, "a finite sum above 0"),
+        (lambda: [Given(2)] * 2, {"weights": [1e308, 1e308]}, "a finite sum above 0"),
         (lambda: [Given(2)], {"weights": [float("nan")]}, r"weights\[0\] must be"),
         (lambda: [Given(2)], {"weights": "best"}, "unknown weights='best': choose one of greedy, fitted"),
         (lambda: [Given(2)], {"loss": "lad"}, "unknown loss='lad'"),

@@ -21,7 +21,7 @@ from torchrank.data.transforms import Transform
 from torchrank.errors import DataError, check_integer
 from torchrank.progress import bar
 from torchrank.rankers.core.checkpoints import options_of
-from torchrank.rankers.core.evaluation import SplitMeasures
+from torchrank.rankers.core.evaluation import SplitMeasures, top_grade
 
 if TYPE_CHECKING:
     from torchrank.rankers.core.ranker import Ranker
@@ -154,7 +154,8 @@ class Watch:
         if not val.pairs.any():
             raise DataError("no validation list has entries with different labels, so none can tell rounds apart")
         self.ranker, self.val = ranker, val.to(ranker.device, ranker.transform, beside=[train])
-        self.measures = SplitMeasures(list(dict.fromkeys((MONITOR, *ranker.chosen_by))), lists=self.val)
+        names, top = dict.fromkeys((MONITOR, *ranker.chosen_by)), top_grade(train[0])
+        self.measures = SplitMeasures(list(names), lists=self.val, max_label=top)
         if ranker.ranks_corpus and self.val.has_judgements and self.measures.takes_ranks:
             self.val = self.val.judged()
         self.budget = batch_entries(self.val, batch_documents, ranker, pass_room(ranker.device))

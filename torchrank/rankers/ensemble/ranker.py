@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Any, Self
 
 import torch
@@ -189,6 +190,6 @@ def checked_weights(weights: Any, count: int) -> list[float]:
     given = [1.0] * count if weights is None else [each.item() if hasattr(each, "item") else each for each in weights]
     for number, each in enumerate(given):
         check_number(">= 0", **{f"weights[{number}]": each})
-    if len(given) != count or (given and not sum(given) > 0):
-        raise ValueError(f"weights must be a number >= 0 for each of {count} members, not all 0, got {given}")
+    if len(given) != count or (given and not 0 < sum(given) < inf):
+        raise ValueError(f"weights must be a number >= 0 for each of {count} members, with a finite sum above 0, got {given}")
     return [each / sum(given) for each in given]
