@@ -90,11 +90,33 @@ def test_xgboost_gets_weights_of_lists_and_documents_in_the_order_of_their_posit
     assert not torch.equal(scores_of(off, train), scores_of(ranker, train))
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"num_leaves": 1}, r"Check failed: \(num_leaves\) > \(1\)$"),
+        ({"max_depth": "x"}, r"should be of type int, got .x.$"),
+    ],
+)
+def test_what_lightgbm_refuses_is_one_line(options, told):
+    with pytest.raises(ValueError, match=f"^LightGBM refuses this: .*{told}"):
+        GBDTRanker(FEATURES, **SMALL, options=options).fit(lists(0))
+
+
+def test_linear_trees_are_scored_but_not_explained():
+    ranker, test = GBDTRanker(FEATURES, **SMALL, options={"linear_tree": True}).fit(lists(0)), lists(2)
+    assert scores_of(ranker, test).isfinite().all()
+    with pytest.raises(ValueError, match="LightGBM refuses this: .*not implemented for linear trees"):
+        torchrank.explain(ranker, test.x, test.offsets, (0, 1))
+
+
 def test_what_xgboost_cannot_do_here_is_refused():
     train, made = lists(0), {"rounds": 2, "threads": 1, "engine": "xgboost"}
     uneven = RankingSet(train.x, train.labels, train.offsets, weights=torch.arange(len(train.labels)) + 1.0)
+    nothing = RankingSet(train.x, train.labels, train.offsets, weights=torch.zeros(len(train.labels)))
     cases = [
         ({}, uneven, "one weight for each list, but list 0 has different ones"),
+        ({}, nothing, "all weights are 0"),
+        ({"objective": "regression"}, nothing, "all weights are 0"),
         ({"objective": "rank:map"}, train, "rank:map takes labels 0 and 1 only"),
         ({"options": {"num_leafs": 3}}, train, "XGBoost has no option num_leafs with objective=rank:ndcg"),
         ({"options": {"max_depth": -3}}, train, "XGBoost refuses this: .*max_depth"),

@@ -191,5 +191,7 @@ def checked_weights(weights: Any, count: int) -> list[float]:
     for number, each in enumerate(given):
         check_number(">= 0", **{f"weights[{number}]": each})
     if len(given) != count or (given and not 0 < sum(given) < inf):
-        raise ValueError(f"weights must be a number >= 0 for each of {count} members, with a finite sum above 0, got {given}")
+        raise ValueError(
+            f"weights must be a number >= 0 for each of {count} members, with a finite sum above 0, got {given}"
+        )
     return [each / sum(given) for each in given]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -115,10 +117,12 @@ class LightGBM(Engine):
         """LightGBM continues a booster or starts from scores: where it is both, the trees are grown again."""
         again = 0 if booster is None or data.init_score is None else self.rounds(booster)
         given = {"num_boost_round": again + 1, "init_model": None if again else booster}
-        return Grown(package().train(self.parameters, data, **given, keep_training_booster=True))
+        with one_line():
+            return Grown(package().train(self.parameters, data, **given, keep_training_booster=True))
 
     def grow(self, booster: Any, data: Any) -> Grown:
-        return Grown(booster, done=booster.update())
+        with one_line():
+            return Grown(booster, done=booster.update())
 
     def resumes_exactly(self, batch: Batch, started: bool) -> bool:
         return started or (
@@ -129,7 +133,8 @@ class LightGBM(Engine):
         return int(booster.current_iteration())
 
     def predict(self, booster: Any, x: Tensor | SparseRows, start: np.ndarray | None) -> np.ndarray:
-        found = np.asarray(booster.predict(rows(x), raw_score=True, num_threads=self.threads), dtype=np.float64)
+        with one_line():
+            found = np.asarray(booster.predict(rows(x), raw_score=True, num_threads=self.threads), dtype=np.float64)
         return found if start is None else start + found
 
     def added(self, booster: Any, x: Tensor | SparseRows, first: int, scores: np.ndarray) -> np.ndarray | None:
@@ -142,11 +147,13 @@ class LightGBM(Engine):
             except ValueError:  # decisions of another kind
                 pass
         new = {"start_iteration": first, "raw_score": True, "num_threads": self.threads}
-        found: np.ndarray = scores + booster.predict(rows(x), **new)
+        with one_line():
+            found: np.ndarray = scores + booster.predict(rows(x), **new)
         return found
 
     def contributions(self, booster: Any, x: Tensor) -> np.ndarray:
-        found: np.ndarray = booster.predict(rows(x), pred_contrib=True, num_threads=self.threads)[:, :-1]
+        with one_line():
+            found: np.ndarray = booster.predict(rows(x), pred_contrib=True, num_threads=self.threads)[:, :-1]
         return found
 
     def gains(self, booster: Any) -> np.ndarray:
@@ -169,6 +176,17 @@ def package() -> Any:
     except ImportError as error:
         raise ImportError("GBDTRanker needs LightGBM: pip install 'torchrank-ltr[gbdt]'") from error
     return lightgbm
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """What LightGBM says about its data and options, without the place in its sources."""
+    try:
+        yield
+    except package().basic.LightGBMError as error:
+        first = str(error).strip().partition("\n")[0]
+        told = re.sub(r" at \S+, line \d+ \.$", "", first)
+        raise ValueError(f"LightGBM refuses this: {told}") from error
 
 
 def _check_names(given: set[str]) -> None:

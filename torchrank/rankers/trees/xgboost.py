@@ -106,6 +106,8 @@ class XGBoost(Engine):
         given: dict[str, Any] = {"group": sizes(batch), "weight": list_weights(batch)} if self.ranks else {}
         if not self.ranks and batch.weights is not None:
             given["weight"] = host(batch.weights)
+        if given.get("weight") is not None and not given["weight"].any():
+            raise DataError("all weights are 0: XGBoost cannot learn from such lists")
         start = None if start is None else start[order]
         with one_line():
             return package().DMatrix(rows(batch.x)[order], host(batch.labels)[order], base_margin=start, **given)
