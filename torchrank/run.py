@@ -227,6 +227,8 @@ def fit(config: DictConfig, trainer: Trainer, ranker: Ranker, data: RankingDataM
     if ranker.certified:
         callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
         callbacks[:] = [callback for callback in callbacks if not isinstance(callback, EarlyStopping)]
+    if ranker.own.keys() & {"members", "start"}:  # fitted rankers, which stay in evaluation mode
+        warnings.filterwarnings("ignore", ".*in eval mode at the start of training")
     if config.ckpt_path:
         read_checkpoint(config.ckpt_path)  # says what is wrong with it; Lightning would not
     trainer.fit(ranker, datamodule=data, ckpt_path=config.ckpt_path, weights_only=True)

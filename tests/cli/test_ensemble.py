@@ -23,6 +23,7 @@ def test_an_ensemble_of_run_folders_chooses_its_weights(runs):
     done = quick_train(*SMALL, "model=ensemble", "model.members=[listnet,singlefeature]", "model.weights=greedy",
                        "hydra.run.dir=whole", cwd=runs)  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert "eval mode" not in done.stderr  # which members are in, as they should
     found = results(runs / "whole")
     assert found["ranker"] == "Ensemble" and "alone" in found["findings"]["weights"]
     assert "weights: " in done.stdout and "0 ListNet" in done.stdout

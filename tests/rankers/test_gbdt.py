@@ -105,7 +105,7 @@ def test_what_lightgbm_refuses_is_one_line(options, told):
 def test_linear_trees_are_scored_but_not_explained():
     ranker, test = GBDTRanker(FEATURES, **SMALL, options={"linear_tree": True}).fit(lists(0)), lists(2)
     assert scores_of(ranker, test).isfinite().all()
-    with pytest.raises(ValueError, match="LightGBM refuses this: .*not implemented for linear trees"):
+    with pytest.raises(ValueError, match=r"LightGBM refuses this: .*not implemented for linear trees"):
         torchrank.explain(ranker, test.x, test.offsets, (0, 1))
 
 

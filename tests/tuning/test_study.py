@@ -90,7 +90,10 @@ def test_what_fails_is_a_row_and_never_wins(tmp_path):
         study.finish(job, outcomes.pop(0) if outcomes else Outcome(COMPLETE, 0.5))
     rows = study.rows()
     assert [row.state for row in rows[:4]] == ["failed", "failed", "pruned", "exceeded"]
-    assert [row.reason for row in rows[:2]] == ["no memory", "val/map is nan"]
+    assert [row.reason for row in rows[:2]] == [
+        "no memory",
+        "val/map is nan: does any validation query have a relevant document?",
+    ]
     assert study.best() is None or study.best().value == 0.5
 
 

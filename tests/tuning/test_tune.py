@@ -40,6 +40,8 @@ def test_a_study_from_the_command_line(tmp_path, monkeypatch, capsys):
     ("given", "told"),
     [
         ("given", "cannot read 'given'"),
+        ("model=glob(*)", "model=glob(*) is not a list of values"),
+        ("data.fold=1,2", "data.fold must have one value"),
         ("model=lambdarnk", "unknown model=lambdarnk: did you mean lambdarank"),
         ("model.lrr=1", "unknown option model.lrr"),
         ("trials=0", "trials must be >= 1, got 0"),

@@ -10,7 +10,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from omegaconf import OmegaConf
 
 from torchrank.errors import check_integer, check_number
@@ -108,7 +108,7 @@ def _texts(override: Override) -> list[str]:
     if not override.is_sweep_override():
         value = override.value()
         return [str(each) for each in value] if isinstance(value, list) else [str(value)]
-    if not override.is_discrete_sweep():
+    if not override.is_discrete_sweep() or isinstance(override.value(), Glob):
         raise ValueError(f"{override.input_line} is not a list of values, such as {override.key_or_group}=a,b")
     return list(override.sweep_string_iterator())
 

@@ -189,7 +189,8 @@ class Study:
             self._finish_final(Path(job.folder).name, outcome)
             return
         if outcome.state == COMPLETE and (outcome.value is None or math.isnan(outcome.value)):
-            outcome = Outcome(FAILED, reason=f"{self.plan.monitor} is nan", cpu_seconds=outcome.cpu_seconds)
+            told = f"{self.plan.monitor} is nan: does any validation query have a relevant document?"
+            outcome = Outcome(FAILED, reason=told, cpu_seconds=outcome.cpu_seconds)
         trial.set_user_attr("ended", asdict(outcome))
         if outcome.state == COMPLETE:
             self.study.tell(trial.number, outcome.value)
