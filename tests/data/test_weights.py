@@ -325,3 +325,22 @@ def test_gradients_are_weighted_and_a_loss_without_weights_is_refused():
 def test_rankers_without_weights_say_so():
     with pytest.warns(DataWarning, match="AdaRank does not learn with weights: those of the data have no effect"):
         AdaRank(3).fit(weighted_lists(), epochs=1)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_data_module_weighs_documents_by_given_propensities(tmp_path):
+    rows = "".join(f"{row % 2} qid:{row // 2} 1:{row}\n" for row in range(20))
+    path = write_letor(tmp_path / "train.txt", rows, range(20), [row % 4 for row in range(20)])
+    chances = [1.0, 0.5, 0.1]  # position 3 has that of 2
+    for own in (True, False):
+        if not own:
+            path.with_name("train.txt.weight").unlink()
+        data = RankingDataModule("files", train=str(path), propensities=chances)
+        data.setup()
+        for lists in data.sets.values():
+            row = lists.x[:, 0].long()
+            expected = torch.tensor([1.0, 2.0, 10.0, 10.0], dtype=torch.float64)[row % 4]
+            torch.testing.assert_close(lists.weights, expected * row if own else expected)
+    path.with_name("train.txt.position").unlink()
+    with pytest.raises(DataError, match=r"data\.propensities need the position of each training document"):
+        RankingDataModule("files", train=str(path), propensities=chances).setup()

@@ -32,6 +32,7 @@ from torchrank.data.synthetic.music import load_music
 from torchrank.data.synthetic.text import load_text
 from torchrank.data.training import TrainingLists, batch_entries, free_memory, pass_room
 from torchrank.data.transforms import Transform
+from torchrank.data.weights import propensity_weights
 from torchrank.errors import DataError, DataWarning, check_choice, check_integer
 
 LOADERS: dict[str, Callable[..., dict[str, RankingSet]]] = {
@@ -76,6 +77,8 @@ class RankingDataModule(LightningDataModule):
             always kept.
         feature_names: the names of the features: a list, or a file below `root` with one name per line. By default the
             data set's own, if it has some (`table`).
+        propensities: the probability that position 0, 1, ... is examined: documents with positions get the weights
+            1 / p(position), times their own weights if they have some. See `propensity_weights`.
         source: the options of the data set's reader, such as `root`.
 
     Example:
@@ -97,6 +100,7 @@ class RankingDataModule(LightningDataModule):
         pass_bytes: int | None = None,
         resident: bool | str = "auto",
         feature_names: str | Path | Sequence[str] | None = None,
+        propensities: Sequence[float] | None = None,
         **source: Any,
     ):
         super().__init__()
@@ -108,7 +112,7 @@ class RankingDataModule(LightningDataModule):
         self.fold, self.clean, self.source = fold, clean, source
         self.seed, self.order_seed = seed, order_seed
         self.batch_documents, self.pass_bytes, self.resident = batch_documents, pass_bytes, resident
-        self.feature_names = feature_names
+        self.feature_names, self.propensities = feature_names, propensities
         self.sets: dict[str, RankingSet] = {}
         self._ready: dict[str, RankingSet] = {}
 
@@ -155,6 +159,9 @@ class RankingDataModule(LightningDataModule):
             names = read_names(self.feature_names, self.source.get("root"), sets["train"].num_features)
             for lists in sets.values():
                 lists.feature_names = names
+        if self.propensities is not None:
+            for split, lists in sets.items():
+                weigh(split, lists, self.propensities)
         warn_of_repeated_queries(sets)
         for split in [split for split in CLEANED[self.clean] if split in sets]:
             sets[split], report = clean(sets[split])
@@ -316,6 +323,15 @@ class RankingDataModule(LightningDataModule):
         budget *= 1 if shuffle else world  # a step is divided; what is only scored fills the batches of every process
         sampler = BudgetSampler(lists.lengths, budget=budget, shuffle=shuffle, seed=seed, rank=rank, world=world)
         return BatchLoader(lists, sampler)
+
+
+def weigh(split: str, lists: RankingSet, propensities: Sequence[float]) -> None:
+    """Multiply the weights of lists by inverse propensities; validation and test lists may lack positions."""
+    if lists.positions is None and split == "train":
+        raise DataError("data.propensities need the position of each training document: see Weights and positions")
+    if lists.positions is not None:
+        found = propensity_weights(lists.positions, propensities)
+        lists.weights = found if lists.weights is None else found * lists.weights
 
 
 def warn_of_repeated_queries(sets: dict[str, RankingSet]) -> None:
