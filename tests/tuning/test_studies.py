@@ -51,3 +51,14 @@ def test_an_older_study_stays_and_the_message_names_its_folder(tmp_path):
 def test_a_folder_in_which_another_study_runs_is_refused_with_the_right_option(tmp_path):
     with alone_in(tmp_path), pytest.raises(FileExistsError, match=r"or set folder=\.$"):
         studies.run_study(plan(tmp_path), 1, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("study.db", b"x" * 5000), ("study.json", b"{"), ("study.json", b"[]"), ("study.json", b"3")]
+)
+def test_a_damaged_study_is_one_line(name, content, tmp_path):
+    Study(plan(tmp_path)).close()
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=r"cannot be read .*choose another folder=|holds another study") as error:
+        Study(plan(tmp_path))
+    assert "\n" not in str(error.value)

@@ -258,11 +258,16 @@ def open_study(plan: Plan) -> Any:
     optuna = import_optuna()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     from sqlalchemy import URL
+    from sqlalchemy.exc import DatabaseError
 
     url = URL.create("sqlite", database=str((plan.folder / DATABASE).absolute()))
     direction = "minimize" if plan.mode == "min" else "maximize"
-    storage = optuna.storages.RDBStorage(url.render_as_string(hide_password=False))
-    study = optuna.create_study(storage=storage, study_name="torchrank", direction=direction, load_if_exists=True)
+    try:
+        storage = optuna.storages.RDBStorage(url.render_as_string(hide_password=False))
+        study = optuna.create_study(storage=storage, study_name="torchrank", direction=direction, load_if_exists=True)
+    except DatabaseError as error:
+        told = f"{plan.folder / DATABASE} cannot be read ({error.orig})"
+        raise ValueError(f"{told}: choose another folder=, or delete the file to begin again") from error
     if len(study.trials) < len(plan.spaces):
         for model, space in plan.spaces.items():
             first = first_values(model, space, plan.defaults[model])
@@ -293,8 +298,8 @@ def _keep_about(plan: Plan) -> None:
     path = plan.folder / ABOUT
     if path.exists():
         try:
-            known: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+            known: Mapping[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
             raise ValueError(f"{path} cannot be read ({error}): choose another folder=") from error
         about = json.loads(json.dumps(plan.about))
         for key, value in about.items():
