@@ -97,3 +97,7 @@ def test_holm_by_hand():
 )
 def test_a_gain_is_within_noise_by_its_test_or_its_interval(low, p, told):
     assert str(Gain("map", 0.02, low, 0.05, p, 40)).endswith(": within noise") == told
+
+
+def test_a_gain_says_where_less_is_better():
+    assert "-0.3000 arp, of which less is better, (" in str(Gain("arp", -0.3, -0.4, -0.2, 0.001, 40))

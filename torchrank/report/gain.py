@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from torchrank.record import smaller_is_better
 from torchrank.report.significance import ALPHA, bootstrap_interval, differences, randomisation
 
 
@@ -30,7 +31,8 @@ class Gain(NamedTuple):
     def __str__(self) -> str:
         if self.mean == self.low == self.high == 0:
             return f"none: {self.measure} of each of {self.queries} queries is as before"
-        told = f"{self.mean:+.4f} {self.measure} (95% interval {self.low:+.4f} to {self.high:+.4f}, p = {self.p:.2g}"
+        measure = f"{self.measure}, of which less is better," if smaller_is_better(self.measure) else self.measure
+        told = f"{self.mean:+.4f} {measure} (95% interval {self.low:+.4f} to {self.high:+.4f}, p = {self.p:.2g}"
         clear = self.p < ALPHA and not self.low <= 0 <= self.high
         return f"{told}, {self.queries} queries){'' if clear else ': within noise'}"
 
