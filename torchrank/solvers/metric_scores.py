@@ -74,9 +74,10 @@ def _minus_squares(batch: Batch, own: Tensor, theirs: Tensor, left: Tensor, righ
     return 2 * products.sum(1) - per_entry(own, batch.offsets, len(index)) - theirs.index_select(0, index)
 
 
-def fills_table(batch: Batch) -> bool:
-    """Whether the lists hold so much of their corpus that a table (Q, n) is cheaper than gathered rows."""
-    return batch.index is not None and 4 * len(batch.index) >= batch.num_lists * len(batch.x)
+def fills_table(batch: Batch, most: int = 4) -> bool:
+    """Whether the lists hold so much of their corpus that a table (Q, n) is cheaper than gathered rows: at most `most`
+    numbers of the table for each entry."""
+    return batch.index is not None and most * len(batch.index) >= batch.num_lists * len(batch.x)
 
 
 def table_places(batch: Batch) -> Tensor:

@@ -31,6 +31,7 @@ from torchrank.solvers.metric_scores import fills_table, table_places
 SIDES = ("query", "document", "both")
 SOLVERS = ("gradient", "gmml", "mlr", "rmlr")
 GIVEN = ("scores", "labels", "offsets", "weights", "list_weights", *SIZES)
+SCORED, LEARNED = 4, 32  # numbers of a table per entry: slopes cost a gathered row four passes more
 SHORTEST = 1e-150  # what a length is divided by at least: the slopes of a vector of zeros are finite
 
 
@@ -186,8 +187,8 @@ class Adapter(Ranker):
     def scores_by(self, maps: nn.ModuleDict, batch: Batch) -> Tensor:
         """`score` by given maps."""
         left, right, beside = self._compared(maps, batch)
-        if fills_table(batch):
-            learns = left.requires_grad or right.requires_grad
+        learns = left.requires_grad or right.requires_grad
+        if fills_table(batch, LEARNED if learns else SCORED):
             table = (left @ (right if learns else whole_tiles(right)).T)[:, : len(right)]
             found = table.flatten().index_select(0, table_places(batch))
         else:
