@@ -260,7 +260,7 @@ def test_padded_and_flat_lists_have_one_listnet(monkeypatch, scores_dtype, label
     scores = (30 * torch.randn(26, generator=draw)).to(scores_dtype).requires_grad_()
     labels = torch.randint(0, 4, (26,), generator=draw).to(labels_dtype)
     labels[9:15] = 2  # nothing to learn
-    assert listnet._dense_length(scores, offsets) == 6
+    assert listnet.row_length(scores, offsets) == 6
 
     def found():
         value = F.listnet_loss(scores, labels, offsets)
@@ -270,7 +270,7 @@ def test_padded_and_flat_lists_have_one_listnet(monkeypatch, scores_dtype, label
         return value, once, again, torch.autograd.grad(again.square().sum(), scores)[0]
 
     padded = found()
-    monkeypatch.setattr(listnet, "_dense_length", lambda *_: 0)
+    monkeypatch.setattr(listnet, "row_length", lambda *_: 0)
     tolerance = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 1e-2}[scores_dtype]
     for one, other in zip(padded, found(), strict=True):
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)

@@ -21,6 +21,15 @@ def readable(values: Tensor) -> bool:
     return values.device.type == "cpu" and not torch.compiler.is_compiling() and not is_functorch_wrapped_tensor(values)
 
 
+def transforming() -> bool:
+    """Whether a transformation of torch.func is at work, on whatever tensors.
+
+    >>> transforming()
+    False
+    """
+    return torch._C._are_functorch_transforms_active()
+
+
 def in_forward_mode() -> bool:
     """Whether derivatives are taken forwards, which `torch.no_grad` does not switch off.
 
@@ -106,18 +115,18 @@ class ListLoss:
         if not torch.compiler.is_compiling():
             values = _per_list(self, options, scores, labels, offsets, weights)[0]
         elif self.formula is None:
-            values = _known_gradient(scores, *self.found(scores.detach(), labels, offsets, weights, **options))
+            found = self.found(scores.detach(), labels, offsets, weights, **options)
+            values = _known_gradient(scores, *found, offsets)
         else:
             values = self.formula(scores, labels, offsets, weights, **options).to(result_dtype(scores))
         return values if list_weights is None else values * list_weights.to(values.dtype)
 
     def found(
         self, scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None, **options: Any
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Loss, slopes, and the list of each score."""
+    ) -> tuple[Tensor, Tensor]:
+        """Loss and slopes in the dtype of results."""
         loss, slopes = self.sums(scores, labels, offsets, weights, **options)
-        ids = torch.repeat_interleave(offsets.diff(), output_size=len(scores))
-        return loss.to(result_dtype(scores)), slopes.to(result_dtype(scores)), ids
+        return loss.to(result_dtype(scores)), slopes.to(result_dtype(scores))
 
 
 def no_curvature(*lists: Any, **options: Any) -> Tensor:
@@ -168,13 +177,12 @@ class _Function(torch.autograd.Function):
 
     @classmethod
     def apply(cls, *arguments: Any) -> Any:
-        plain = not torch._C._are_functorch_transforms_active()
-        call: Any = super(torch.autograd.Function, cls) if plain else super()
+        call: Any = super() if transforming() else super(torch.autograd.Function, cls)
         return call.apply(*arguments)
 
 
 class _PerList(_Function):
-    """The loss of each list, its slopes, and the list of each score. Only the loss has a graph.
+    """The loss of each list and its slopes. Only the loss has a graph.
 
     Written as torch.func asks: what the derivatives need is returned, so that every transformation wraps it.
     """
@@ -182,41 +190,39 @@ class _PerList(_Function):
     @staticmethod
     def forward(
         loss: ListLoss, options: Options, scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor]:
         return loss.found(scores, labels, offsets, weights, **options)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         ctx.loss, ctx.options, *lists = inputs
-        _, slopes, ids = output
-        ctx.mark_non_differentiable(slopes, ids)
+        ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*lists, slopes, ids)
-        ctx.save_for_forward(*lists, slopes, ids)
+        ctx.save_for_backward(*lists, output[1])
+        ctx.save_for_forward(*lists, output[1])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        *lists, slopes, ids = ctx.saved_tensors
+        *lists, slopes = ctx.saved_tensors
         if grads[0] is None:
             return (None,) * 6
         if torch.is_grad_enabled():  # somebody may differentiate this gradient too
             slopes = _slopes(ctx.loss, ctx.options, *lists, slopes)
-        return None, None, _scaled(slopes, grads[0], ids), None, None, None
+        return None, None, _scaled(slopes, grads[0], lists[2]), None, None, None
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor) -> tuple[Tensor, None, None]:
-        *lists, slopes, ids = ctx.saved_tensors
+    def jvp(ctx: Any, *tangents: Tensor) -> tuple[Tensor, None]:
+        *lists, slopes = ctx.saved_tensors
         _refuse_forward_over_forward(ctx.loss)
         slopes = _slopes(ctx.loss, ctx.options, *lists, slopes)
         terms = (slopes * tangents[2]).flatten(1).sum(1) if slopes.ndim > 1 else slopes * tangents[2]
-        return terms.new_zeros(len(lists[2]) - 1).index_add(0, ids, terms), None, None
+        return terms.new_zeros(len(lists[2]) - 1).index_add(0, _owners(lists[2], len(terms)), terms), None
 
     @staticmethod
     def vmap(info: Any, dims: tuple[Any, ...], loss: ListLoss, options: Options, *lists: Any) -> tuple[Any, Any]:
         copies = _Copies(info.batch_size, dims, options, lists)
-        values, slopes, ids = _per_list(loss, copies.options, *copies.lists)
-        first = torch.arange(copies.count, device=ids.device)[:, None] * (len(values) // copies.count)
-        return (copies.apart(values), copies.apart(slopes), copies.apart(ids) - first), (0, 0, 0)
+        values, slopes = _per_list(loss, copies.options, *copies.lists)
+        return (copies.apart(values), copies.apart(slopes)), (0, 0)
 
 
 class _Slopes(_Function):
@@ -309,7 +315,7 @@ class _KnownGradient(torch.autograd.Function):
     """A `_PerList` of a compiled graph, which takes no forward mode and no second derivatives."""
 
     @staticmethod
-    def forward(scores: Tensor, loss: Tensor, slopes: Tensor, ids: Tensor) -> Tensor:
+    def forward(scores: Tensor, loss: Tensor, slopes: Tensor, offsets: Tensor) -> Tensor:
         return loss.clone()
 
     @staticmethod
@@ -318,13 +324,25 @@ class _KnownGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        slopes, ids = ctx.saved_tensors
-        return _scaled(slopes, grads[0], ids), None, None, None
+        slopes, offsets = ctx.saved_tensors
+        return _scaled(slopes, grads[0], offsets), None, None, None
 
 
-def _scaled(slopes: Tensor, pulls: Tensor, ids: Tensor) -> Tensor:
-    """Every slope times the pull of its list."""
-    return pulls.index_select(0, ids).view(-1, *[1] * (slopes.ndim - 1)) * slopes
+def _scaled(slopes: Tensor, pulls: Tensor, offsets: Tensor) -> Tensor:
+    """Every slope times the pull of its list. Lists of which the mean is taken have one pull: nothing is looked up."""
+    if len(pulls) and readable(pulls) and not torch.is_grad_enabled() and not in_forward_mode():
+        lowest, highest = pulls.aminmax()
+        if lowest.tolist() == highest.tolist():
+            return slopes * lowest
+    return pulls.index_select(0, _owners(offsets, len(slopes))).view(-1, *[1] * (slopes.ndim - 1)) * slopes
+
+
+def _owners(offsets: Tensor, num_entries: int) -> Tensor:
+    """The list of each entry, `(N,)`, also where vmap has other offsets for each copy."""
+    if torch.compiler.is_compiling() or not is_functorch_wrapped_tensor(offsets):
+        return torch.repeat_interleave(offsets.diff(), output_size=num_entries)
+    begins = torch.zeros(num_entries + 1, dtype=torch.int64, device=offsets.device)
+    return begins.scatter_add(0, offsets[1:].long(), torch.ones_like(offsets[1:]).long())[:-1].cumsum(0)
 
 
 def _refuse_forward_over_forward(loss: ListLoss) -> None:
@@ -338,7 +356,7 @@ for _each in (_PerList, _Slopes, _Products, _KnownGradient):  # else `apply` fin
     vars(_each.forward)["__signature__"] = inspect.signature(_each.forward)
 
 # `Function.apply` has no types
-_per_list: Callable[..., tuple[Tensor, Tensor, Tensor]] = _PerList.apply
+_per_list: Callable[..., tuple[Tensor, Tensor]] = _PerList.apply
 _slopes: Callable[..., Tensor] = _Slopes.apply
 _products: Callable[..., Tensor] = _Products.apply
 _known_gradient: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = _KnownGradient.apply

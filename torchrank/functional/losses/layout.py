@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchrank.functional.operations import readable
-from torchrank.functional.ragged import measure_sum, per_entry, read, segment_cumsum, segment_max, wide
+from torchrank.functional.ragged import longest_list, measure_sum, per_entry, read, segment_cumsum, segment_max, wide
 
 MOST_PADDING = 1.5  # places of the rows for each entry
 LOWEST = -1e30  # fills the ends of rows of scores: next to any larger score its share is 0
@@ -148,7 +148,7 @@ def row_length(scores: Tensor, offsets: Tensor) -> int:
     """The length of rows for these lists, or 0 if the lists or their scores do not suit them."""
     if not readable(scores) or len(scores) == 0:
         return 0
-    longest: int = read(offsets.diff().max())
+    longest = longest_list(offsets, len(scores), None)
     if (len(offsets) - 1) * longest > MOST_PADDING * len(scores):
         return 0
     low, high = scores.detach().aminmax()

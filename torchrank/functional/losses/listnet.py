@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from torchrank.functional.arrays import takes_arrays
-from torchrank.functional.operations import ListLoss, readable
+from torchrank.functional.losses.layout import LOWEST, Rows, row_length
+from torchrank.functional.operations import ListLoss
 from torchrank.functional.ragged import (
     list_ids,
     measure_sum,
@@ -21,10 +22,8 @@ from torchrank.functional.ragged import (
     segment_sum,
     wide,
 )
-from torchrank.functional.ranking import check_lists, check_weights
+from torchrank.functional.ranking import bounds, check_lists, check_weights
 
-MOST_PADDING = 1.5  # places of the dense form for each entry
-LOWEST = -1e30  # fills the scores of the dense form: next to any larger score its share is 0
 EXACT = 2**24  # integers up to here are exact in float32
 
 
@@ -67,7 +66,7 @@ def listnet_loss(
 
 def _sums(scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
     """The loss of each list, `(Q,)`, and its slopes, `(N,)`; 0 for a list without two different labels."""
-    if longest := _dense_length(scores, offsets):
+    if longest := row_length(scores, offsets):
         return _dense(scores, labels, offsets, weights, longest)
     several, target = label_shares(labels, offsets, weights)
     loss, slopes = _one_column(_taught(scores, several, offsets), target, offsets)
@@ -85,17 +84,6 @@ def _products(scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor |
 _LOSS = ListLoss("listnet_loss", _sums, _products)
 
 
-def _dense_length(scores: Tensor, offsets: Tensor) -> int:
-    """The length of the lists in the dense form, or 0 if the lists or their scores do not suit it."""
-    if not readable(scores) or len(scores) == 0:
-        return 0
-    longest: int = read(offsets.diff().max())
-    if (len(offsets) - 1) * longest > MOST_PADDING * len(scores):
-        return 0
-    low, high = scores.detach().aminmax()
-    return longest if read(low) > LOWEST and read(high) < -LOWEST else 0
-
-
 def _taught(scores: Tensor, several: Tensor, offsets: Tensor) -> Tensor:
     """The scores, 0 in lists without two different labels: these have slope 0, not NaN."""
     return torch.where(per_entry(several, offsets, len(scores)), wide(scores), 0.0)
@@ -104,41 +92,24 @@ def _taught(scores: Tensor, several: Tensor, offsets: Tensor) -> Tensor:
 def _dense(
     scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None, longest: int
 ) -> tuple[Tensor, Tensor]:
-    """`_sums` of lists that are padded to the same length."""
-    kind, places = _dense_dtype(scores, labels), _places(offsets, longest, len(scores))
-
-    def padded(values: Tensor, fill: float) -> Tensor:
-        block = torch.full((len(offsets) - 1, longest), fill, dtype=kind)
-        block.view(-1).scatter_(0, places, values.to(kind))
-        return block
-
-    own, grades = padded(scores, LOWEST), padded(labels, -torch.inf)
+    """`_sums` of lists in rows of the same length."""
+    kind, rows = _dense_dtype(scores, labels), Rows(offsets, len(scores), longest)
+    own, grades = rows.enter(scores.to(kind), LOWEST), rows.enter(labels.to(kind), -torch.inf)
     several = grades.amax(1) > grades.abs().amin(1)  # labels are not negative
     if weights is not None:
-        grades += padded(wide(weights).log(), 0.0)
+        grades += rows.enter(wide(weights).log().to(kind))
         several &= grades.amax(1) > -torch.inf
     target, shares = torch.softmax(grades, 1), torch.softmax(own, 1)
     linear = torch.linalg.vecdot(target, own.sub_(own.amax(1, keepdim=True)))
     loss, slopes = shares.amax(1).log_().add_(linear).neg_(), shares.sub_(target)
     if not read(several.all()):
         loss, slopes = torch.where(several, loss, 0.0), torch.where(several[:, None], slopes, 0.0)
-    return loss, slopes.flatten().index_select(0, places)
+    return loss, rows.leave(slopes)
 
 
 def _dense_dtype(scores: Tensor, labels: Tensor) -> torch.dtype:
     small = scores.dtype in (torch.float32, torch.float16, torch.bfloat16) and labels.dtype != torch.float64
-    return torch.float32 if small and read(labels.max()) <= EXACT else torch.float64
-
-
-def _places(offsets: Tensor, longest: int, num_entries: int) -> Tensor:
-    """The place of each entry, `(N,)`, among the `Q * longest` of padded lists. At the end of a list it leaps.
-
-    >>> _places(torch.tensor([0, 1, 1, 3]), 2, 3).tolist()
-    [0, 4, 5]
-    """
-    steps = torch.ones(num_entries + 1, dtype=torch.int64)
-    steps[0] = 0
-    return steps.index_add_(0, offsets[1:].long(), longest - offsets.diff().long())[:-1].cumsum(0)
+    return torch.float32 if small and bounds(labels)[1] <= EXACT else torch.float64
 
 
 def label_shares(labels: Tensor, offsets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -149,8 +149,8 @@ def ordinal_scores(log_odds: Tensor) -> Tensor:
 
 
 def _square_sums(scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    rest = narrow(scores)
-    rest = rest - labels.to(rest.dtype)
+    own = narrow(scores)
+    rest = own - labels.to(own.dtype)
     pulls = rest if weights is None else rest * weights.to(rest.dtype)
     return measure_sum(wide(rest * pulls), offsets), pulls * 2
 
@@ -164,8 +164,12 @@ def _entropy_sums(scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tens
     """No term cancels: with a target of 0 or 1 the loss is that of the score or of its opposite, and any other target
     adds the rest."""
     own = narrow(scores)
-    target = labels.to(own.dtype).clamp(max=1)
-    signs = (target >= 0.5).to(own.dtype).mul_(-2).add_(1) if labels.is_floating_point() else 1 - 2 * target
+    target = labels.to(own.dtype)
+    if labels.is_floating_point():
+        target = target.clamp(max=1)
+        signs = (target >= 0.5).to(own.dtype).mul_(-2).add_(1)
+    else:
+        signs = torch.rsub(target, 1, alpha=2).clamp_(min=-1)
     turned = own * signs
     terms = torch.nn.functional.softplus(turned, threshold=40)
     slopes = turned.sigmoid_().mul_(signs)
