@@ -16,6 +16,7 @@ from torch import Tensor
 
 from torchrank.functional.operations import empty_sums, one_operation
 from torchrank.functional.ragged import list_ids, partner_blocks, read, total_pairs, wide
+from torchrank.functional.ranking import count_grades
 
 PAIRS_AT_ONCE = 2**20  # in the flat form: about 60 bytes per pair
 BLOCK_PAIRS = 2**16  # in the dense form: the temporary tensors stay in the cache
@@ -65,7 +66,7 @@ PAIRS = {
 class Swap(NamedTuple):
     """The weight of a pair: |gain_i - gain_j| |discount_i - discount_j|."""
 
-    gains: Tensor  # (N,)
+    gains: Tensor  # (N,) of at most 1
     discounts: Tensor  # (N,)
 
 
@@ -127,11 +128,14 @@ def _pair_sums(
     max_length: int | None,
     num_pairs: int | None,
 ) -> tuple[Tensor, Tensor]:
-    order, partners, first = partner_blocks(labels, offsets, max_length=max_length)
+    order, partners, first = partner_blocks(
+        labels, offsets, max_length=max_length, num_grades=count_grades(labels, None)
+    )
     num_pairs, ids = total_pairs(partners, num_pairs), list_ids(offsets, len(scores))
     short = scores.dtype in (torch.float16, torch.bfloat16, torch.float32)
-    ordered = scores[order].float() if short else wide(scores[order])
-    parts = (None if part is None else part[order] for part in (weights, gains, discounts, direction))
+    ordered = scores.index_select(0, order)
+    ordered = ordered.float() if short else wide(ordered)
+    parts = (None if part is None else part.index_select(0, order) for part in (weights, gains, discounts, direction))
     entries = _Entries(PAIRS[pair], ordered, *parts)
     sums = _Sums(wide(ordered).new_zeros(len(offsets) - 1), torch.zeros_like(wide(ordered)))
     if ordered.device.type == "cpu" and num_pairs > FEW_PAIRS and math.isfinite(read(ordered.sum())):
@@ -178,43 +182,50 @@ def _dense(entries: _Entries, partners: Tensor, first: Tensor, ids: Tensor, sums
 
     Columns after the end of a list have a score of -inf, so that they add 0; rows are never padded.
     """
-    scores = entries.scores
+    parts = entries.scores, entries.discounts, entries.direction
+    table = torch.stack([part.to(entries.scores.dtype) for part in parts if part is not None])
     for height, strips in _blocks(partners, first):
         rows = strips.first[:, None] + torch.arange(height)
+        upper = _at(rows, table)
         for width in torch.arange(read(strips.partners.max())).split(max(1, MOST_PAIRS // rows.numel())):
-            columns = torch.add(strips.lower[:, None], width).clamp_(max=len(scores) - 1)
-            inside = width < strips.partners[:, None]
-            rises = torch.where(inside, scores.take(columns), -torch.inf)[:, None] - scores.take(rows)[:, :, None]
-            values, pulls = _terms(entries, rises, rows, columns)
-            factor = _dense_factor(entries, strips, rows, columns, inside)
+            columns = torch.add(strips.lower[:, None], width).clamp_(max=table.shape[1] - 1)
+            lower = _at(columns, table)
+            lower[0].masked_fill_(width >= strips.partners[:, None], -torch.inf)
+            rises, *others = lower[:, :, None] - upper[:, :, :, None]
+            values, pulls = _terms(entries, rises, others[-1:])
+            factor = _dense_factor(entries, strips, rows, columns, others[:1])
             if factor is not None:
                 values, pulls = values.mul_(factor), pulls if pulls is values else pulls.mul_(factor)
-            sums.loss.index_add_(0, ids.take(strips.first), values.sum((1, 2), dtype=sums.loss.dtype))
-            sums.slopes.index_add_(0, columns.flatten(), pulls.sum(1, dtype=sums.loss.dtype).flatten())
-            sums.slopes.index_add_(0, rows.flatten(), pulls.sum(2, dtype=sums.loss.dtype).flatten(), alpha=-1)
+            sums.loss.index_add_(0, _at(strips.first, ids), values.sum((1, 2), dtype=sums.loss.dtype))
+            pulls = wide(pulls)
+            sums.slopes.index_add_(0, columns.flatten(), pulls.sum(1).flatten())
+            sums.slopes.index_add_(0, rows.flatten(), pulls.sum(2).flatten(), alpha=-1)
 
 
-def _terms(entries: _Entries, rises: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+def _at(places: Tensor, values: Tensor) -> Tensor:
+    """The values `(..., N)` at some places, `(..., *places.shape)`: faster than `take`."""
+    return values.index_select(-1, places.flatten()).unflatten(-1, places.shape)
+
+
+def _terms(entries: _Entries, rises: Tensor, along: list[Tensor]) -> tuple[Tensor, Tensor]:
     """The value of each pair of a block and its slope, or twice its part of the product with the direction."""
     if entries.direction is None:
         return entries.pair.slopes(rises)
-    found = entries.pair.curvature(rises)
-    along = entries.direction.to(rises.dtype)
-    found *= along.take(columns)[:, None] - along.take(rows)[:, :, None]
+    found = entries.pair.curvature(rises).mul_(along[0])
     return found, found
 
 
-def _dense_factor(entries: _Entries, strips: _Strips, rows: Tensor, columns: Tensor, inside: Tensor) -> Tensor | None:
+def _dense_factor(
+    entries: _Entries, strips: _Strips, rows: Tensor, columns: Tensor, swaps: list[Tensor]
+) -> Tensor | None:
     """The weight of each pair of a block; the entries of a strip have one label, so without weights one gain."""
     kind = entries.scores.dtype
-    weights = None if entries.weights is None else entries.weights.take(rows).to(kind)[:, :, None]
-    if entries.gains is None or entries.discounts is None:
+    weights = None if entries.weights is None else _at(rows, entries.weights).to(kind)[:, :, None]
+    if entries.gains is None:
         return weights
-    lower, upper = (entries.discounts.take(places).to(kind) for places in (columns, rows))
-    swap = (lower[:, None] - upper[:, :, None]).abs_()
-    own = entries.gains.take(strips.first[:, None] if weights is None else rows)
-    gains = (own[:, :, None] - entries.gains.take(columns)[:, None]).abs_()
-    swap.mul_(torch.where(inside[:, None], gains, 0.0).to(kind))
+    own = _at(strips.first[:, None] if weights is None else rows, entries.gains)
+    gains = (own[:, :, None] - _at(columns, entries.gains)[:, None]).abs_().to(kind)
+    swap = swaps[0].abs_().mul_(gains)
     return swap if weights is None else swap.mul_(weights)
 
 
