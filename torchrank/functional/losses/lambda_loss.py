@@ -1,7 +1,8 @@
 """The LambdaLoss framework (Wang, Li, Golbandi, Bendersky & Najork 2018): logistic pairs with weights of the ranks.
 
-All pairs (i, j) of a list are worked on, in blocks of lists of similar length on the CPU and of all lists elsewhere:
-two of the schemes weigh pairs of equal labels too. Memory is bounded, however long a list is.
+Two of the schemes weigh pairs of equal labels too: for them all pairs (i, j) of a list are worked on, in blocks of
+lists of similar length. The other ones add up the pairs with y_i > y_j on the CPU, as RankNet does; elsewhere, where
+their number would have to be waited for, they leave pairs out. Memory is bounded, however long a list is.
 """
 
 import math
@@ -14,7 +15,9 @@ from torchrank.errors import check_choice
 from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.batching import pair_blocks
 from torchrank.functional.gains import check_gains, dcg, gain_of
+from torchrank.functional.losses.layout import narrow
 from torchrank.functional.losses.neural_ndcg import equal_blocks
+from torchrank.functional.losses.pairs import Swap, pair_products, pair_sums
 from torchrank.functional.losses.soft_ranks import SHORT, check_positive, read_longest
 from torchrank.functional.operations import ListLoss, empty_sums, one_operation, readable
 from torchrank.functional.ragged import has_pairs, per_entry, ranks, sort_within, wide
@@ -152,6 +155,10 @@ def _lambda_sums(
     longest: int,
 ) -> tuple[Tensor, Tensor]:
     """The loss, `(Q,)`, and its slopes, `(N,)`, or the second derivative times a direction, `(N,)`."""
+    if readable(scores) and scheme not in ALL_PAIRS:
+        return _rising_sums(
+            scores, labels, offsets, gains, rank, counted, weights, direction, scheme, mu, sigma, longest
+        )
     host, kind = readable(scores), torch.float32 if scores.dtype in SHORT else labels.dtype
     most = BLOCK_PAIRS if host else DEVICE_PAIRS
     loss, slopes = labels.new_zeros(len(offsets) - 1), torch.zeros_like(labels)
@@ -172,6 +179,48 @@ def _lambda_sums(
             slopes.index_add_(0, entries.flatten(), pulls.sum(1, dtype=loss.dtype).flatten())
             slopes.index_add_(0, entries[:, rows].flatten(), pulls.sum(2, dtype=loss.dtype).flatten(), alpha=-1)
     return loss, slopes
+
+
+def _rising_sums(
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    gains: Tensor,
+    rank: Tensor,
+    counted: Tensor,
+    weights: Tensor | None,
+    direction: Tensor | None,
+    scheme: str,
+    mu: float,
+    sigma: float,
+    longest: int,
+) -> tuple[Tensor, Tensor]:
+    """`_lambda_sums` of a scheme that needs the pairs with y_i > y_j alone, on the CPU: a third of all pairs of most
+    lists."""
+    some = counted.nonzero()[:, 0]
+    ends = torch.nn.functional.pad(counted.cumsum(0), (1, 0))[offsets]
+    parts = (scores, labels, gains, rank, weights, direction)
+    own, labels, gains, rank, weights, along = (None if part is None else part[some] for part in parts)
+    own = own if sigma == 1 else narrow(own) * sigma
+    swap = _swap(labels, gains, rank, scheme, mu, longest)
+    if direction is None:
+        loss, pulls = pair_sums(own, labels, ends, weights, swap=swap)
+    else:
+        loss = labels.new_zeros(len(offsets) - 1)
+        pulls = pair_products(own, labels, ends, weights, along * sigma, swap=swap)
+    slopes = torch.zeros_like(wide(scores)).index_copy_(0, some, pulls)
+    return loss.div_(math.log(2)), slopes.mul_(sigma / math.log(2))
+
+
+def _swap(labels: Tensor, gains: Tensor, rank: Tensor, scheme: str, mu: float, longest: int) -> Swap | None:
+    if scheme in ("ranknet", "arp2"):
+        return None if scheme == "ranknet" else Swap(labels)
+    discounts = None if scheme == "ndcg2" else 1 / torch.log2(1 + rank)
+    if scheme == "lambdarank":
+        return Swap(gains, discounts)
+    apart = torch.arange(longest, dtype=rank.dtype).clamp_(min=1)
+    near = 1 / torch.log2(1 + apart) - 1 / torch.log2(2 + apart)
+    return Swap(gains, discounts, rank, near if scheme == "ndcg2" else mu * near)
 
 
 _operation = one_operation("lambda_loss", _lambda_sums, empty_sums)

@@ -64,10 +64,13 @@ PAIRS = {
 
 
 class Swap(NamedTuple):
-    """The weight of a pair: |gain_i - gain_j| |discount_i - discount_j|."""
+    """The weight of a pair: |gain_i - gain_j| (|discount_i - discount_j| + near(|rank_i - rank_j|)), where what is not
+    given is left out."""
 
-    gains: Tensor  # (N,) of at most 1
-    discounts: Tensor  # (N,)
+    gains: Tensor | None = None  # (N,)
+    discounts: Tensor | None = None  # (N,)
+    ranks: Tensor | None = None  # (N,)
+    near: Tensor | None = None  # (longest list,) values of a function of 0, 1, 2, ...
 
 
 def pair_sums(
@@ -90,7 +93,7 @@ def pair_sums(
     >>> pair_sums(torch.tensor([1.0, 1.0]), torch.tensor([0, 1]), torch.tensor([0, 2]))
     (tensor([0.6931], dtype=torch.float64), tensor([ 0.5000, -0.5000], dtype=torch.float64))
     """
-    factors = (weights, *(swap or (None, None)))
+    factors = (weights, *(swap or Swap()))
     return _operation(scores, labels, offsets, *factors, None, pair, max_length, num_pairs)
 
 
@@ -112,7 +115,7 @@ def pair_products(
     >>> pair_products(*lists, None, torch.tensor([1.0, 0.0]))
     tensor([ 0.2500, -0.2500], dtype=torch.float64)
     """
-    factors = (weights, *(swap or (None, None)))
+    factors = (weights, *(swap or Swap()))
     return _operation(scores, labels, offsets, *factors, direction, pair, max_length, num_pairs)[1]
 
 
@@ -123,6 +126,8 @@ def _pair_sums(
     weights: Tensor | None,
     gains: Tensor | None,
     discounts: Tensor | None,
+    ranks: Tensor | None,
+    near: Tensor | None,
     direction: Tensor | None,
     pair: str,
     max_length: int | None,
@@ -135,8 +140,9 @@ def _pair_sums(
     short = scores.dtype in (torch.float16, torch.bfloat16, torch.float32)
     ordered = scores.index_select(0, order)
     ordered = ordered.float() if short else wide(ordered)
-    parts = (None if part is None else part.index_select(0, order) for part in (weights, gains, discounts, direction))
-    entries = _Entries(PAIRS[pair], ordered, *parts)
+    others = weights, gains, discounts, ranks, direction
+    parts = (None if part is None else part.index_select(0, order) for part in others)
+    entries = _Entries(PAIRS[pair], None if near is None else near.to(ordered.dtype), ordered, *parts)
     sums = _Sums(wide(ordered).new_zeros(len(offsets) - 1), torch.zeros_like(wide(ordered)))
     if ordered.device.type == "cpu" and num_pairs > FEW_PAIRS and math.isfinite(read(ordered.sum())):
         _dense(entries, partners, first, ids, sums)
@@ -152,10 +158,12 @@ class _Entries(NamedTuple):
     """What pairs are made of, by descending label."""
 
     pair: Pair
+    near: Tensor | None
     scores: Tensor  # (N,)
     weights: Tensor | None
     gains: Tensor | None
     discounts: Tensor | None
+    ranks: Tensor | None
     direction: Tensor | None  # of the second derivative; None asks for values and slopes
 
 
@@ -182,18 +190,19 @@ def _dense(entries: _Entries, partners: Tensor, first: Tensor, ids: Tensor, sums
 
     Columns after the end of a list have a score of -inf, so that they add 0; rows are never padded.
     """
-    parts = entries.scores, entries.discounts, entries.direction
-    table = torch.stack([part.to(entries.scores.dtype) for part in parts if part is not None])
+    names = [name for name in ("scores", "discounts", "ranks", "direction") if getattr(entries, name) is not None]
+    table = torch.stack([getattr(entries, name).to(entries.scores.dtype) for name in names])
     for height, strips in _blocks(partners, first):
         rows = strips.first[:, None] + torch.arange(height)
         upper = _at(rows, table)
         for width in torch.arange(read(strips.partners.max())).split(max(1, MOST_PAIRS // rows.numel())):
             columns = torch.add(strips.lower[:, None], width).clamp_(max=table.shape[1] - 1)
             lower = _at(columns, table)
-            lower[0].masked_fill_(width >= strips.partners[:, None], -torch.inf)
-            rises, *others = lower[:, :, None] - upper[:, :, :, None]
-            values, pulls = _terms(entries, rises, others[-1:])
-            factor = _dense_factor(entries, strips, rows, columns, others[:1])
+            outside = width >= strips.partners[:, None]
+            lower[0].masked_fill_(outside, -torch.inf)
+            gaps = dict(zip(names, (lower[:, :, None] - upper[:, :, :, None]).unbind(), strict=True))
+            values, pulls = _terms(entries, gaps)
+            factor = _dense_factor(entries, strips, rows, columns, outside, gaps)
             if factor is not None:
                 values, pulls = values.mul_(factor), pulls if pulls is values else pulls.mul_(factor)
             sums.loss.index_add_(0, _at(strips.first, ids), values.sum((1, 2), dtype=sums.loss.dtype))
@@ -207,16 +216,16 @@ def _at(places: Tensor, values: Tensor) -> Tensor:
     return values.index_select(-1, places.flatten()).unflatten(-1, places.shape)
 
 
-def _terms(entries: _Entries, rises: Tensor, along: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """The value of each pair of a block and its slope, or twice its part of the product with the direction."""
+def _terms(entries: _Entries, gaps: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The value of each pair and its slope, or twice its part of the product with the direction."""
     if entries.direction is None:
-        return entries.pair.slopes(rises)
-    found = entries.pair.curvature(rises).mul_(along[0])
+        return entries.pair.slopes(gaps["scores"])
+    found = entries.pair.curvature(gaps["scores"]).mul_(gaps["direction"])
     return found, found
 
 
 def _dense_factor(
-    entries: _Entries, strips: _Strips, rows: Tensor, columns: Tensor, swaps: list[Tensor]
+    entries: _Entries, strips: _Strips, rows: Tensor, columns: Tensor, outside: Tensor, gaps: dict[str, Tensor]
 ) -> Tensor | None:
     """The weight of each pair of a block; the entries of a strip have one label, so without weights one gain."""
     kind = entries.scores.dtype
@@ -224,9 +233,19 @@ def _dense_factor(
     if entries.gains is None:
         return weights
     own = _at(strips.first[:, None] if weights is None else rows, entries.gains)
-    gains = (own[:, :, None] - _at(columns, entries.gains)[:, None]).abs_().to(kind)
-    swap = swaps[0].abs_().mul_(gains)
+    gains = (own[:, :, None] - _at(columns, entries.gains)[:, None]).abs_().masked_fill_(outside[:, None], 0).to(kind)
+    moves = _moves(entries, gaps)
+    swap = gains if moves is None else moves.mul_(gains)
     return swap if weights is None else swap.mul_(weights)
+
+
+def _moves(entries: _Entries, gaps: dict[str, Tensor]) -> Tensor | None:
+    """What the ranks of each pair add to its weight."""
+    swap = gaps["discounts"].abs_() if "discounts" in gaps else None
+    if entries.near is None:
+        return swap
+    near = _at(gaps["ranks"].abs_().int(), entries.near)
+    return near if swap is None else swap.add_(near)
 
 
 def _blocks(partners: Tensor, first: Tensor) -> Iterator[tuple[int, _Strips]]:
@@ -281,9 +300,12 @@ def _flat_factors(entries: _Entries, upper: Tensor, lower: Tensor) -> Iterator[T
     kind = entries.scores.dtype
     if entries.weights is not None:
         yield entries.weights[upper].to(kind)
-    for part in (entries.gains, entries.discounts):
-        if part is not None:
-            yield (part[upper] - part[lower]).abs_().to(kind)
+    if entries.gains is not None:
+        yield (entries.gains[upper] - entries.gains[lower]).abs_().to(kind)
+    parts = {"discounts": entries.discounts, "ranks": entries.ranks}
+    gaps = {name: part[lower] - part[upper] for name, part in parts.items() if part is not None}
+    if (moves := _moves(entries, gaps)) is not None:
+        yield moves.to(kind)
 
 
 def _piece(starts: Tensor, first: Tensor, begin: int, size: int) -> tuple[Tensor, Tensor]:
