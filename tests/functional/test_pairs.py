@@ -1,13 +1,15 @@
 """The sums over pairs: both forms against a plain (L, L) matrix per list, in all dtypes and for odd lists."""
 
 import math
+import sys
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
-from torchrank.functional import lambdarank_loss, ranknet_loss
+from tests.reference import soft as reference
+from torchrank.functional import lambda_loss, lambdarank_loss, ranknet_loss
 from torchrank.functional.losses import pairs
 
 LOSSES = [(ranknet_loss, {}), (lambdarank_loss, {}), (lambdarank_loss, {"k": 10})]
@@ -65,6 +67,30 @@ def test_float64_is_exact(loss, options, real, form, monkeypatch):
     values, gradient = expected(loss, options, *batch)
     np.testing.assert_allclose(value, values, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(slopes, gradient, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", ["dense", "flat"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("k", [None, 10])
+@pytest.mark.parametrize("scheme", ["ndcg2", "lambdarank", "ndcg2++", "arp2", "ranknet"])
+def test_lambda_loss_in_both_forms(scheme, k, weighted, form, monkeypatch):
+    monkeypatch.setattr(pairs, "FEW_PAIRS", 1 if form == "dense" else 2**62)
+    draws = np.random.default_rng(4)
+    offsets = torch.tensor([0, *np.cumsum([30, 0, 1, 45, 2, 17])])
+    scores = torch.tensor(draws.normal(size=95).round(1))
+    labels, options = torch.tensor(draws.choice(5, 95)), {"scheme": scheme, "k": k, "sigma": 1.5}
+    if weighted:  # by ones; others are in the laws of weights
+        options["weights"] = torch.ones(95)
+    value, slopes = found(lambda_loss, options, scores, labels, offsets)
+    plainly = [
+        reference.lambda_loss(scores[a:b].tolist(), labels[a:b].tolist(), scheme=scheme, k=k, sigma=1.5)
+        for a, b in pairwise(offsets.tolist())
+    ]
+    np.testing.assert_allclose(value, plainly, rtol=1e-12, atol=1e-12)
+    module = sys.modules[lambda_loss.__module__]
+    monkeypatch.setattr(module, "readable", lambda _: False)  # all pairs, as on a device
+    value, expected = found(lambda_loss, options, scores, labels, offsets)
+    np.testing.assert_allclose(slopes, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (100, 7), (2**10, 2**16)])

@@ -253,10 +253,9 @@ def bounds(values: Tensor) -> tuple[float, float]:
     """
     if values.is_floating_point():
         lowest, highest = values.aminmax()
-    else:  # numpy takes half of the time
-        known = lent(values)
-        lowest, highest = known.min(), known.max()
-    return lowest.tolist(), highest.tolist()
+        return read(lowest), read(highest)
+    known = lent(values)  # numpy takes half of the time
+    return read(known.min()), read(known.max())
 
 
 def check_scores(scores: Tensor) -> None:

@@ -199,15 +199,14 @@ def _rising_sums(
     lists."""
     some = counted.nonzero()[:, 0]
     ends = torch.nn.functional.pad(counted.cumsum(0), (1, 0))[offsets]
-    parts = (scores, labels, gains, rank, weights, direction)
-    own, labels, gains, rank, weights, along = (None if part is None else part[some] for part in parts)
+    own, grades, weights = scores[some], labels[some], None if weights is None else weights[some]
     own = own if sigma == 1 else narrow(own) * sigma
-    swap = _swap(labels, gains, rank, scheme, mu, longest)
+    swap = _swap(grades, gains[some], rank[some], scheme, mu, longest)
     if direction is None:
-        loss, pulls = pair_sums(own, labels, ends, weights, swap=swap)
+        loss, pulls = pair_sums(own, grades, ends, weights, swap=swap)
     else:
         loss = labels.new_zeros(len(offsets) - 1)
-        pulls = pair_products(own, labels, ends, weights, along * sigma, swap=swap)
+        pulls = pair_products(own, grades, ends, weights, direction[some] * sigma, swap=swap)
     slopes = torch.zeros_like(wide(scores)).index_copy_(0, some, pulls)
     return loss.div_(math.log(2)), slopes.mul_(sigma / math.log(2))
 

@@ -213,7 +213,7 @@ def _dense(entries: _Entries, partners: Tensor, first: Tensor, ids: Tensor, sums
 
 def _at(places: Tensor, values: Tensor) -> Tensor:
     """The values `(..., N)` at some places, `(..., *places.shape)`: faster than `take`."""
-    return values.index_select(-1, places.flatten()).unflatten(-1, places.shape)
+    return values.index_select(-1, places.flatten()).view(*values.shape[:-1], *places.shape)
 
 
 def _terms(entries: _Entries, gaps: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
