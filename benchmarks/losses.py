@@ -27,7 +27,7 @@ BARS = {  # kind of lists, loss: wanted share of the time of the padded form, wh
     ("ragged", "listnet"): 1,
 }
 FAST = 1e-3  # seconds, of which checks and autograd's Python are a large part
-CONSTANT = "0.06 ms (mse) to 0.15 ms (softmax) are checks, small kernels and autograd's Python, for any number of entries"
+CONSTANT = "0.06 ms (mse) to 0.15 ms (softmax) are checks and autograd's Python, for any number of entries"
 TIME = {"alike": 1.2, "ragged": 1 / 2}
 MEMORY = 1 / 3  # of the padded form, on ragged lists
 SLOW = {"neural_ndcg"}  # of 50 products with a matrix for each list: on a tenth of the entries
