@@ -9,6 +9,9 @@ from torch import Tensor
 from torchrank.functional.operations import readable
 
 
+FEW = 2**15  # torch sorts fewer integers by comparisons: 1.4 ms for 29,000 on the CPU, and numpy 0.1 ms
+
+
 def sort_keys(
     scores: Tensor, ids: Tensor, *, lists: int, descending: bool = True, num_grades: int | None = None
 ) -> Tensor:
@@ -22,9 +25,9 @@ def sort_keys(
     """
     if num_grades:
         keys = scores.detach().long()
-        short = torch.int16 if max(lists, 1) * num_grades < 2**15 else torch.int64
         keys = torch.add(num_grades - 1 - keys if descending else keys, ids, alpha=num_grades)
-        return torch.sort(keys.to(short), stable=True).indices
+        short = torch.int16 if max(lists, 1) * num_grades < 2**15 and not _are_few(keys) else torch.int64
+        return stable_order(keys.to(short), (max(lists, 1) * num_grades).bit_length())
     keys, levels = _ordered_integers(scores.detach(), descending=descending)
     if max(lists, 1) * levels > 2**63:
         if scores.is_floating_point() and readable(scores):
@@ -34,14 +37,30 @@ def sort_keys(
         values, order = torch.sort(keys)
         keys.scatter_(0, order, _count_changes(values))
         levels = len(scores)
-    return torch.sort(keys.add_(ids, alpha=levels), stable=True).indices
+    return stable_order(keys.add_(ids, alpha=levels), (max(lists, 1) * levels).bit_length())
+
+
+def stable_order(keys: Tensor, bits: int) -> Tensor:
+    """The positions of int64 keys in their order; those of equal keys ascend. A key has so many bits and a sign."""
+    places = (len(keys) - 1).bit_length()
+    if _are_few(keys) and bits + places < 64:
+        packed = (keys << places).bitwise_or_(torch.arange(len(keys)))
+        packed.numpy().sort()
+        return packed.bitwise_and_(2**places - 1)
+    return torch.sort(keys, stable=True).indices
+
+
+def _are_few(keys: Tensor) -> bool:
+    return readable(keys) and len(keys) < FEW
 
 
 def _sort_cut(keys: Tensor, ids: Tensor, *, lists: int) -> Tensor | None:
     """One sort by (list, first bits of a 64-bit key); None if entries that differ in the other bits are misplaced."""
-    cut = max(lists - 1, 1).bit_length() + 1
-    short, order = torch.sort((keys >> cut).add_(ids, alpha=2 ** (64 - cut)), stable=True)
-    ordered = keys.index_select(0, order)
+    places = (len(keys) - 1).bit_length() if _are_few(keys) else 0
+    cut = max(lists - 1, 1).bit_length() + 1 + places
+    short = (keys >> cut).add_(ids, alpha=2 ** (64 - cut))
+    order = stable_order(short, 63 - places)
+    ordered, short = keys.index_select(0, order), short.index_select(0, order)
     falls = ordered[1:] < ordered[:-1]
     return None if (falls & (short[1:] == short[:-1])).any().tolist() else order
 

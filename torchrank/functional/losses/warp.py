@@ -11,7 +11,7 @@ from torchrank.functional.arrays import takes_arrays
 from torchrank.functional.operations import ListLoss, empty_sums, in_forward_mode, no_curvature, one_operation
 from torchrank.functional.ragged import dominating, list_ids, longest_list, segment_cumsum, segment_sum, wide
 from torchrank.functional.ranking import check_lists, check_weights, levels_of, ratio, result_dtype
-from torchrank.functional.sorting import sort_keys
+from torchrank.functional.sorting import sort_keys, stable_order
 
 
 @takes_arrays
@@ -172,7 +172,8 @@ def _splits(
     upper_places, lower_places = places.tensor_split(2)
     for bit in range((num_levels - 1).bit_length()):
         one, prefix = (levels >> bit & 1).bool(), levels >> bit + 1
-        order = torch.where(one, upper_places, lower_places).add_(prefix, alpha=len(both)).argsort()
+        keys = torch.where(one, upper_places, lower_places).add_(prefix, alpha=len(both))
+        order = stable_order(keys, (num_levels * len(both)).bit_length())
         group = (prefix * lists + ids)[order]
         num_groups = ((num_levels - 1 >> bit + 1) + 1) * lists
         groups = torch.searchsorted(group, torch.arange(num_groups + 1, device=group.device))
