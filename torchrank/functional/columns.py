@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BLOCK = 2**22  # scores that are ranked at once
+BLOCK = 2**18  # scores that are ranked at once, which stay in the cache
 ON_DEVICE = 2**25  # the same on a device, where a block must keep all cores busy
 SAME = 1e-12  # values that differ by no more count as equal
 

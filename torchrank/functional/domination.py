@@ -1,7 +1,7 @@
 """Domination loss: an entry pays for all entries of its list together that it should dominate (Stevens 2010)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -81,6 +81,26 @@ def domination_slopes(
     return _solve(scores, labels, offsets, None, margin, max_length, num_grades)
 
 
+def slopes_by_scores(
+    labels: Tensor,
+    offsets: Tensor,
+    *,
+    margin: Margin = None,
+    max_length: int | None = None,
+    num_grades: int | None = None,
+) -> Callable[[Tensor], Tensor]:
+    """The slopes of `domination_slopes` as a function of the scores, for solvers that ask for them after each step: what
+    depends on the labels alone is computed once.
+
+    >>> slopes_by_scores(torch.tensor([0, 1]), torch.tensor([0, 2]))(torch.tensor([1.0, 1.0]))
+    tensor([ 0.5000, -0.5000], dtype=torch.float64)
+    """
+    check_lists(labels, labels, offsets)
+    matrix = _without_entry_margin(labels, margin)[1]
+    layers = _layers(labels, offsets, None, matrix, max_length, num_grades)
+    return lambda scores: _entries(_without_entry_margin(wide(scores), margin)[0], layers, with_losses=False)[1]
+
+
 def _without_entry_margin(scores: Tensor, margin: Margin) -> tuple[Tensor, Tensor | None]:
     """The scores f - s if the margin is s_i - s_j, which amounts to the same, and the margin if it is a matrix."""
     if margin is None:
@@ -154,13 +174,19 @@ def _solve(
     num_grades: int | None,
 ) -> tuple[Tensor, Tensor]:
     """The loss `(Q,)` in float64, and the slope at every score `(N,)` in the dtype of the result."""
-    layers, scores = _layers(labels, offsets, weights, margin, max_length, num_grades), scores.to(result_dtype(scores))
-    centre, dtype = _centre(scores, margin) if layers.shape[1] <= PRODUCT_GRADES else (0.0, None)
+    layers = _layers(labels, offsets, weights, margin, max_length, num_grades)
+    losses, slopes = _entries(scores.to(result_dtype(scores)), layers)
+    return measure_sum(wide(losses), offsets), slopes
+
+
+def _entries(scores: Tensor, layers: _Layers, *, with_losses: bool = True) -> tuple[Tensor, Tensor]:
+    """Loss and slope of every entry; without losses the first means nothing."""
+    centre, dtype = _centre(scores, layers.margin) if layers.shape[1] <= PRODUCT_GRADES else (0.0, None)
     if dtype is None:
         losses, slopes = _logarithms(wide(scores), layers)
     else:
-        losses, slopes = _products(scores.to(dtype), layers, centre)
-    return measure_sum(wide(losses), offsets), slopes.to(scores.dtype)
+        losses, slopes = _products(scores.to(dtype), layers, centre, with_losses)
+    return losses, slopes.to(scores.dtype)
 
 
 def _empty(scores: Tensor, labels: Tensor, offsets: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
@@ -242,7 +268,7 @@ def _centre(scores: Tensor, margin: Tensor | None) -> tuple[float, torch.dtype |
     return (low + high) / 2, next(fitting, None)
 
 
-def _products(scores: Tensor, layers: _Layers, centre: float) -> tuple[Tensor, Tensor]:
+def _products(scores: Tensor, layers: _Layers, centre: float, with_losses: bool) -> tuple[Tensor, Tensor]:
     """Loss and slope of every entry from exp(scores - centre), in a third of the time of `_logarithms`.
 
     With E = exp(f) and Z_k the sum of E (times exp of the margin) over the grades below k, entry i of grade k pays
@@ -257,7 +283,7 @@ def _products(scores: Tensor, layers: _Layers, centre: float) -> tuple[Tensor, T
     share = layers.weighted((below + mass).reciprocal_())
     pull = layers.each((layers.sums(share) @ factors).to(mass.dtype))
     slopes = pull.mul_(mass).sub_(share.mul_(below))
-    return layers.weighted(below.div_(mass).log1p_()), slopes
+    return layers.weighted(below.div_(mass).log1p_()) if with_losses else below, slopes
 
 
 def _logarithms(scores: Tensor, layers: _Layers) -> tuple[Tensor, Tensor]:

@@ -173,7 +173,7 @@ def _splits(
     for bit in range((num_levels - 1).bit_length()):
         one, prefix = (levels >> bit & 1).bool(), levels >> bit + 1
         keys = torch.where(one, upper_places, lower_places).add_(prefix, alpha=len(both))
-        order = stable_order(keys, (num_levels * len(both)).bit_length())
+        order = stable_order(keys, num_levels * len(both))
         group = (prefix * lists + ids)[order]
         num_groups = ((num_levels - 1 >> bit + 1) + 1) * lists
         groups = torch.searchsorted(group, torch.arange(num_groups + 1, device=group.device))

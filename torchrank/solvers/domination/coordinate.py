@@ -5,7 +5,7 @@ lists come in two forms: `DenseLists` recomputes the slopes of all scores, `Spar
 which the feature occurs and the dominating documents of their lists.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
@@ -14,12 +14,14 @@ from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
-from torchrank.functional.domination import domination_slopes
+from torchrank.functional.domination import slopes_by_scores
 from torchrank.functional.ragged import per_entry, segment_sum
 from torchrank.solvers.domination.penalty import Penalty
 from torchrank.solvers.domination.sparse_lists import Margins, SparseLists
 from torchrank.solvers.linear.many import Reduce
 from torchrank.solvers.linear.scores import entry_scores
+
+COLUMNS = 8  # of dense rows are read together, which takes hardly longer than one: they share the lines of the cache
 
 
 class Columns(Protocol):
@@ -111,8 +113,10 @@ class DenseLists:
     """Lists of dense rows: a step computes the slopes of all scores in O(N), but only if a score has changed."""
 
     def __init__(self, batches: list[Batch], margins: Margins, topics: int | None = None):
-        self.batches, self.margins = batches, margins
+        self.batches = batches
         self.per_topic, self.num_models = topics is not None, topics or 1
+        self._near, self._columns = slice(0, 0), list[Tensor]()
+        self._slopes_of = [self._of(batch, margin) for batch, margin in zip(batches, margins, strict=True)]
 
     def refresh(self, weight: Tensor) -> None:
         self.scores = [entry_scores(batch, weight, self.per_topic) for batch in self.batches]
@@ -120,14 +124,18 @@ class DenseLists:
 
     def read(self, part: slice) -> list[Tensor]:
         """Columns (N, B) of the entries of each batch."""
-        rows: list[Any] = [batch.x for batch in self.batches]
-        pairs = zip((x[:, part].double() for x in rows), self.batches, strict=True)
+        if not self._near.start <= part.start < part.stop <= self._near.stop:
+            self._near = slice(part.start, max(part.stop, part.start + COLUMNS))
+            rows: list[Any] = [batch.x for batch in self.batches]
+            self._columns = [x[:, self._near].contiguous() for x in rows]
+        wanted = slice(part.start - self._near.start, part.stop - self._near.start)
+        pairs = zip((columns[:, wanted].double() for columns in self._columns), self.batches, strict=True)
         return [batch.at_entries(column) for column, batch in pairs]
 
     def gradient(self, columns: list[Tensor]) -> Tensor:
         """Slopes (T, B) of the loss along the weights of these columns."""
         if self._slopes is None:
-            self._slopes = [self._of(*one) for one in zip(self.batches, self.scores, self.margins, strict=True)]
+            self._slopes = [of(scores) for of, scores in zip(self._slopes_of, self.scores, strict=True)]
         total = columns[0].new_zeros(self.num_models, columns[0].shape[1])
         for batch, column, slopes in zip(self.batches, columns, self._slopes, strict=True):
             if self.per_topic:
@@ -136,9 +144,9 @@ class DenseLists:
                 total[0] += slopes @ column
         return total
 
-    def _of(self, batch: Batch, scores: Tensor, margin: Tensor | None) -> Tensor:
+    def _of(self, batch: Batch, margin: Tensor | None) -> Callable[[Tensor], Tensor]:
         sizes = {"max_length": batch.max_length, "num_grades": batch.num_grades}
-        return domination_slopes(scores, batch.labels, batch.offsets, margin=margin, **sizes)[1]
+        return slopes_by_scores(batch.labels, batch.offsets, margin=margin, **sizes)
 
     def move(self, columns: list[Tensor], steps: Tensor) -> None:
         """Update the scores after the weights of these columns have moved by `steps` (T, B)."""
