@@ -89,8 +89,8 @@ def slopes_by_scores(
     max_length: int | None = None,
     num_grades: int | None = None,
 ) -> Callable[[Tensor], Tensor]:
-    """The slopes of `domination_slopes` as a function of the scores, for solvers that ask for them after each step: what
-    depends on the labels alone is computed once.
+    """The slopes of `domination_slopes` as a function of the scores, for solvers that ask for them after each step:
+    what depends on the labels alone is computed once.
 
     >>> slopes_by_scores(torch.tensor([0, 1]), torch.tensor([0, 2]))(torch.tensor([1.0, 1.0]))
     tensor([ 0.5000, -0.5000], dtype=torch.float64)

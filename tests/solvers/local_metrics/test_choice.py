@@ -113,7 +113,7 @@ def test_values_are_those_of_fits_without_the_fold(groups, queries, validated):
     train, val = world(0, 30, queries=queries), world(1, 9, queries=queries) if validated else None
     trial = trial_of(train, val, budget=50)
     division = trial.divide([groups])[groups]
-    found = trial.try_all(division, INF if groups == 1 else 5.0, [0.0, 0.5], 0.01)
+    found = trial.try_all(division, [INF if groups == 1 else 5.0], [0.0, 0.5], [0.01])
     assert [setting.t for setting in found] == [0.0, 0.5]
     for setting, values in found.items():
         assert (setting.groups, setting.ridge, setting.gate, setting.kappa) == (groups, 0.01, "hard", INF)
@@ -157,14 +157,14 @@ def chosen_by_rule(trials, grid, enough):
     """The setting and the number of all that were tried; only the values are those of the trials."""
     one = {}
     for trial, ridge in itertools.product(trials, grid.ridge):
-        one |= trial.try_all(trial.divide([1])[1], INF, grid.t, ridge)
+        one |= trial.try_all(trial.divide([1])[1], [INF], grid.t, [ridge])
     one = {each: values.numpy() for each, values in one.items()}
     base = max(one, key=lambda each: round(float(np.nanmean(one[each])), 12))
     trial = next(each for each in trials if each.transform == base.transform)
     divisions = trial.divide([1, *enough])
     values = dict(one)
     for groups, alpha in itertools.product(enough, grid.alpha):
-        found = trial.try_all(divisions[groups], alpha, grid.t, base.ridge)
+        found = trial.try_all(divisions[groups], [alpha], grid.t, [base.ridge])
         values |= {each: part.numpy() for each, part in found.items()}
     hard = chosen = better(base, values)
     tried = len(values)

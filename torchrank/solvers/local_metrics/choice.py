@@ -180,11 +180,22 @@ class Trial:
         values: Tensor = lists.total(write, into=(lists.zeros(len(lists), columns),))[0]
         return values
 
-    def try_all(self, division: Division, alpha: float, ts: Sequence[float], ridge: float) -> dict[Setting, Tensor]:
-        """NDCG@10 (Q,) by the settings with these t, in the linear limit, with the hard gate."""
-        models = [self._metrics(found, ts, ridge) for found in self.averages(division, alpha)]
-        values = self.measure(division, models, distance_scores if self.by_query else linear_scores)
-        settings = [Setting(self.transform, len(division.centres), alpha, t, ridge) for t in ts]
+    def try_all(
+        self, division: Division, alphas: Sequence[float], ts: Sequence[float], ridges: Sequence[float]
+    ) -> dict[Setting, Tensor]:
+        """NDCG@10 (Q,) by the settings with these alpha, ridge and t, in the linear limit, with the hard gate."""
+        averages = (self.averages(division, alpha) for alpha in alphas)
+        tried = ([self._metrics(each, ts, ridge) for each in found] for found in averages for ridge in ridges)
+        if self.by_query:
+            values = torch.cat([self.measure(division, models, distance_scores) for models in tried], 1)
+        else:  # the rows are read once for all slopes
+            values = self.measure(division, [torch.cat(each, 1) for each in zip(*tried, strict=True)], linear_scores)
+        settings = [
+            Setting(self.transform, len(division.centres), alpha, t, ridge)
+            for alpha in alphas
+            for ridge in ridges
+            for t in ts
+        ]
         return dict(zip(settings, values.unbind(1), strict=True))
 
     def _metrics(self, found: Averages, ts: Sequence[float], ridge: float) -> Any:
@@ -198,24 +209,29 @@ class Trial:
 
     def try_soft(self, division: Division, setting: Setting) -> Tensor:
         """NDCG@10 (Q,) with the soft gate: the scores by all groups, each of deviation 1, mixed by the shares."""
+        averages = self.averages(division, setting.alpha)
+        metrics = [self._metrics(found, [setting.t], setting.ridge) for found in averages]
 
-        def parts(metrics: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-            """Scores (N, C) by each group, and the shares of the lists in it."""
-            score, lists = distance_scores if self.by_query else linear_scores, torch.zeros_like(batch.query)
-            found = torch.cat([score(metrics, batch, lists + group) for group in range(len(division.centres))], 1)
+        def parts(metrics: Sequence[Any], batch: Batch) -> tuple[Tensor, Tensor]:
+            """Scores (N, models * C) by each group of each model, and the shares of the lists in the groups."""
+            found = self._by_each(metrics, batch, len(division.centres))
             shares = shares_of(query_points(batch), division.centres, division.width)
-            return found, per_entry(shares, batch.offsets, len(found))
+            return found, per_entry(shares, batch.offsets, len(found)).repeat(1, len(metrics))
 
-        models = []
-        for found in self.averages(division, setting.alpha):
-            metrics = self._metrics(found, [setting.t], setting.ridge)
-            models.append((metrics, deviations_of(self.lists[0], partial(parts, metrics))))
+        deviations = deviations_of(self.lists[0], partial(parts, metrics)).chunk(len(metrics))
 
-        def score(model: tuple[Tensor, Tensor], batch: Batch, own: Tensor) -> Tensor:
-            found, shares = parts(model[0], batch)
+        def score(model: tuple[Any, Tensor], batch: Batch, own: Tensor) -> Tensor:
+            found, shares = parts(model[:1], batch)
             return (shares * found / model[1]).sum(1, keepdim=True)
 
-        return self.measure(division, models, score)[:, 0]
+        return self.measure(division, list(zip(metrics, deviations, strict=True)), score)[:, 0]
+
+    def _by_each(self, models: Sequence[Any], batch: Batch, groups: int) -> Tensor:
+        """Scores (N, models * C) of all entries by each group of each model."""
+        if not self.by_query:
+            return batch.dense.double() @ torch.cat(list(models))[:, 0].T
+        lists = torch.zeros_like(batch.query)
+        return torch.cat([distance_scores(each, batch, lists + group) for each in models for group in range(groups)], 1)
 
     def try_finite(self, division: Division, setting: Setting, kappas: Sequence[float]) -> dict[Setting, Tensor]:
         """NDCG@10 (Q,) of the setting with anchors at finite distances."""
@@ -241,12 +257,11 @@ class Trial:
 
 def by_group(score: Callable[[int, Tensor], Tensor], rows: Tensor, batch: Batch, own: Tensor, columns: int) -> Tensor:
     """Scores (N, columns) of the rows (N, D) of a batch, by the groups `own (Q,)` of its lists."""
-    rows = rows.double()
-    scores = rows.new_zeros(len(rows), columns)
+    scores = rows.new_zeros(len(rows), columns, dtype=torch.float64)
     groups = per_entry(own, batch.offsets, len(rows))
     for group in torch.unique(own).tolist():
         here = (groups == group).nonzero().flatten()
-        scores[here] = score(group, rows[here])
+        scores[here] = score(group, rows.index_select(0, here).double())
     return scores
 
 
@@ -354,20 +369,18 @@ def choose_setting(trials: Sequence[Trial], grid: Grid) -> Choice:
     """The setting by the rule above, and what to tell about it."""
     fewest, *more = grid.groups
     first = {trial.transform: trial.divide([fewest]).popitem()[1] for trial in trials}
+    alphas = grid.alpha if fewest > 1 else (torch.inf,)
     values = {
         setting: found
         for trial in trials
-        for alpha in (grid.alpha if fewest > 1 else (torch.inf,))
-        for ridge in grid.ridge
-        for setting, found in trial.try_all(first[trial.transform], alpha, grid.t, ridge).items()
+        for setting, found in trial.try_all(first[trial.transform], alphas, grid.t, grid.ridge).items()
     }
     base = _best(values)
     trial = next(each for each in trials if each.transform == base.transform)
     allowed = _allowed(more, trial)
     divisions = trial.divide(allowed) if allowed else {}
     for division in divisions.values():
-        for alpha in grid.alpha:
-            values |= trial.try_all(division, alpha, grid.t, base.ridge)
+        values |= trial.try_all(division, grid.alpha, grid.t, [base.ridge])
     divisions[base.groups] = first[base.transform]
     hard = chosen = _better(base, values)
     division, tried = divisions[hard.groups], dict(values)
