@@ -47,7 +47,7 @@ class Forest(NamedTuple):
             if left[node] == node:
                 scores[rows] += self.value[node]
                 continue
-            below = x[rows, self.feature[node]] <= self.threshold[node]
+            below = x[:, self.feature[node]][rows] <= self.threshold[node]
             waiting += [(right[node], rows[~below]), (left[node], rows[below])]
         return scores
 

@@ -17,6 +17,7 @@ LEAVES = ("leaf_value", "leaf_weight", "leaf_count")
 ONE = ("num_leaves", "num_cat", "is_linear", "shrinkage")
 CATEGORIES = ("cat_boundaries", "cat_threshold")
 LINEAR = ("leaf_const", "num_features", "leaf_features", "leaf_coeff")
+INTEGERS = re.compile(r"\s*(-?[0-9]{1,10}(\s+|\Z))*")
 NUMBER = re.compile(r"-?[0-9]{1,25}(\.[0-9]{1,25})?(e[+-]?[0-9]{1,3})?")
 
 
@@ -105,9 +106,8 @@ def _fields(lines: list[str]) -> dict[str, str]:
 
 
 def _integers(text: str) -> np.ndarray:
-    words = text.split()
-    _require(all(re.fullmatch("-?[0-9]{1,10}", word) for word in words), f"{text[:40]!r}, which are not integers")
-    return np.array(words, dtype=np.int64)
+    _require(INTEGERS.fullmatch(text) is not None, f"{text[:40]!r}, which are not integers")
+    return np.array(text.split(), dtype=np.int64)
 
 
 def _is_number(word: str) -> bool:
