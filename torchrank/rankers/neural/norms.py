@@ -31,7 +31,7 @@ class BatchNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         mean, variance = self._moments(x) if self.training else (self.mean, self.variance)
         scale = self.weight * (variance + self.eps).rsqrt()
-        return x * scale.to(x.dtype) + (self.bias - mean * scale).to(x.dtype)
+        return (x.to(scale.dtype) * scale + (self.bias - mean * scale)).to(x.dtype)
 
     def _moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         wide = x.double() if x.device.type != "mps" else x.float()
