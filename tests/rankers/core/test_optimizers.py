@@ -105,7 +105,7 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in SCHEDULES if name != "plateau"])  # Lightning skips one of its steps
+@pytest.mark.parametrize("name", SCHEDULES)
 def test_schedules_resume_where_they_were(name, tmp_path):
     def made():
         torch.manual_seed(0)

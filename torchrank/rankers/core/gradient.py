@@ -1,5 +1,7 @@
 """The base class of rankers that learn by gradient."""
 
+from typing import Any
+
 import torch
 
 from torchrank.rankers.core.optimizers import Optimization, Option
@@ -63,3 +65,18 @@ class GradientRanker(Ranker):
         if self.optimization.clip is not None:
             self.clip_gradients(optimizer, self.optimization.clip, "norm")
         super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
+
+    def on_train_epoch_end(self) -> None:
+        """Lightning's hook: a schedule that watches a measure takes its step before the checkpoint of the epoch is
+        written. Lightning would take it afterwards, so that a resumed fit would miss it."""
+        for each in self.trainer.lr_scheduler_configs:
+            value = self.trainer.callback_metrics.get(str(each.monitor))
+            if each.reduce_on_plateau and each.interval == "epoch" and value is not None:
+                plateau: Any = each.scheduler
+                plateau.step(value)
+                self.kept.ahead = plateau
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        """Lightning's hook: the step of a schedule, unless it was taken at the end of this epoch."""
+        if vars(self.kept).pop("ahead", None) is not scheduler:
+            super().lr_scheduler_step(scheduler, metric)
