@@ -137,6 +137,20 @@ def check_integer(wanted: str, **options: object) -> None:
     _check("an integer", Integral, wanted, options)
 
 
+def check_mapping(**options: object) -> None:
+    """Refuse options that are not mappings of names to values. None passes: not given.
+
+    Example:
+        >>> check_mapping(options={"max_depth": 3}, loss_options=None)
+        >>> check_mapping(options="max_depth=3")
+        Traceback (most recent call last):
+        ValueError: options must be a mapping of names to values, got 'max_depth=3'
+    """
+    for name, value in options.items():
+        if value is not None and not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
+            raise ValueError(f"{name} must be a mapping of names to values, got {value!r:.100}")
+
+
 def check_numbers(call: Callable[..., object], options: Mapping[str, object], prefix: str = "") -> None:
     """Refuse text for options that the signature of `call` declares as numbers; `prefix` stands before their names.
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from torchrank.data import RankingSet, SparseRows, make_transform
-from torchrank.data.transforms import TRANSFORMS
+from torchrank.data.transforms import TRANSFORMS, Identity, transform_rows
 from torchrank.errors import DataError, NotFittedError
 
 OFFSETS = torch.tensor([0, 40, 40, 41, 150, 200])
@@ -424,6 +424,10 @@ def test_lists_without_entries_do_not_disturb():
         ({"variance": 0.9}, "unknown transform=None"),
         ({"name": "pca", "variance": 1.5}, r"variance of pca must be > 0 and <= 1, got 1\.5"),
         (["pca", "standard"], "pca must be the last"),
+        ({"name": "pca", "components": 3}, "transform pca has no option components; its options are: variance"),
+        ({"name": "auto", "sparse": True}, "transform auto has no option sparse; its options are: "),
+        (["standard", {"name": "l2", "eps": 1}], "transform l2 has no option eps; its options are: none"),
+        (5, "transform must be a name, a mapping with a name and options, or a list of these: 5"),
         ({"name": "singhal", "slope": 1.5}, r"slope >= 0 and <= 1 .*, got slope=1\.5 and min_count=2"),
         ({"name": "singhal", "min_count": 0}, r"min_count >= 1, got slope=0\.3 and min_count=0"),
     ],
@@ -431,6 +435,14 @@ def test_lists_without_entries_do_not_disturb():
 def test_bad_options_are_refused(option, message):
     with pytest.raises(ValueError, match=message):
         make_transform(option, 4)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_rows_beyond_float32_are_refused_where_they_are_kept_as_they_are(sparse):
+    rows = torch.tensor([[1.0, 0.0], [2.0, -1e39]], dtype=torch.float64)
+    rows = SparseRows.from_dense(rows) if sparse else rows
+    with pytest.raises(DataError, match=r"feature 1 \(counted from 0\) of row 1 is beyond float32, in which rows are"):
+        transform_rows(rows, None, "cpu", Identity(2))
 
 
 def test_rows_of_another_width_are_refused():

@@ -59,6 +59,22 @@ def test_lightgbm_gets_weights_and_positions(kind):
 
 
 @pytest.mark.peers
+@pytest.mark.parametrize(
+    ("name", "given", "text"),
+    [
+        ("monotone_constraints", [-1, *[0] * (FEATURES - 2), 1], f"(-1,{'0,' * (FEATURES - 2)}1)"),
+        ("interaction_constraints", [[0, 1], [2]], "[[0, 1], [2]]"),
+    ],
+)
+def test_constraints_of_xgboost_may_be_lists(name, given, text):
+    train = lists(0)
+    ranker = GBDTRanker(FEATURES, rounds=8, lr=0.1, threads=1, options={name: given}, engine="xgboost").fit(train)
+    peer = xgboost.XGBRanker(n_estimators=8, learning_rate=0.1, n_jobs=1, **{name: text})
+    peer.fit(train.x.numpy(), train.labels.numpy(), group=train.offsets.diff().numpy())
+    assert np.array_equal(scores_of(ranker, train), peer.predict(train.x.numpy()))
+
+
+@pytest.mark.peers
 @pytest.mark.parametrize("objective", ["lambdarank", "rank:pairwise", "regression"])
 @pytest.mark.parametrize("options", [{}, {"max_depth": 3, "reg_lambda": 2.0}, {"subsample": 0.7, "gamma": 0.01}])
 def test_the_trees_are_those_of_xgboost(objective, options):
@@ -125,8 +141,9 @@ def test_what_xgboost_cannot_do_here_is_refused():
         (
             {},
             RankingSet(train.x.double() * 1e39, train.labels, train.offsets),
-            "XGBoost refuses this: .* too large",
+            "row 0 is beyond float32, in which rows",
         ),
+        ({"options": {"updater": "refresh"}}, train, "XGBoost refuses this: Updater: `refresh` can not"),
         ({}, RankingSet(SparseRows.from_dense(train.x), train.labels, train.offsets), "does not take sparse rows"),
     ]
     for options, given, message in cases:
@@ -228,9 +245,10 @@ def test_a_round_grows_several_trees(engine):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"eta": 0.1, "learning_rate": 0.1}, "options have learning_rate twice, once as learning_rate"),
+        ({"eta": 0.1, "learning_rate": 0.1}, "options have learning_rate twice, as eta and learning_rate"),
         ({"n_estimators": 5}, "options cannot have n_estimators=5: rounds are an option of the ranker"),
-        ({"boosting": "dart"}, "options cannot have boosting=dart"),
+        ({"boosting": "dart"}, "options cannot have boosting=dart: it changes trees that are already validated"),
+        ("max_bin=3", "options must be a mapping of names to values, got 'max_bin=3'"),
         ({"early_stopping_rounds": 5}, "options cannot have early_stopping_rounds=5: torchrank stops early"),
         ({"loss": "binary"}, "unknown options.objective='binary'"),
     ],
@@ -238,6 +256,13 @@ def test_a_round_grows_several_trees(engine):
 def test_options_that_cannot_be_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         GBDTRanker(FEATURES, options=options)
+
+
+@pytest.mark.parametrize("engine", ["lightgbm", "xgboost"])
+@pytest.mark.parametrize("lr", [0, -1, float("nan")])
+def test_a_learning_rate_is_above_0(engine, lr):
+    with pytest.raises(ValueError, match=r"lr must be .*> 0, got"):
+        GBDTRanker(FEATURES, lr=lr, engine=engine)
 
 
 def test_limits_of_lightgbm_are_told():

@@ -297,6 +297,25 @@ def warn_of_lost_digits(rows: Rows) -> None:
         )
 
 
+def in_float32(rows: Rows, where: str = "rows are kept") -> Rows:
+    """Rows of finite numbers in float32; those that it cannot hold are refused."""
+    values = rows.values if isinstance(rows, SparseRows) else rows
+    found = rows.to(dtype=torch.float32)
+    if values.dtype != torch.float64 or values.numel() == 0:
+        return found
+    low, high = values.aminmax()
+    if max(-float(low), float(high)) > torch.finfo(torch.float32).max:
+        place = (values.abs() > torch.finfo(torch.float32).max).nonzero()[0]
+        if isinstance(rows, SparseRows):
+            place = torch.stack((rows.row_ids()[place[0]], rows.columns[place[0]].long()))
+        row, feature = place.tolist()
+        raise DataError(
+            f"feature {feature} (counted from 0) of row {row} is beyond float32, in which {where}: make it smaller, or "
+            "read the data with data.sentinel=0"
+        )
+    return found
+
+
 def column_squares(rows: Rows) -> Tensor:
     """Sum of squares of each column (D,); sentinels are refused."""
     refuse_sentinels(rows)

@@ -17,7 +17,7 @@ class Forms(NamedTuple):
 FORMS = {
     "ListNet": Forms(True, True),
     "LambdaRank": Forms(True, True),
-    "NeuralRanker": Forms(True, True, "json: scorer=linear only"),
+    "NeuralRanker": Forms(True, True, "json: scorer=linear only, without the constant of mse, bce and ordinal"),
     "SingleFeature": Forms(True, True),
     "PAMIR": Forms(True, True, "not with per_topic=true: a list's rows do not tell its topic"),
     "DominationRank": Forms(True, True, "not with per_topic=true: a list's rows do not tell its topic"),

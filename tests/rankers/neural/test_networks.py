@@ -85,6 +85,17 @@ def test_batch_norm_is_that_of_torch_and_takes_one_row():
     assert own.train()(X[:1]).isfinite().all() and own(X[:0]).shape == (0, FEATURES)
 
 
+@pytest.mark.parametrize("x", [X[:1], X[:1].expand(4, -1), X / 10 + 20], ids=["one row", "equal rows", "far from 0"])
+def test_batch_norm_of_low_precision_is_computed_in_full(x):
+    low, layer = x.bfloat16(), BatchNorm(FEATURES)
+    rows = low.double()
+    expected = (rows - rows.mean(0)) / (rows.var(0, correction=0) + 1e-5).sqrt()
+    torch.testing.assert_close(layer(low).double(), expected, rtol=2**-8, atol=1e-3)
+    layer.eval()
+    expected = (rows - layer.mean) / (layer.variance + 1e-5).sqrt()
+    torch.testing.assert_close(layer(low).double(), expected, rtol=2**-8, atol=1e-3)
+
+
 def test_sparse_rows_where_a_network_can():
     sparse = SparseRows.from_dense(lists(0).x)
     rows = RankingSet(sparse, lists(0).labels, lists(0).offsets)
@@ -94,6 +105,23 @@ def test_sparse_rows_where_a_network_can():
     for options in ({"scorer": "dcn"}, {"scorer": "gam"}, {"noise": 0.1}):
         with pytest.raises(DataError, match="does not take sparse rows"):
             NeuralRanker(FEATURES, transform=None, **options).fit(rows)
+
+
+@pytest.mark.parametrize(
+    ("scorer", "options", "message"),
+    [
+        ("mlp", {"hidden": 5}, "hidden must be a list of widths, got 5"),
+        ("gam", {"hidden": [4, -1]}, r"hidden\[1\] must be >= 1, got -1"),
+        ("resnet", {"hidden": [4]}, r"hidden must be an integer >= 1, got \[4\]"),
+        ("attention", {"heads": 0}, "heads must be >= 1, got 0"),
+        ("attention", {"blocks": -1}, "blocks must be >= 0, got -1"),
+        ("dcn", {"layers": 1.5}, "layers must be an integer >= 0, got 1.5"),
+        ("mlp", "hidden=5", "scorer_options must be a mapping of names to values, got 'hidden=5'"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(scorer, options, message):
+    with pytest.raises(ValueError, match=message):
+        NeuralRanker(FEATURES, scorer, scorer_options=options)
 
 
 @pytest.mark.parametrize("scorer", ["attention", "resnet", "dcn", "gam"])

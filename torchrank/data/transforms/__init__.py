@@ -6,13 +6,24 @@ A ranker makes its transform from the option `transform`: see `make_transform`. 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
-from torchrank.data.rows import ALONE, Chunks, Rows, Share, all_or_none, column_squares, present, word_counts
+from torchrank.data.rows import (
+    ALONE,
+    Chunks,
+    Rows,
+    Share,
+    all_or_none,
+    column_squares,
+    in_float32,
+    present,
+    word_counts,
+)
 from torchrank.data.sparse import SparseRows
 from torchrank.data.state import store
 from torchrank.data.transforms.base import Transform as Transform  # is in this room too
@@ -484,11 +495,16 @@ def make_transform(option: str | Mapping[str, Any] | Sequence[Any] | None, num_f
     if isinstance(option, Mapping):
         options = dict(option)
         name = options.pop("name", None)
-        if name == "auto":
-            return Auto(num_features, **options)
-        if name not in TRANSFORMS:
+        if name != "auto" and name not in TRANSFORMS:
             raise ValueError(f"unknown transform={name!r}: choose one of {', '.join(TRANSFORMS)}")
-        return TRANSFORMS[name](num_features, **options)
+        make = Auto if name == "auto" else TRANSFORMS[name]
+        known = [each for each in signature(make).parameters if each != "num_features"]
+        if unknown := [each for each in options if each not in known]:
+            told = ", ".join(known) or "none"
+            raise ValueError(f"transform {name} has no option {', '.join(unknown)}; its options are: {told}")
+        return make(num_features, **options)
+    if not isinstance(option, Sequence):
+        raise ValueError(f"transform must be a name, a mapping with a name and options, or a list of these: {option!r}")
     steps: list[Transform] = []
     for part in option:
         if steps and steps[-1].num_outputs == 0:
@@ -516,7 +532,7 @@ def transform_rows(
             of dense rows, and all have the result in the same memory.
     """
     if transform is None or isinstance(transform, Identity):
-        return x.to(device=device, dtype=torch.float32)
+        return in_float32(x).to(device=device)
     if isinstance(x, SparseRows):
         return _change_values(x.to(device), transform)
     chunks = Chunks(x, offsets, device, x.shape[1]).through(transform, transform.num_outputs)

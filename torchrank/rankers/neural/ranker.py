@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torchrank.data.batch import Batch
 from torchrank.data.state import take_sizes
 from torchrank.data.training import TrainingLists
-from torchrank.errors import DataError, check_integer, check_number
+from torchrank.errors import DataError, check_integer, check_mapping, check_number
 from torchrank.functional.losses import LOSSES
 from torchrank.rankers.core.gradient import GradientRanker
 from torchrank.rankers.core.optimizers import Option
 from torchrank.rankers.core.own import resolve
 from torchrank.rankers.core.ranker import TransformOption
 from torchrank.rankers.neural.members import Members, ranking_scores, tiled
-from torchrank.rankers.neural.scorers import SCORERS, check_options, parameters_of
+from torchrank.rankers.neural.scorers import SCORERS, check_options, check_sizes, parameters_of
 
 SIZES = ("max_length", "num_grades", "num_pairs")  # of a batch: a loss gets those that it has parameters for
 OF_LISTS = ("offsets", "max_length")  # a network gets those that its forward has parameters for
@@ -96,6 +96,7 @@ class NeuralRanker(GradientRanker):
     ):
         check_integer(">= 1", members=members)
         check_number(">= 0", noise=noise)
+        check_mapping(scorer_options=scorer_options, loss_options=loss_options)
         scorer, network = resolve("scorer", scorer, SCORERS)  # hyper-parameters hold names
         loss, function = resolve("loss", loss, LOSSES)
         super().__init__(num_features, transform, lr, weight_decay, optimizer, scheduler, clip)
@@ -133,6 +134,7 @@ class NeuralRanker(GradientRanker):
             self.takes = frozenset({"corpus"})
         if "scorer" not in self.own:
             check_options(f"the scorer {name!r}", network, options, GIVEN)
+            check_sizes(network, options)
         elif isinstance(network, nn.Module):
             if options:
                 raise ValueError(f"scorer_options are for a class: the scorer {name} was given as an instance")

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from torchrank.errors import check_integer
 from torchrank.rankers.neural.attention import AttentionScorer
 from torchrank.rankers.neural.dcn import DCNScorer
 from torchrank.rankers.neural.gam import GAMScorer
@@ -41,3 +42,16 @@ def check_options(owner: str, function: Callable[..., Any], options: dict[str, A
     known = [name for name in parameters if name not in given]
     if unknown := [name for name in options if name not in known]:
         raise ValueError(f"{owner} has no option {', '.join(unknown)}; its options are: {', '.join(known) or 'none'}")
+
+
+def check_sizes(network: Callable[..., Any], options: dict[str, Any]) -> None:
+    """Refuse sizes of a network of the library that are not integers, or too small."""
+    parameters = parameters_of(network)
+    for name, value in options.items():
+        kind = str(parameters[name].annotation)
+        if "list" in kind and not isinstance(value, list | tuple):
+            raise ValueError(f"{name} must be a list of widths, got {value!r}")
+        if "list" in kind:
+            check_integer(">= 1", **{f"{name}[{place}]": width for place, width in enumerate(value)})
+        elif "int" in kind:
+            check_integer(">= 0" if name in ("blocks", "layers") else ">= 1", **{name: value})

@@ -59,10 +59,11 @@ class Engine(ABC):
         """Options by their main names, under which the ranker sets them too; beside them an alias would be ignored."""
         names = {alias: name for name, aliases in self.aliases.items() for alias in aliases}
         found: dict[str, Any] = {}
+        given_as: dict[str, str] = {}
         for given, value in options.items():
             name = names.get(given, given)
-            if name in found:
-                raise ValueError(f"options have {name} twice, once as {given}: give it once")
+            if (other := given_as.setdefault(name, given)) != given:
+                raise ValueError(f"options have {name} twice, as {other} and {given}: give it once")
             self._check_option(name, given, value)
             found[name] = value
         if "objective" in found:

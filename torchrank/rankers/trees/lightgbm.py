@@ -70,11 +70,10 @@ class LightGBM(Engine):
         }
 
     def _check_option(self, name: str, given: str, value: Any) -> None:
-        if name == "num_iterations" or value == "dart":
-            raise ValueError(
-                f"options cannot have {given}={value}: rounds are an option of the ranker, and dart changes trees "
-                "that are already validated"
-            )
+        if name == "num_iterations":
+            raise ValueError(f"options cannot have {given}={value}: rounds are an option of the ranker")
+        if value == "dart":
+            raise ValueError(f"options cannot have {given}={value}: it changes trees that are already validated")
         if name == "early_stopping_round":
             raise ValueError(f"options cannot have {given}={value}: torchrank stops early, by its own measure")
 

@@ -12,7 +12,15 @@ from torch import Tensor
 
 from torchrank.data.batch import Batch
 from torchrank.data.training import TrainingLists
-from torchrank.errors import CheckpointError, NotFittedError, NumericalWarning, check_choice, check_integer
+from torchrank.errors import (
+    CheckpointError,
+    NotFittedError,
+    NumericalWarning,
+    check_choice,
+    check_integer,
+    check_mapping,
+    check_number,
+)
 from torchrank.rankers.core.kept import KEPT_BYTES, BatchMemory
 from torchrank.rankers.core.ranker import Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Round
@@ -82,6 +90,8 @@ class GBDTRanker(Ranker):
         first = make_start(start, num_features, transform)
         start = None if first is None else description(first)  # hyper-parameters are plain
         check_choice(ENGINES, engine=engine)
+        check_mapping(options=options)
+        check_number("> 0", lr=lr)
         check_integer(">= 2", leaves=leaves)
         check_integer(">= 1", rounds=rounds, trees_per_round=trees_per_round)
         super().__init__(num_features, transform, rounds)

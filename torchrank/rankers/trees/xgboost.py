@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from torchrank.data.batch import Batch
+from torchrank.data.rows import in_float32
 from torchrank.data.sparse import SparseRows
 from torchrank.errors import CheckpointError, DataError, DataWarning
 from torchrank.rankers.core.ranker import warn
@@ -36,6 +38,7 @@ ALIASES = {
 MOST_GRADES = 32  # with exponential gains
 UNBIASED = "lambdarank_unbiased"
 DRAWS = ("subsample", "colsample_bytree", "colsample_bylevel", "colsample_bynode")
+CONSTRAINTS = {"monotone_constraints", "interaction_constraints"}
 QUIET = {
     "verbosity",
     "eval_metric",
@@ -54,6 +57,8 @@ class XGBoost(Engine):
     def __init__(self, common: Common, options: Mapping[str, Any]):
         super().__init__(common, options)
         self.given = {*self._by_main_names(options)} - QUIET
+        for name in CONSTRAINTS & self.given:  # in lists XGBoost looks for the names of features
+            self.parameters[name] = _as_text(self.parameters[name])
 
     def _own(self, common: Common) -> dict[str, Any]:
         best_first = {"max_leaves": common.leaves, "grow_policy": "lossguide", "max_depth": 0}
@@ -195,18 +200,16 @@ def one_line() -> Iterator[None]:
         yield
     except package().core.XGBoostError as error:
         first = str(error).strip().partition("\n")[0]
-        raise ValueError(f"XGBoost refuses this: {first.rpartition('Check failed: ')[2]}") from error
+        told = re.sub(r".*Check failed: .*?: (?=.)", "", first)  # the condition is code, and often a message follows
+        raise ValueError(f"XGBoost refuses this: {told.rpartition('Check failed: ')[2]}") from error
 
 
 def rows(x: Tensor | SparseRows) -> np.ndarray:
     """Rows as XGBoost takes them, in single precision."""
     if isinstance(x, SparseRows):
         raise DataError("XGBoost takes what sparse rows do not hold for missing, not for 0: set data.sparse=false")
-    found: np.ndarray = host(x.to(dtype=torch.float32))
-    if x.dtype == torch.float64 and not np.isfinite(found).all():
-        row, feature = (int(place[0]) for place in np.nonzero(~np.isfinite(found)))
-        raise DataError(f"feature {feature} (counted from 0) of row {row} is beyond float32, in which XGBoost computes")
-    return found
+    found: Any = in_float32(x, "XGBoost computes")
+    return host(found)
 
 
 def list_weights(batch: Batch) -> np.ndarray | None:
@@ -236,6 +239,14 @@ def shown_order(batch: Batch) -> np.ndarray:
             DataWarning,
         )
     return order
+
+
+def _as_text(constraints: Any) -> Any:
+    """Constraints in lists as XGBoost reads them in a text: (1,0,-1), or [[0, 1], [2]]."""
+    if not isinstance(constraints, list | tuple):
+        return constraints
+    flat = not any(isinstance(each, list | tuple) for each in constraints)
+    return f"({','.join(map(str, constraints))})" if flat else str([list(each) for each in constraints])
 
 
 def _names(value: Any) -> Iterator[str]:
