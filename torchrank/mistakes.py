@@ -8,10 +8,14 @@ from typing import Any
 
 from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from torchrank import screen
 
+FLAGS = re.compile(  # of Hydra
+    "-(h|c|p|r|m|sc|cp|cn|cd|i)|--(help|hydra-help|version|cfg|resolve|package|run|multirun|shell-completion|"
+    "config-path|config-name|config-dir|experimental-rerun|info)"
+)
 MISTAKES = (ValueError, OSError, ImportError, HydraException, OmegaConfBaseException)
 
 
@@ -41,6 +45,8 @@ def mistake(error: BaseException, conf: Path) -> str:
         return _unknown_option(cause)
     if isinstance(error, OverrideParseException):
         return f"cannot read {error.override!r}: write OPTION=VALUE, with quotes around special characters"
+    if isinstance(error, MissingMandatoryValue):
+        return f"{error.full_key} is missing: give {error.full_key}=VALUE"
     if text.startswith("Ambiguous value"):
         return f"{str(error).splitlines()[0]}: add -m for a sweep over these values, or write a list as key=[a,b]"
     if isinstance(error, InstantiationException) and cause is not None:
@@ -54,18 +60,31 @@ def one_line(error: BaseException) -> str:
     >>> one_line(ValueError("first\\n  second"))
     'first second'
     """
-    return screen.one_line(str(error).partition("\n    full_key: ")[0])
+    return screen.told(error).partition(" full_key: ")[0]
 
 
-def near(name: str, choices: Iterable[Any]) -> str:
-    """The choices that are spelt alike, or all of them.
+def near(name: str, choices: Iterable[Any], prefix: str = "") -> str:
+    """The choices that are spelt alike, or all of them; `prefix` stands before each.
 
-    >>> near("lr", ["lr_decay", "l2"]), near("dept", ["depth", "width"])
-    ('choose one of l2, lr_decay', 'did you mean depth?')
+    >>> near("lr", ["lr_decay", "l2"]), near("dept", ["depth", "width"], "model.")
+    ('choose one of l2, lr_decay', 'did you mean model.depth?')
     """
     known = sorted(map(str, choices))
     alike = get_close_matches(name, known, n=2)
-    return f"did you mean {' or '.join(alike)}?" if alike else f"choose one of {', '.join(known)}"
+    shown = [f"{prefix}{choice}" for choice in alike or known]
+    return f"did you mean {' or '.join(shown)}?" if alike else f"choose one of {', '.join(shown)}"
+
+
+def unknown_flag(arguments: Iterable[str]) -> str | None:
+    """What is wrong with the first flag that Hydra does not have, such as `--model lgmml`; None if it has all of them.
+
+    >>> unknown_flag(["-m", "model=listnet", "--lr=0.1"])
+    'unknown flag --lr: options are written without dashes, as NAME=VALUE, such as model=lgmml'
+    """
+    flags = (argument.partition("=")[0] for argument in arguments if argument.startswith("-"))
+    unknown = next((flag for flag in flags if not FLAGS.fullmatch(flag)), None)
+    told = "options are written without dashes, as NAME=VALUE, such as model=lgmml"
+    return None if unknown is None else f"unknown flag {unknown}: {told}"
 
 
 def _unknown_option(error: OmegaConfBaseException) -> str:
@@ -73,4 +92,5 @@ def _unknown_option(error: OmegaConfBaseException) -> str:
     path = str(error.full_key)
     choices = list(error.parent_node) if isinstance(error.parent_node, DictConfig) else []
     offered = (choice for choice in choices if not str(choice).startswith("_") and choice != "hydra")
-    return f"unknown option {path}: {near(path.rpartition('.')[2], offered)}"
+    group, dot, name = path.rpartition(".")
+    return f"unknown option {path}: {near(name, offered, group + dot)}"

@@ -38,6 +38,7 @@ from torchrank.rankers.core.stopping import is_lost_process
 from torchrank.rankers.ensemble.distil import distilled
 from torchrank.record import (
     OF_SOURCE,
+    RESULTS,
     alone_in,
     finished,
     forget_results,
@@ -62,12 +63,22 @@ def tell(text: str) -> None:
     log.info(text)
 
 
-def run_once(config: DictConfig, folder: Path, watchers: Sequence[Callback] = ()) -> dict[str, Any] | None:
-    """`run`, unless its results exist, or the package of its model does not and `skip_missing` is set."""
+def run_once(
+    config: DictConfig, folder: Path, watchers: Sequence[Callback] = (), *, keep: bool = False
+) -> dict[str, Any] | None:
+    """`run`, unless its results exist, or the package of its model does not and `skip_missing` is set.
+
+    With `keep`, the results of another run in the folder are not replaced, except by a fit that goes on or a test.
+    """
     results = finished(folder, plain(config))
     if results is not None:
-        tell(f"Skipping: results for this configuration already exist in {folder}")
+        tell(f"Skipping: results for this configuration already exist in {folder}: remove it to run again")
         return results
+    if keep and config.ckpt_path is None and (folder / RESULTS).exists():
+        raise FileExistsError(
+            f"{folder} holds the results of a run with other options: name another folder with hydra.run.dir, or "
+            "remove this one"
+        )
     try:
         return run(config, folder, watchers)
     except (ImportError, InstantiationException) as error:
@@ -250,6 +261,8 @@ def told_endings(trainer: Trainer) -> Iterator[None]:
         if isinstance(end, SIGTERMException):  # its own exit code is 0
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends another when the first process has ended
             raise SystemExit(128 + signal.SIGTERM) from None
+        if isinstance(end, KeyboardInterrupt) or isinstance(end.__context__, KeyboardInterrupt):
+            raise SystemExit(128 + signal.SIGINT) from None
         raise
     except RuntimeError as error:
         if not is_lost_process(trainer, error):

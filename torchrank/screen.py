@@ -41,6 +41,22 @@ def one_line(text: object) -> str:
     return visible(" ".join(line.strip() for line in str(text).splitlines()).strip())
 
 
+def told(error: BaseException) -> str:
+    """The message of an error on one line; of one of the system its place, and what to do if there is no permission.
+
+    >>> told(ValueError("first\\n  second")), told(FileNotFoundError(2, "No such file or directory", "train.txt"))
+    ('first second', 'train.txt: no such file or directory')
+    >>> told(PermissionError(13, "Permission denied", "runs/.scores.txt.4711"))
+    'runs: permission denied: choose another place, or change its permissions'
+    """
+    if not isinstance(error, OSError) or not error.strerror or not isinstance(error.filename, str):
+        return one_line(error)
+    folder, name = os.path.split(error.filename)
+    place = (folder or ".") if name.startswith(".") else error.filename  # nobody knows the names of temporary files
+    advice = ": choose another place, or change its permissions" if isinstance(error, PermissionError) else ""
+    return one_line(f"{place}: {error.strerror[:1].lower()}{error.strerror[1:]}{advice}")
+
+
 def console(stderr: bool = False, **options: Any) -> Console:
     """A console of rich on which text is text: no markup, no codes of emoji, no colours of numbers.
 

@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from torchrank.mistakes import is_mistake, mistake
+from torchrank.mistakes import is_mistake, mistake, unknown_flag
 from torchrank.screen import settle_streams
 
 PACKAGE = Path(__file__).resolve().parent
@@ -41,7 +41,12 @@ def main() -> None:
         return
     os.environ |= {FULL: "1", SHORT: "1"}  # Hydra then raises what went wrong; the second is for processes started here
     try:
+        if (wrong := unknown_flag(sys.argv[1:])) is not None:
+            raise ValueError(wrong)
         train()
+    except KeyboardInterrupt:
+        print("torchrank train: interrupted", file=sys.stderr)
+        sys.exit(130)
     except Exception as error:
         if not is_mistake(error):  # in the configuration, or told already by the runs of a sweep
             raise
@@ -69,23 +74,33 @@ def crash() -> int:
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
 def train(config: DictConfig) -> float | None:
     """Run, and return the monitored validation measure for sweepers that optimise it."""
-    from torchrank.record import forget_start
-    from torchrank.run import run_once
-
-    folder = Path(HydraConfig.get().runtime.output_dir)
+    folder, single = Path(HydraConfig.get().runtime.output_dir), HydraConfig.get().mode == RunMode.RUN
     keep_log()
     try:
-        results = run_once(config, folder)
+        from torchrank.run import run_once
+
+        results = run_once(config, folder, keep=single)
+    except (KeyboardInterrupt, SystemExit):  # an interrupt
+        forget(folder)
+        raise
     except Exception as error:
         told = is_mistake(error) and not told_in_full()
         code = refuse(error) if told else crash()
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
+        if not single:
             raise  # the sweep goes on, and counts the failed runs at its end
-        logging.shutdown()
         if told:
-            forget_start(folder)
+            forget(folder)
         raise SystemExit(code) from None
     return None if results is None else results["selection"]["value"]
+
+
+def forget(folder: Path) -> None:
+    """End the log of a run that will not go on, and remove its folder if it holds nothing of use."""
+    from torchrank.record import forget_start
+
+    logging.shutdown()
+    logging.disable()  # or what libraries log at their end would open the file again
+    forget_start(folder)
 
 
 def carry_out(overrides: Sequence[str], task: Callable[[DictConfig, Path], None]) -> None:

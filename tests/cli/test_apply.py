@@ -120,6 +120,7 @@ def test_a_side_must_be_named_where_both_are_mapped(adapter, tmp_path, capsys):
 def test_places_that_cannot_be_written_or_read(adapter, tmp_path, capsys, monkeypatch):
     folder, source = adapter(), written(tmp_path / "in.npy", vectors())
     (tmp_path / "folder.npy").mkdir()
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
     (tmp_path / "link.npy").symlink_to(source)
     before = (tmp_path / "in.npy").read_bytes()
     monkeypatch.chdir(tmp_path)
@@ -132,6 +133,7 @@ def test_places_that_cannot_be_written_or_read(adapter, tmp_path, capsys, monkey
         ([folder, tmp_path / "none.npy", "--out", "out.npy"], "none.npy: not found, expected a file of vectors"),
         ([folder, tmp_path / "in.txt", "--out", "out.npy"], "in.txt: expected vectors in a file that ends in .npy or"),
         ([tmp_path / "none", source, "--out", "out.npy"], "none: not the folder of an adapter"),
+        ([tmp_path / "run", source, "--out", "out.npy"], f"torchrank export {tmp_path}/run --to FOLDER"),
     ):
         assert apply(*given) == 2
         shown = capsys.readouterr()

@@ -83,6 +83,15 @@ def test_a_table_with_missing_cells_and_real_labels(tmp_path, capsys):
     assert found["labels"] == {"min": 0, "max": 39 / 7, "different": 40}
 
 
+def test_vectors(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("torchrank.cli.info.BLOCK", 2)
+    vectors = np.array([[3, 4], [0, 1], [0, 0]], dtype=np.float16)
+    np.save(tmp_path / "a.npy", vectors)
+    found = info(capsys, str(tmp_path / "a.npy"))
+    assert found.pop("norms") == {"min": 0.0, "mean": 2.0, "max": 5.0} and found.pop("path").endswith("a.npy")
+    assert found == {"kind": "vectors", "vectors": 3, "numbers": 2, "type": "float16"}
+
+
 def test_a_checkpoint(tmp_path, capsys):
     from pytorch_lightning import Trainer
 

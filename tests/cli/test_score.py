@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+import torchrank
 from tests.rankers.small import FEATURES, data, trainer
 from torchrank import LambdaRank
 from torchrank.cli import main
+from torchrank.cli.shared.scoring import read_pieces
 from torchrank.data import letor
 from torchrank.data.letor.files import read_blocks
 
@@ -112,6 +114,13 @@ def test_documents_without_ids_are_numbered(checkpoint, tmp_path):
     assert main(["score", str(checkpoint[0]), str(tmp_path / "new.txt"), "--run", "--out", str(link)]) == 0
     lines = [line.split() for line in (tmp_path / "new.run").read_text().splitlines()]
     assert sorted((q, d) for q, _, d, *_ in lines) == [("a", "1"), ("b", "1"), ("b", "2")] and link.is_symlink()
+
+
+def test_a_ranker_that_needs_query_vectors_is_refused():
+    ranker = torchrank.Adapter(FEATURES)
+    ranker.by_query = True  # as after a fit
+    with pytest.raises(ValueError, match=r"ranks by query vectors, which new\.txt cannot hold: .* torchrank apply"):
+        read_pieces("new.txt", ranker)
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_a_checkpoint_is_tested_without_training(run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 1), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_fit_says_how_to_resume(tmp_path, sent, code):
     command = [sys.executable, str(ROOT / "train.py"), *SMALL, "model=lambdarank", "trainer.max_epochs=100000",
                "~callbacks.early_stopping", 'hydra.run.dir="out=1"']  # fmt: skip
@@ -204,10 +204,29 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
     assert refused.returncode != 0 and f"Another run is writing to {tmp_path}/here/checkpoints." in refused.stderr
 
 
+def test_the_results_of_another_run_are_not_replaced(run):
+    before = (run[1] / "out/results.json").read_bytes()
+    done = quick_train(*SMALL, "model=random", "hydra.run.dir=out", cwd=run[1])
+    told = "holds the results of a run with other options: name another folder with hydra.run.dir, or remove this one"
+    assert done.returncode == 2 and done.stderr.endswith(f"{told}\n") and len(done.stderr.splitlines()) == 1
+    assert (run[1] / "out/results.json").read_bytes() == before
+
+
+def test_an_interrupt_before_the_fit_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("torchrank.run.run_once", interrupted)
+    done = quick_train(*SMALL, "model=random", "hydra.run.dir=out", cwd=tmp_path)
+    assert done.returncode == 130 and done.stderr == "torchrank train: interrupted\n"
+    assert not (tmp_path / "out").exists()
+
+
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["model.kapa=1"], "unknown option model.kapa: did you mean kappa or alpha?"),
+        (["model.kapa=1"], "unknown option model.kapa: did you mean model.kappa or model.alpha?"),
         (["modle=listnet"], "unknown option modle: did you mean mode or model?"),
         (["model=listnets"], "unknown model=listnets: did you mean listnet?"),
         (["model=xyz"], "unknown model=xyz: choose one of adapter, adarank, attention, dcn, dk, "),
@@ -229,14 +248,16 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
         (["model=mlr"], "MLR learns distances from query vectors"),
         (["model=mlr", "model.C=-1"], "C must be a number > 0"),
         (["model=svmmap", "data=points", "model.transform=query_minmax"], "use another transform, such as standard"),
-        (["data=retrieval"], "Missing mandatory value: data.file\n"),
+        (["data=retrieval"], "data.file is missing: give data.file=VALUE\n"),
+        (["--model", "lgmml"], "unknown flag --model: options are written without dashes, as NAME=VALUE"),
+        (["data=files", "data.train=a.txt"], "not found: a.txt (data.train=a.txt, relative to the current folder)\n"),
         (["monitor=val/foo"], "monitor=val/foo is not measured: choose one of val/ndcg@1"),
         (["monitor=foo"], "monitor=foo is not measured: choose one of val/ndcg@1"),
         (["~callbacks.evaluation"], "callbacks must have a torchrank.RankingEvaluation"),
         (["model=listnet", "+trainer.gradient_clip_val=1"], "gradient clipping is not supported"),
         (["+trainer.strategy=ddp_spawn"], "do not return their results: use trainer=ddp"),
         (["model.kappa=${foo}"], "Interpolation key 'foo' not found\n"),
-        (["measures=[ndgc@10]"], "unknown measure 'ndgc@10'"),
+        (["measures=[ndgc@10]"], "Did you mean ndcg@10?\n"),
         (["experiment=mq2008"], "experiment=mq2008 defines a sweep: run it with -m"),
         (["data=points", "measures=[knn_error@3]", "monitor=val/knn_error@3"], "set mode=min"),
     ],

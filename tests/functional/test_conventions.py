@@ -432,6 +432,13 @@ def test_a_convention_defines_what_it_can_measure():
         conventions.defines("default", "ndgc")
 
 
+@pytest.mark.parametrize(("measure", "hint"), [("NDGC@5", "ndcg@5"), ("precison@3", "precision@3"), ("auc@5", None)])
+def test_the_measure_that_was_meant(measure, hint):
+    with pytest.raises(ValueError, match="unknown measure") as told:
+        conventions.canonical(measure)
+    assert str(told.value).endswith(f". Did you mean {hint}?") if hint else "Did you mean" not in str(told.value)
+
+
 @pytest.mark.parametrize("measure", ["ndgc@5", "ndcg@", "ndcg@0", "ndcg@five", "ndcg@-1", "p", "auc@5", "knn_error"])
 def test_an_unknown_measure_lists_the_known(measure):
     with pytest.raises(ValueError, match=f"unknown measure '{measure}': choose among ndcg@k, ndcg, mean_ndcg, .* p@k"):

@@ -385,6 +385,7 @@ def test_all_pairs_error_is_one_minus_auc_for_two_layers():
     [
         ({"scores": torch.tensor([1.0, math.nan])}, "1 of 2 scores are NaN"),
         ({"labels": torch.tensor([1.0])}, "unpad"),
+        ({"scores": torch.ones(3, 1)}, r"Use scores\[:, 0\] of a column"),
         ({"offsets": torch.tensor([0, 3])}, "N = 2"),
         ({"offsets": torch.tensor([0, 2, 1, 2])}, "rise"),
         ({"max_length": 1}, "max_length must be at least 2, the length of the longest list, got 1"),

@@ -98,7 +98,7 @@ def test_unknown_commands(capsys):
 
 def start(*arguments, **options):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torchrank.cli", *arguments]
+    command = [sys.executable, "-m", "torchrank", *arguments]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, env=environment, **pipes | options)
 

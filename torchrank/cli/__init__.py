@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from torchrank import __version__
-from torchrank.screen import discard, one_line, settle_streams
+from torchrank.screen import discard, one_line, settle_streams, told
 
 COMMANDS = {  # by what one wants to do; each is a module with EXAMPLES, `configure(parser)` and `run(options)`
     "Learn": {
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:  # of argparse, which has told why
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except USER_ERRORS as error:
-        print(f"{name}: error: {one_line(error)}", file=sys.stderr)
+        print(f"{name}: error: {told(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
@@ -84,8 +84,8 @@ def _dispatch(given: list[str]) -> int:
         return 0
     if name not in SUMMARIES:
         near = get_close_matches(name, SUMMARIES, 1)
-        told = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(SUMMARIES)}"
-        raise ValueError(f"unknown command {name!r}: {told}")
+        choices = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(SUMMARIES)}"
+        raise ValueError(f"unknown command {name!r}: {choices}")
     command = import_module(f"torchrank.cli.{name}")
     options = parser_of(name).parse_intermixed_args(rest)  # options may stand anywhere
     with warnings.catch_warnings():

@@ -22,6 +22,7 @@ torchrank info train.txt                         # queries, documents, labels, f
 torchrank info clicks.csv --label grade --query qid --json
 torchrank info runs/single/files/lgmml/2026-01-31_12-00-00
 torchrank info best.ckpt
+torchrank info corpus.npy                        # how many vectors, of how many numbers
 torchrank info adapter                           # a folder that `torchrank export` or Adapter.save has written
 """
 EXTRAS = {  # those of pyproject.toml that a command or a config asks for
@@ -38,10 +39,13 @@ EXTRAS = {  # those of pyproject.toml that a command or a config asks for
     "loggers": ("tensorboard", "wandb"),
 }
 SHOWN = 10  # constant features that are named
+BLOCK = 10_000  # vectors that are read at a time
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="PATH", nargs="?", help="a data file, cache, checkpoint, adapter or run")
+    parser.add_argument(
+        "source", metavar="PATH", nargs="?", help="a data file, vectors, cache, checkpoint, adapter or run"
+    )
     add_source(parser)
     add_json(parser)
 
@@ -64,6 +68,8 @@ def look_at(options: argparse.Namespace) -> dict[str, Any]:
         return about_folder(path)
     if path.suffix in (".ckpt", ".pt"):
         return about_checkpoint(path)
+    if path.suffix in (".npy", ".safetensors"):
+        return about_vectors(path)
     return about_data(options)
 
 
@@ -107,6 +113,24 @@ def about_checkpoint(path: Path) -> dict[str, Any]:
         "feature_names": None if names is None else list(names),
         "certificate": certificate,
         "findings": dict(ranker.findings),
+    }
+
+
+def about_vectors(path: Path) -> dict[str, Any]:
+    """How many vectors a file holds, and of what kind."""
+    import torch
+
+    from torchrank.data.sources.embeddings.files import map_vectors
+
+    vectors = map_vectors(path)
+    lengths = torch.cat([rows.double().norm(dim=1) for rows in vectors.split(BLOCK)])
+    return {
+        "path": str(path),
+        "kind": "vectors",
+        "vectors": len(vectors),
+        "numbers": vectors.shape[1],
+        "type": str(vectors.dtype).removeprefix("torch."),
+        "norms": {"min": lengths.min().item(), "mean": lengths.mean().item(), "max": lengths.max().item()},
     }
 
 

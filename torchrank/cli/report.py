@@ -40,7 +40,15 @@ def run(options: argparse.Namespace) -> None:
         print_json({"out": str(out), **brief(document)})
     else:
         rankers = sum(len(section["methods"]) for section in document["sections"])
-        print(f"{rankers} rankers of {document['runs']} runs: wrote {out}")
+        print(f"{counted(rankers, 'ranker')} of {counted(document['runs'], 'run')}: wrote {out}")
+
+
+def counted(number: int, what: str) -> str:
+    """
+    >>> counted(1, "run"), counted(2, "run")
+    ('1 run', '2 runs')
+    """
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def brief(document: dict[str, Any]) -> dict[str, Any]:

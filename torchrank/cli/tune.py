@@ -63,6 +63,9 @@ def show(study: "Study", found: dict[str, Any], as_json: bool) -> None:
         times = found["tests"].get(WINNER, 0)
         looked = "" if times < 2 else f" The test lists have been used {times} times in this study."
         print(f"Winner, {run.split} lists, convention {convention}: {measures}.{looked}")
+        for name in ("before", "gain"):
+            if name in run.findings:  # of rankers that start from something, such as an adapter
+                print(f"{name}: {run.findings[name]}")
     if found["winner"] is None:
         print("No trial has completed, so there is no winner.")
     print(f"wrote study.json, study.md and the run folders to {folder}")

@@ -15,6 +15,7 @@ from torchrank.data.letor import read_letor, side_files
 from torchrank.data.letor.files import check_width
 from torchrank.data.sets import RankingSet
 from torchrank.data.sources.download import Link, fetch
+from torchrank.data.sources.names import folder_of
 from torchrank.errors import DataError, DataWarning
 
 COMPRESSED = (".gz", ".zst")
@@ -314,7 +315,8 @@ def given_files(name: str, root: str | Path | None, given: Mapping[str, str | Pa
     paths = {split: Path("." if root is None else root) / path for split, path in given.items() if path is not None}
     for split, path in paths.items():
         if not path.is_file():
-            raise FileNotFoundError(f"not found: {path} (data.{split}={given[split]}, relative to data.root={root})")
+            place = f"data.{split}={given[split]}, relative to {folder_of(root)}"
+            raise FileNotFoundError(f"not found: {path} ({place})")
     return paths
 
 

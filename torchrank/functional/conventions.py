@@ -13,6 +13,7 @@ Example:
 
 import math
 import re
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from torch import Tensor
@@ -190,7 +191,10 @@ def _parse(text: str) -> Measure:
     if family not in FAMILIES or not FAMILIES[family][0 if k else 1]:
         known = ", ".join(name + ("@k" if cut else "") + (f", {name}" if cut and whole else "")
                           for name, (cut, whole) in FAMILIES.items())  # fmt: skip
-        raise ValueError(f"unknown measure {text!r}: choose among {known}")
+        typed, at, cut = str(text).lower().partition("@")
+        near = () if typed in FAMILIES else get_close_matches(typed, (*FAMILIES, *ALIASES), 1)
+        hint = "".join(f". Did you mean {name}{at}{cut}?" for name in near)
+        raise ValueError(f"unknown measure {text!r}: choose among {known}{hint}")
     return Measure(family, int(k) if k else None, bool(minus))
 
 

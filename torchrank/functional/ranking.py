@@ -178,9 +178,11 @@ def check_lists(scores: Tensor, labels: Tensor, offsets: Tensor) -> None:
 def check_offsets(scores: Tensor, labels: Tensor, offsets: Tensor, *, name: str = "scores") -> None:
     """Refuses scores (or what else `name` says), labels and offsets that do not fit together."""
     if scores.ndim != 1 or scores.shape != labels.shape or offsets.ndim != 1 or len(offsets) == 0:
+        column = scores.ndim == 2 and scores.shape[1] == 1
+        hint = f"Use {name}[:, 0] of a column" if column else "For padded (B, L) tensors use unpad(values, mask)"
         raise ValueError(
             f"expected {name} (N,), labels (N,), offsets (Q+1,), got {tuple(scores.shape)}, {tuple(labels.shape)}, "
-            f"{tuple(offsets.shape)}. For padded (B, L) tensors use unpad(values, mask)."
+            f"{tuple(offsets.shape)}. {hint}."
         )
     if offsets.is_floating_point() or offsets.dtype == torch.bool:
         raise ValueError(f"offsets must be integers, got {offsets.dtype}")

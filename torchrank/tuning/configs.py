@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +155,7 @@ def compose_model(model: str | None, line: Line) -> Composed:
     except Exception as error:
         if not is_mistake(error):
             raise
-        told = mistake(error, CONF)
+        told = _own_first(mistake(error, CONF), line.own)
         raise ValueError(f"model={model}: {told}" if model and "model." in told else told) from error
     _check_trainer(config.trainer)
     space = narrowed(search_space(name), line)
@@ -169,6 +171,17 @@ def compose_model(model: str | None, line: Line) -> Composed:
         space={key: each.including(plain[key]) for key, each in space.items()},
         defaults={key: as_text(value) for key, value in plain.items()},
     )
+
+
+def _own_first(told: str, own: Iterable[str]) -> str:
+    """What is wrong, with an option of the study if that is what was meant.
+
+    >>> _own_first("unknown option trails: did you mean train?", OWN)
+    'unknown option trails: did you mean trials?'
+    """
+    unknown = re.match(r"unknown option (\w+): ", told)
+    alike = get_close_matches(unknown[1], own, 1) if unknown else []
+    return f"{unknown[0]}did you mean {alike[0]}?" if unknown and alike else told
 
 
 def _plain(config: Any) -> dict[str, Any]:

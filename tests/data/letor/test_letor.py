@@ -391,3 +391,7 @@ def test_lightgbm_example():
     assert len(lists) == 201 and lists.x.shape == (3005, 300)
     assert lists.lengths.tolist() == theirs.get_group().tolist()
     assert lists.labels.tolist() == theirs.get_label().tolist()
+
+
+def test_a_table_is_recognised(write):
+    rejects(write("label,query,a\n1,q1,0.3\n"), "line 1", "This looks like a table: read it with data=table")

@@ -148,6 +148,7 @@ CSV = "query,label,f,g\n1,0,0.5,1\n1,2,{},2\n2,1,3,4\n"
         ("query,label,f\n1,1,1\n1,-1,1\n", {}, r"row 2, column 'label': label -1 means that the document is unjudged"),
         ("query,label,f\n1,-1,1\n", {"unjudged": "drop"}, r"all 1 rows have label -1"),
         ("query,label,url\n1,1,x\n", {}, r"no column of features"),
+        ("1 qid:1 1:3\n0 qid:1 1:2\n", {}, r"rows of a LETOR file, not of a table: use data=files"),
     ],
 )
 def test_mistakes_are_told_with_row_and_column(tmp_path, text, options, message):

@@ -184,13 +184,20 @@ def test_digits_that_float32_does_not_have_are_told():
         ({"batch_documents": -5}, "batch_documents must be >= 1, got -5"),
         ({"batch_documents": 2.5}, "batch_documents must be an integer >= 1, got 2.5"),
         ({"seed": -1}, "seed must be >= 0, got -1"),
-        ({"val": "lists"}, "val must be a RankingSet, got str"),
+        ({"val": "lists"}, r"val must be a RankingSet, got str: make one of arrays with RankingSet\(x, labels, group"),
         ({"val": RankingSet(torch.eye(FEATURES), torch.zeros(FEATURES), torch.tensor([0, FEATURES]))}, "different"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(options, told):
     with pytest.raises(ValueError, match=told):
         Counted(FEATURES).fit(lists(0), **options)
+
+
+def test_lists_without_an_order_are_told():
+    x, offsets = torch.eye(FEATURES), torch.tensor([0, 1, FEATURES])
+    equal = RankingSet(x, torch.tensor([0.0] + [1.0] * (FEATURES - 1)), offsets)
+    with pytest.warns(torchrank.DataWarning, match="no training list has documents with different labels"):
+        Counted(FEATURES).fit(equal)
 
 
 def test_a_schedule_by_another_measure_is_told_apart_from_missing_validation_lists():

@@ -24,6 +24,10 @@ def read_pieces(path: str, ranker: Ranker, **reader: Any) -> Iterator[RankingSet
     """The lists of a LETOR file, or of stdin if the path is -, with the features of the ranker, piece by piece."""
     if ranker.num_topics is not None:
         raise ValueError(f"this {type(ranker).__name__} has one model per topic: it cannot rank other lists")
+    if ranker.by_query:
+        name = type(ranker).__name__
+        use = ": map vectors with torchrank export and torchrank apply" if name == "Adapter" else ""
+        raise ValueError(f"this {name} ranks by query vectors, which {path} cannot hold{use}")
     sparse = None if "sparse" in ranker.takes and not ranker.transform.sparse_refusal else False
     source = sys.stdin.buffer if path == "-" else existing_file(path)
     return stream_letor(source, num_features=ranker.num_features, sparse=sparse, **reader)

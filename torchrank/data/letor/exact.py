@@ -47,7 +47,9 @@ def parse_exact(block: bytes, form: Form, where: str, first_line: int) -> Rows:
 def _exact_label(token: bytes, form: Form) -> float:
     label = float(form.numbers([float(token) if NUMBER.fullmatch(token) else np.nan])[0])
     if not np.isfinite(label):
-        raise DataError(f"label {show(token)}: expected a finite number as the first token of a row")
+        table = token.startswith((b"PAR1", b"ARROW1")) or b"," in token
+        hint = ". This looks like a table: read it with data=table, or convert it (torchrank convert)" if table else ""
+        raise DataError(f"label {show(token)}: expected a finite number as the first token of a row{hint}")
     if label < 0 and form.unjudged == "error":
         raise DataError(
             f"label {show(token)} means that the document is unjudged, expected a judged one. Set unjudged=drop "

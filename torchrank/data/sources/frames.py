@@ -76,6 +76,8 @@ def find_columns(
         ("position", position),
         *(("features", each) for each in features or ()),
     ]
+    if len(schema) == 1 and "qid:" in next(iter(schema)):
+        raise DataError(f"{path}: these are rows of a LETOR file, not of a table: use data=files (read_letor)")
     for option, name in named:
         if name is not None and name not in schema:
             raise DataError(f"{path}: no column {name!r} (data.{option}); the columns are {_some(list(schema))}")

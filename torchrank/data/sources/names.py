@@ -9,6 +9,11 @@ from torchrank.data.letor.files import read_lines
 from torchrank.errors import DataError
 
 
+def folder_of(root: str | Path | None) -> str:
+    """How a message names the folder that files are relative to."""
+    return "the current folder" if root is None else f"data.root={root}"
+
+
 def read_names(given: str | Path | Sequence[str], root: str | Path | None, count: int) -> tuple[str, ...]:
     """The names of `count` features.
 
@@ -25,7 +30,8 @@ def read_names(given: str | Path | Sequence[str], root: str | Path | None, count
     if isinstance(given, str | Path):
         path = Path("." if root is None else root) / given
         if not path.is_file():
-            raise FileNotFoundError(f"not found: {path} (data.feature_names={given}, relative to data.root={root})")
+            place = f"data.feature_names={given}, relative to {folder_of(root)}"
+            raise FileNotFoundError(f"not found: {path} ({place})")
         where, names = str(path), [line.decode(errors="backslashreplace") for _, line in read_lines(path) if line]
     found = tuple(str(name).strip() for name in names)  # type: ignore[union-attr]
     if len(found) != count:

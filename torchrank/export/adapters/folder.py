@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,9 @@ def _missing(base: Path) -> str:
     former = _former(base.resolve())
     if not base.exists() and former.is_dir():
         return f"{base}: not found: a process ended while it replaced it. Rename {former} to {base.name}, or save again"
-    return f"{base}: not the folder of an adapter, which has {ABOUT} and {MATRICES}"
+    run = (base / "checkpoints").is_dir()
+    hint = f": write one from this run with torchrank export {shlex.quote(str(base))} --to FOLDER" if run else ""
+    return f"{base}: not the folder of an adapter, which has {ABOUT} and {MATRICES}{hint}"
 
 
 def _read_about(path: Path) -> dict[str, Any]:

@@ -55,7 +55,8 @@ def fit(
     """See `Ranker.fit`."""
     for name, lists in (("train", train), ("val", val)):
         if not isinstance(lists, RankingSet) and not (name == "val" and lists is None):
-            raise DataError(f"{name} must be a RankingSet, got {type(lists).__name__}")
+            made = "make one of arrays with RankingSet(x, labels, group=...)"
+            raise DataError(f"{name} must be a RankingSet, got {type(lists).__name__}: {made}")
     check_integer(">= 1", epochs=epochs, batch_documents=batch_documents)
     check_integer(">= 0", seed=seed)
     cuda = [ranker.device] if ranker.device.type == "cuda" else []

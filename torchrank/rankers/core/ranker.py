@@ -371,6 +371,8 @@ class Ranker(LightningModule):
         """The first act of a fresh fit, of which every process reads its share."""
         if isinstance(self.transform, Identity):
             warn_of_lost_digits(train.x)
+        if not train.pairs.any():
+            warn("no training list has documents with different labels: there is no order to learn", DataWarning)
         if train.weights is not None and not self.weighted:
             warn(f"{type(self).__name__} does not learn with weights: those of the data have no effect", DataWarning)
         if isinstance(self.transform, Auto):
