@@ -92,6 +92,19 @@ def test_vectors(tmp_path, capsys, monkeypatch):
     assert found == {"kind": "vectors", "vectors": 3, "numbers": 2, "type": "float16"}
 
 
+def test_a_folder_in_the_layout_of_beir(tmp_path, capsys):
+    for name in ("corpus", "queries"):
+        (tmp_path / f"{name}.jsonl").touch()
+    place = {"path": str(tmp_path), "kind": "embeddings"}
+    use = f"torchrank embed {tmp_path} --model MODEL"
+    assert info(capsys, str(tmp_path)) == place | {"corpus": None, "queries": None, "use": use}
+    for rows, name in ((3, "corpus"), (2, "queries")):
+        np.save(tmp_path / f"{name}.npy", np.ones((rows, 4), dtype=np.float32))
+    use = f"torchrank train model=adapter data=embeddings data.root={tmp_path}"
+    sides = {"corpus": "3 vectors of 4 numbers", "queries": "2 vectors of 4 numbers"}
+    assert info(capsys, str(tmp_path)) == place | sides | {"use": use}
+
+
 def test_a_checkpoint(tmp_path, capsys):
     from pytorch_lightning import Trainer
 

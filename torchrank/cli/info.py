@@ -151,12 +151,29 @@ def about_folder(path: Path) -> dict[str, Any]:
         }
     if (path / "adapter.json").is_file():
         return about_adapter(path)
+    if any((path / f"corpus{suffix}").is_file() for suffix in (".npy", ".safetensors", ".jsonl")):
+        return about_embeddings(path)
     if not any(path.rglob(RESULTS)):
         started = f"; {len(unfinished(path))} runs were started" if unfinished(path) else ""
         raise ValueError(f"{path} holds no {RESULTS}, no cache and no Fold1: neither runs nor data{started}")
     runs = read_runs(path, tested=False)
     values = {str(run.folder.relative_to(path)): f"{run.name}, {run.measure} {run.value:.4f}" for run in runs}
     return {"path": str(path), "kind": "runs", "runs": values, "use": f"torchrank select {shlex.quote(str(path))}"}
+
+
+def about_embeddings(path: Path) -> dict[str, Any]:
+    """The vectors of a folder in BEIR's layout, and what reads or makes them."""
+    from torchrank.data.sources.embeddings.files import SUFFIXES, map_vectors
+    from torchrank.screen import override
+
+    sides: dict[str, str | None] = {}
+    for name in ("corpus", "queries"):
+        file = next((file for suffix in SUFFIXES if (file := path / f"{name}{suffix}").is_file()), None)
+        shape = None if file is None else map_vectors(file).shape
+        sides[name] = None if shape is None else f"{shape[0]} vectors of {shape[1]} numbers"
+    use = f"torchrank train model=adapter data=embeddings {override('data.root', path)}"
+    use = use if all(sides.values()) else f"torchrank embed {shlex.quote(str(path))} --model MODEL"
+    return {"path": str(path), "kind": "embeddings", **sides, "use": use}
 
 
 def about_adapter(path: Path) -> dict[str, Any]:
