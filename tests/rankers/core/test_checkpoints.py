@@ -61,9 +61,16 @@ def test_resumed_trees_with_sampling_say_that_they_differ(tmp_path):
         )
 
 
-@pytest.mark.parametrize("options", [{"num_iterations": 5}, {"n_estimators": 5}, {"boosting": "dart"}])
-def test_options_that_the_rounds_own_are_refused(options):
-    with pytest.raises(ValueError, match="rounds are an option of the ranker"):
+@pytest.mark.parametrize(
+    "options, told",
+    [
+        ({"num_iterations": 5}, "rounds are an option of the ranker"),
+        ({"n_estimators": 5}, "rounds are an option of the ranker"),
+        ({"boosting": "dart"}, "it changes trees that are already validated"),
+    ],
+)
+def test_options_that_the_rounds_own_are_refused(options, told):
+    with pytest.raises(ValueError, match=told):
         GBDTRanker(FEATURES, options=options)
 
 

@@ -197,7 +197,7 @@ def _rising_sums(
 ) -> tuple[Tensor, Tensor]:
     """`_lambda_sums` of a scheme that needs the pairs with y_i > y_j alone, on the CPU: a third of all pairs of most
     lists."""
-    some = counted.nonzero()[:, 0]
+    some = torch.from_numpy(counted.numpy().nonzero()[0])
     ends = torch.nn.functional.pad(counted.cumsum(0), (1, 0))[offsets]
     own, grades, weights = scores[some], labels[some], None if weights is None else weights[some]
     own = own if sigma == 1 else narrow(own) * sigma
