@@ -87,7 +87,7 @@ def test_what_is_not_finite_is_refused_with_its_place():
 
 
 def test_auto_has_no_options():
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="no option variance"):
         make_transform({"name": "auto", "variance": 1}, 3)
 
 
