@@ -156,9 +156,10 @@ def _lambda_sums(
 ) -> tuple[Tensor, Tensor]:
     """The loss, `(Q,)`, and its slopes, `(N,)`, or the second derivative times a direction, `(N,)`."""
     if readable(scores) and scheme not in ALL_PAIRS:
-        return _rising_sums(
-            scores, labels, offsets, gains, rank, counted, weights, direction, scheme, mu, sigma, longest
-        )
+        some = torch.from_numpy(counted.numpy().nonzero()[0])
+        swap = _swap(labels[some], gains[some], rank[some], scheme, mu, longest)
+        ends = torch.nn.functional.pad(counted.cumsum(0), (1, 0))[offsets]
+        return _rising_sums(scores, labels, ends, weights, direction, some, swap, sigma)
     host, kind = readable(scores), torch.float32 if scores.dtype in SHORT else labels.dtype
     most = BLOCK_PAIRS if host else DEVICE_PAIRS
     loss, slopes = labels.new_zeros(len(offsets) - 1), torch.zeros_like(labels)
@@ -185,28 +186,21 @@ def _rising_sums(
     scores: Tensor,
     labels: Tensor,
     offsets: Tensor,
-    gains: Tensor,
-    rank: Tensor,
-    counted: Tensor,
     weights: Tensor | None,
     direction: Tensor | None,
-    scheme: str,
-    mu: float,
+    some: Tensor,
+    swap: Swap | None,
     sigma: float,
-    longest: int,
 ) -> tuple[Tensor, Tensor]:
-    """`_lambda_sums` of a scheme that needs the pairs with y_i > y_j alone, on the CPU: a third of all pairs of most
-    lists."""
-    some = torch.from_numpy(counted.numpy().nonzero()[0])
-    ends = torch.nn.functional.pad(counted.cumsum(0), (1, 0))[offsets]
+    """`_lambda_sums` over the pairs with y_i > y_j of some entries, whose lists end at `offsets`, on the CPU: a third
+    of all pairs of most lists."""
     own, grades, weights = scores[some], labels[some], None if weights is None else weights[some]
     own = own if sigma == 1 else narrow(own) * sigma
-    swap = _swap(grades, gains[some], rank[some], scheme, mu, longest)
     if direction is None:
-        loss, pulls = pair_sums(own, grades, ends, weights, swap=swap)
+        loss, pulls = pair_sums(own, grades, offsets, weights, swap=swap)
     else:
         loss = labels.new_zeros(len(offsets) - 1)
-        pulls = pair_products(own, grades, ends, weights, direction[some] * sigma, swap=swap)
+        pulls = pair_products(own, grades, offsets, weights, direction[some] * sigma, swap=swap)
     slopes = torch.zeros_like(wide(scores)).index_copy_(0, some, pulls)
     return loss.div_(math.log(2)), slopes.mul_(sigma / math.log(2))
 
