@@ -151,6 +151,35 @@ def check_mapping(**options: object) -> None:
             raise ValueError(f"{name} must be a mapping of names to values, got {value!r:.100}")
 
 
+def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters of a function or class; none where it does not tell.
+
+    Example:
+        >>> list(parameters_of(lambda scores, k=10: scores))
+        ['scores', 'k']
+    """
+    try:
+        return dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # of a function in C
+        return {}
+
+
+def check_options(owner: str, function: Callable[..., Any], options: dict[str, Any], given: tuple[str, ...]) -> None:
+    """Refuse options that a function does not have; those of `given` are not for the user to set.
+
+    Example:
+        >>> check_options("the loss", lambda scores, k=10: scores, {"depth": 3}, ("scores",))
+        Traceback (most recent call last):
+        ValueError: the loss has no option depth; its options are: k
+    """
+    parameters = parameters_of(function)
+    if any(each.kind == each.VAR_KEYWORD for each in parameters.values()):
+        return
+    known = [name for name in parameters if name not in given]
+    if unknown := [name for name in options if name not in known]:
+        raise ValueError(f"{owner} has no option {', '.join(unknown)}; its options are: {', '.join(known) or 'none'}")
+
+
 def check_numbers(call: Callable[..., object], options: Mapping[str, object], prefix: str = "") -> None:
     """Refuse text for options that the signature of `call` declares as numbers; `prefix` stands before their names.
 

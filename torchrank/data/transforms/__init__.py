@@ -6,7 +6,6 @@ A ranker makes its transform from the option `transform`: see `make_transform`. 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from inspect import signature
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ from torchrank.data.state import store
 from torchrank.data.transforms.base import Transform as Transform  # is in this room too
 from torchrank.data.transforms.shape import REASONS, reason_of
 from torchrank.data.transforms.shared import shared_rows
-from torchrank.errors import DataError
+from torchrank.errors import DataError, check_options
 from torchrank.functional.ragged import list_ids, per_entry, segment_sum
 
 SAMPLE = 10_000  # training rows from which quantiles are taken
@@ -498,10 +497,7 @@ def make_transform(option: str | Mapping[str, Any] | Sequence[Any] | None, num_f
         if name != "auto" and name not in TRANSFORMS:
             raise ValueError(f"unknown transform={name!r}: choose one of {', '.join(TRANSFORMS)}")
         make = Auto if name == "auto" else TRANSFORMS[name]
-        known = [each for each in signature(make).parameters if each != "num_features"]
-        if unknown := [each for each in options if each not in known]:
-            told = ", ".join(known) or "none"
-            raise ValueError(f"transform {name} has no option {', '.join(unknown)}; its options are: {told}")
+        check_options(f"transform {name}", make, options, ("num_features",))
         return make(num_features, **options)
     if not isinstance(option, Sequence):
         raise ValueError(f"transform must be a name, a mapping with a name and options, or a list of these: {option!r}")

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 import torchrank
 from torchrank.data.batch import Batch
 from torchrank.data.training import TrainingLists
-from torchrank.errors import DataError, check_choice, check_integer, check_number
+from torchrank.errors import DataError, check_choice, check_integer, check_number, check_options
 from torchrank.functional.losses import LOSSES
 from torchrank.functional.neighbours.corpus import SIMILARITIES, document_ranks, whole_tiles
 from torchrank.functional.ragged import per_entry
@@ -25,7 +25,6 @@ from torchrank.rankers.adapter.mining import INDEXES
 from torchrank.rankers.core.checkpoints import options_of
 from torchrank.rankers.core.ranker import Ranker
 from torchrank.rankers.core.rounds import Round
-from torchrank.rankers.neural.scorers import check_options
 from torchrank.solvers.metric_scores import fills_table, table_places
 
 SIDES = ("query", "document", "both")

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torchrank.data.batch import Batch
 from torchrank.data.state import take_sizes
 from torchrank.data.training import TrainingLists
-from torchrank.errors import DataError, check_integer, check_mapping, check_number
+from torchrank.errors import DataError, check_integer, check_mapping, check_number, check_options, parameters_of
 from torchrank.functional.losses import LOSSES
 from torchrank.rankers.core.gradient import GradientRanker
 from torchrank.rankers.core.optimizers import Option
 from torchrank.rankers.core.own import resolve
 from torchrank.rankers.core.ranker import TransformOption
 from torchrank.rankers.neural.members import Members, ranking_scores, tiled
-from torchrank.rankers.neural.scorers import SCORERS, check_options, check_sizes, parameters_of
+from torchrank.rankers.neural.scorers import SCORERS, check_sizes
 
 SIZES = ("max_length", "num_grades", "num_pairs")  # of a batch: a loss gets those that it has parameters for
 OF_LISTS = ("offsets", "max_length")  # a network gets those that its forward has parameters for

@@ -1,12 +1,11 @@
 """The table of networks, and what may be said to them."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
-from torchrank.errors import check_integer
+from torchrank.errors import check_integer, parameters_of
 from torchrank.rankers.neural.attention import AttentionScorer
 from torchrank.rankers.neural.dcn import DCNScorer
 from torchrank.rankers.neural.gam import GAMScorer
@@ -24,24 +23,6 @@ SCORERS: dict[str, type[nn.Module]] = {
     "attention": AttentionScorer,
     "local": LocalMetricScorer,
 }
-
-
-def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters of a function or class; none where it does not tell."""
-    try:
-        return dict(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # of a function in C
-        return {}
-
-
-def check_options(owner: str, function: Callable[..., Any], options: dict[str, Any], given: tuple[str, ...]) -> None:
-    """Refuse options that a function does not have; those of `given` are not for the user to set."""
-    parameters = parameters_of(function)
-    if any(each.kind == each.VAR_KEYWORD for each in parameters.values()):
-        return
-    known = [name for name in parameters if name not in given]
-    if unknown := [name for name in options if name not in known]:
-        raise ValueError(f"{owner} has no option {', '.join(unknown)}; its options are: {', '.join(known) or 'none'}")
 
 
 def check_sizes(network: Callable[..., Any], options: dict[str, Any]) -> None:
