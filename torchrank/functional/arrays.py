@@ -10,75 +10,66 @@ Arrays are told by what they can do, so that none of their packages is imported.
 | strings, dates, complex numbers, also in tensors | refused |
 """
 
-import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
-from functools import wraps
 from itertools import chain
 from numbers import Integral, Real
 from operator import ne
-from types import UnionType
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from torchrank.errors import DataError
 
-R = TypeVar("R")
-Array = Any  # a tensor, numpy array, pandas or polars series or data frame, or Python list
+Array = Annotated[Any, "a tensor, a numpy array, a pandas, polars or Arrow column or table, or a list of numbers"]
 VECTORS = frozenset(  # arguments for which a data frame with one column is that column
     (
         *("scores", "labels", "offsets", "classes", "query_classes", "tiebreak", "num_relevant"),
         *("total", "rank", "ranks", "ranks_v", "weights", "list_weights", "other"),
     )
 )
-FEW = frozenset((torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool))
-GROUPS = (  # what the docstring of every function on lists says about them
-    "    group: number of entries of each list, `(Q,)`; in place of offsets.",
-    "    qid: query id of each entry, `(N,)`, with the rows of a query together; in place of offsets.",
-)
+USUAL = frozenset((torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool))
+SINGLE = (torch.float16, torch.bfloat16, torch.float32)
 
 
-def takes_arrays(function: Callable[..., R]) -> Callable[..., R]:
-    """Lets a function of tensors take arrays, and `group` or `qid` where it takes offsets.
+def host(values: Tensor) -> np.ndarray | None:
+    """The values as a numpy array where reading them is free; None on other devices, in a compiled graph and inside of
+    torch.func, where nothing may depend on values.
 
-    Arguments that are annotated as tensors are converted; calls with tensors only go straight to the function.
+    >>> host(torch.ones(1)), host(torch.ones(1, device="meta"))
+    (array([1.], dtype=float32), None)
+    """
+    if values.device.type != "cpu" or torch.compiler.is_compiling():
+        return None
+    try:
+        plain = values.detach() if values.requires_grad else values
+        return cast(np.ndarray, (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy())
+    except RuntimeError:  # of torch.func, whose tensors lend their memory to nobody
+        return None
 
-    >>> @takes_arrays
-    ... def last(values: Tensor, offsets: Tensor) -> Tensor:
-    ...     '''Args:
-    ...         offsets: where the lists begin and end, `(Q + 1,)`.
-    ...     '''
-    ...     return values[offsets[1:] - 1]
-    >>> last([5, 6, 7], group=[2, 1]), inspect.signature(last)
-    (tensor([6, 7]), <Signature (values: torch.Tensor, offsets: torch.Tensor | None = None, *, group: Any = None, qid: Any = None) -> torch.Tensor>)
-    """  # noqa: E501
-    signature = inspect.signature(function)
-    names = tuple(signature.parameters)
-    tensors = frozenset(name for name, each in signature.parameters.items() if _is_tensor(each.annotation))
-    positional = sum(each.kind != each.KEYWORD_ONLY for each in signature.parameters.values())
-    needed = [name in tensors and each.default is each.empty for name, each in signature.parameters.items()]
-    leading = [*needed, False].index(False)
-    others = tensors.difference(names[:leading]) | {"group", "qid"}
 
-    @wraps(function)
-    def call(*arguments: Any, **options: Any) -> R:
-        for each in arguments[:leading]:
-            if not isinstance(each, Tensor) or each.dtype not in FEW:
-                break
-        else:
-            if len(arguments) == leading and others.isdisjoint(options):
-                return function(*arguments, **options)
-        if len(arguments) > positional or any([name in options for name in names[: len(arguments)]]):
-            return function(*arguments, **options)  # which says what is wrong
-        return function(**_converted(names, tensors, names[:leading], arguments, options))
+def wide(values: Tensor) -> Tensor:
+    """`values` in the dtype of sums: float64, or float32 on a device without float64 (mps)."""
+    return values.to(torch.float32 if values.device.type == "mps" else torch.float64)
 
-    if "offsets" in tensors:
-        call.__signature__ = _with_groups(signature)  # type: ignore[attr-defined]
-        call.__doc__ = _explain_groups(function.__doc__ or "")
-    return call
+
+def narrow(values: Tensor) -> Tensor:
+    """`values` in the dtype of pairs: float32 if they have no more digits, otherwise float64.
+
+    >>> narrow(torch.ones(1, dtype=torch.bfloat16)).dtype, narrow(torch.ones(1, dtype=torch.int64)).dtype
+    (torch.float32, torch.float64)
+    """
+    return values.float() if values.dtype in SINGLE else wide(values)
+
+
+def result_dtype(scores: Tensor) -> torch.dtype:
+    """The dtype of a result: that of the scores, float32 for half precision, torch's default for integers."""
+    if not scores.is_floating_point():
+        return torch.get_default_dtype()
+    return torch.float32 if scores.dtype in SINGLE else scores.dtype
 
 
 def to_offsets(group: Array = None, *, qid: Array = None) -> Tensor:
@@ -119,8 +110,10 @@ def lists_of(qid: Array) -> tuple[Tensor, list[Any]]:
     return torch.tensor([*starts, count]), ids
 
 
-def offsets_of(rows: int, offsets: Array = None, group: Array = None, qid: Array = None, *, what: str) -> Tensor:
-    """The offsets of `rows` entries from whichever of the three is given.
+def offsets_of(
+    rows: int | None, offsets: Array = None, group: Array = None, qid: Array = None, *, what: str
+) -> Tensor:
+    """The offsets of lists from whichever of the three is given; `rows` is the number of entries, if it is known.
 
     >>> offsets_of(3, group=[1, 2], what="scores")
     tensor([0, 1, 3])
@@ -134,11 +127,11 @@ def offsets_of(rows: int, offsets: Array = None, group: Array = None, qid: Array
         )
     if offsets is not None:
         return to_integers(offsets, "offsets")
-    found = to_offsets(group, qid=qid)
-    if found.device.type == "cpu" and (total := int(found[-1])) != rows:
+    bounds = to_offsets(group, qid=qid)
+    if rows is not None and bounds.device.type == "cpu" and (total := int(bounds[-1])) != rows:
         sizes = f"the sizes in group sum to {total}" if qid is None else f"qid has {total} rows"
         raise DataError(f"{sizes}, but {what} has {rows}")
-    return found
+    return bounds
 
 
 def to_integers(values: Array, name: str) -> Tensor:
@@ -215,65 +208,21 @@ def only_column(values: Array, name: str) -> Array:
     return columns[0][1]
 
 
-# ---------------------------------------------------------------------------------------------- the decorator
-
-
-def _is_tensor(annotation: Any) -> bool:
-    return annotation is Tensor or (isinstance(annotation, UnionType) and Tensor in get_args(annotation))
-
-
-def _with_groups(signature: inspect.Signature) -> inspect.Signature:
-    """The signature with group and qid at its end; offsets have a default if no required argument follows them."""
-    parameters = dict(signature.parameters)
-    after = list(parameters)[list(parameters).index("offsets") + 1 :]
-    if all(parameters[name].kind == inspect.Parameter.KEYWORD_ONLY for name in after):
-        parameters["offsets"] = parameters["offsets"].replace(default=None, annotation=Tensor | None)
-    for name in ("group", "qid"):
-        parameters[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Array)
-    return signature.replace(parameters=list(parameters.values()))
-
-
-def _explain_groups(text: str) -> str:
-    """The docstring with group and qid after the line that explains offsets."""
-    lines = inspect.cleandoc(text).split("\n")
-    place = next((number for number, line in enumerate(lines, 1) if line.startswith("    offsets:")), None)
-    return text if place is None else "\n".join([*lines[:place], *GROUPS, *lines[place:]])
-
-
-def _converted(
-    names: tuple[str, ...],
-    tensors: frozenset[str],
-    required: tuple[str, ...],
-    arguments: tuple[Any, ...],
-    options: dict[str, Any],
-) -> dict[str, Any]:
-    """The arguments of a call by name: arrays as tensors, on the device of the first tensor, and lists as offsets."""
-    given = dict(zip(names, arguments, strict=False)) | options
-    device = next((each.device for each in given.values() if isinstance(each, Tensor)), None)
-    three = [given.pop(name, None) for name in ("offsets", "group", "qid") if "offsets" in tensors]
-    found = {
-        name: _argument(name, value, device) if name in tensors and (value is not None or name in required) else value
-        for name, value in given.items()
-    }
-    if three and names[0] in found:
-        found["offsets"] = offsets_of(len(found[names[0]]), *three, what=names[0]).to(device)
-    return found
-
-
-def _argument(name: str, value: Any, device: torch.device | None) -> Any:
+def as_argument(name: str, value: Array, device: torch.device | None, *, padded: bool = False) -> Tensor:
+    """An argument of a function as a tensor of a usual dtype, an array on `device`; `padded` ones may be `(B, L)`."""
     if isinstance(value, Tensor):
         return _usual(value, name) if name in VECTORS else to_tensor(value, name)
-    found = to_tensor(only_column(value, name) if name in VECTORS else value, name).to(device)
-    if name in VECTORS and found.ndim != 1:
+    tensor = to_tensor(only_column(value, name) if name in VECTORS else value, name).to(device)
+    if name in VECTORS and tensor.ndim != 1 and not padded:
         raise DataError(
-            f"{name} must be a vector, the entries of all lists one after another, got shape {tuple(found.shape)}"
+            f"{name} must be a vector, the entries of all lists one after another, got shape {tuple(tensor.shape)}"
         )
-    return found.bool() if name == "mask" else found
+    return tensor.bool() if name == "mask" else tensor
 
 
 def _usual(values: Tensor, name: str) -> Tensor:
     """Integers that torch has few operations of, such as int8 and uint32, as int64."""
-    return to_tensor(values, name) if values.dtype in FEW or values.is_complex() else values.long()
+    return to_tensor(values, name) if values.dtype in USUAL or values.is_complex() else values.long()
 
 
 # ---------------------------------------------------------------------------------------------- conversions
