@@ -178,3 +178,11 @@ def ideal_labels(labels: Tensor, offsets: Tensor, *, gain: Gain, longest: int, n
         return labels[sort_within(by, offsets, max_length=longest)]
     grades, counts = grade_counts(labels, offsets, gain, num_grades)
     return grades.repeat(len(counts)).repeat_interleave(counts.flatten(), output_size=len(labels))
+
+
+def best_dcg(gains: Tensor, lists: Lists, k: int | None = None, discount: Discount = "log2p1") -> Tensor:
+    """The DCG at k of each list in its best order, `(Q,)`, from the gain of each entry, `(N,)`."""
+    place = lists.positions
+    discounts = discount_of(torch.arange(1, lists.bound + 1, device=gains.device), discount).index_select(0, place)
+    best = gains.index_select(0, lists.order(gains)) * discounts
+    return lists.sum(best if k is None else torch.where(place < k, best, 0))
