@@ -11,7 +11,7 @@ order of the rows, or in the order that `order` gives; those of equal vectors ar
 computes a score by the same blocks, so that the scores of two functions are equal to the bit, too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -23,10 +23,10 @@ from torchrank.functional.operations import readable
 from torchrank.functional.ragged import list_ids
 
 SIMILARITIES = ("inner", "cosine", "euclidean")
-TILE = 48  # documents: a multiple of those that a kernel of products takes at a time, as others may round differently
-DOCUMENTS = 85 * 4 * TILE  # of a block: a multiple of GROUP, too
-SCORES = 2**24  # of a block: 64 MB
-CACHED = 2**18  # scores that are counted at a time on the CPU: 1 MB
+TILE_ROWS = 48  # a multiple of the row block of BLAS, so that a document is rounded the same wherever it stands
+BLOCK_DOCUMENTS = 85 * 4 * TILE_ROWS  # a multiple of GROUP, too
+BLOCK_SCORES = 2**24  # 64 MB in float32
+COUNTED_SCORES = 2**18  # scores that are counted at a time on the CPU: 1 MB
 GROUP = 64  # documents whose highest score is compared before each of them is
 
 
@@ -67,13 +67,11 @@ def search(
     """
     check_integer(">= 1", k=k)
     corpus = Corpus(queries, documents, similarity, factor, order)
-    shape = (len(queries), min(k, len(documents)))
-    best = Found(
-        corpus.queries.new_full(shape, -torch.inf), torch.zeros(shape, dtype=torch.int64, device=queries.device)
-    )
+    scores = corpus.queries.new_full((len(queries), min(k, len(documents))), -torch.inf)
+    best = Found(scores, torch.zeros_like(scores, dtype=torch.int64))
     for block in corpus.blocks():
         _merge(best, block)
-    return Found(corpus.told(best.scores), best.rows if order is None else order[best.rows])
+    return Found(corpus.similarities(best.scores), best.rows if order is None else order[best.rows])
 
 
 @takes_arrays
@@ -116,13 +114,17 @@ def document_ranks(
     query = list_ids(offsets, len(rows))
     scores = torch.zeros(len(rows), dtype=corpus.dtype, device=queries.device)
     for block in corpus.blocks():
-        here = block.holds(query, place)
-        scores[here] = block.scores[query[here] - block.queries.start, place[here] - block.documents.start]
-    ranks, counted = torch.ones_like(place), CACHED if rows.device.type == "cpu" else SCORES
+        inside = block.has_query(query) & ~block.is_before(place) & ~block.is_after(place)
+        pairs = inside.nonzero().flatten()
+        scores[pairs] = block.scores[query[pairs] - block.queries.start, place[pairs] - block.documents.start]
+    ranks, most = torch.ones_like(place), COUNTED_SCORES if rows.device.type == "cpu" else BLOCK_SCORES
     for block in corpus.blocks():
-        for some, ties in block.against(query, place):
-            for part in some.split(max(counted // len(block.documents), 1)):
-                ranks[part] += block.better(query[part], place[part], scores[part], ties)
+        before, after = block.is_before(place), block.is_after(place)
+        # an equal score ranks above the document if it is that of an earlier document
+        for group, above in ((before, torch.ge), (after, torch.gt), (~(before | after), None)):
+            pairs = (block.has_query(query) & group).nonzero().flatten()
+            for some in pairs.split(max(most // len(block.documents), 1)):
+                ranks[some] += block.count_above(query[some], place[some], scores[some], above)
     return ranks
 
 
@@ -133,25 +135,26 @@ class Block(NamedTuple):
     queries: range
     documents: range
 
-    def holds(self, query: Tensor, place: Tensor | None = None) -> Tensor:
-        """Which of these pairs of a query and a document the block has; without documents, which of these queries."""
-        inside = (query >= self.queries.start) & (query < self.queries.stop)
-        if place is not None:
-            inside &= (place >= self.documents.start) & (place < self.documents.stop)
-        return inside.nonzero().flatten()
+    def has_query(self, query: Tensor) -> Tensor:
+        return (query >= self.queries.start) & (query < self.queries.stop)
 
-    def against(self, query: Tensor, place: Tensor) -> Iterator[tuple[Tensor, str]]:
-        """These pairs of a query and a document where the block has the query, by the equal scores that rank above the
-        document: none, where it stands before the block, all after the block, and some inside of it."""
-        here = self.holds(query)
-        after, before = place[here] >= self.documents.stop, place[here] < self.documents.start
-        yield from ((here[before], "none"), (here[after], "all"), (here[~(before | after)], "some"))
+    def is_before(self, place: Tensor) -> Tensor:
+        """Whether the whole block stands before each of these documents."""
+        return place >= self.documents.stop
 
-    def better(self, query: Tensor, place: Tensor, scores: Tensor, ties: str) -> Tensor:
-        """How many documents of the block rank above each of these `(m,)`, given their places and scores."""
+    def is_after(self, place: Tensor) -> Tensor:
+        return place < self.documents.start
+
+    def count_above(
+        self, query: Tensor, place: Tensor, scores: Tensor, above: Callable[[Tensor, Tensor], Tensor] | None
+    ) -> Tensor:
+        """How many documents of the block rank above each of these `(m,)`, given their places and scores.
+
+        `above` compares the scores of a block before or after all of them; without it the documents are in the block.
+        """
         others, scores = self.scores.index_select(0, query - self.queries.start), scores[:, None]
-        if ties != "some":
-            return (others > scores if ties == "none" else others >= scores).sum(1)
+        if above is not None:
+            return above(others, scores).sum(1)
         earlier = torch.arange(self.documents.start, self.documents.stop, device=place.device) < place[:, None]
         return torch.where(earlier, others >= scores, others > scores).sum(1)
 
@@ -164,28 +167,28 @@ class Corpus:
     ):
         check_choice(SIMILARITIES, similarity=similarity)
         _check_vectors(queries, documents, factor, order)
-        queries, documents = queries.detach(), documents.detach()  # what is found has no gradient
+        queries, documents = queries.detach(), documents.detach()  # the results have no gradient
         self.documents, self.order, self.similarity = documents, order, similarity
         self.dtype = torch.promote_types(torch.promote_types(queries.dtype, documents.dtype), torch.float32)
         queries = queries.to(self.dtype).contiguous()  # the same bits, however they lie in memory
         self.factor = None if factor is None else factor.detach().to(self.dtype)
         images = queries if self.factor is None else queries @ self.factor
         if similarity == "cosine":
-            images = torch.nn.functional.normalize(images, dim=1, eps=_tiny(self.dtype))
+            images = torch.nn.functional.normalize(images, dim=1, eps=torch.finfo(self.dtype).tiny)
         self.lengths = images.square().sum(1, keepdim=True)  # of the queries, squared
         self.queries = images if self.factor is None else images @ self.factor.T
 
     def blocks(self) -> Iterator[Block]:
         """All scores: blocks of documents one after another, and for each of them all queries. They all lie in the same
         memory, so that a block is to be used before the next one is asked for."""
-        count = max(SCORES // DOCUMENTS, 1)
-        width = -(-min(DOCUMENTS, len(self.documents)) // TILE) * TILE
+        count = max(BLOCK_SCORES // BLOCK_DOCUMENTS, 1)
+        width = -(-min(BLOCK_DOCUMENTS, len(self.documents)) // TILE_ROWS) * TILE_ROWS
         memory = self.queries.new_empty(min(count, len(self.queries)) * width)
-        for first in range(0, len(self.documents), DOCUMENTS):
-            last = min(first + DOCUMENTS, len(self.documents))
-            some = slice(first, last) if self.order is None else self.order[first:last]
-            rows = whole_tiles(self.documents[some].to(self.dtype).contiguous())
-            scale, shift = self._beside(rows)
+        for first in range(0, len(self.documents), BLOCK_DOCUMENTS):
+            last = min(first + BLOCK_DOCUMENTS, len(self.documents))
+            chosen = slice(first, last) if self.order is None else self.order[first:last]
+            rows = whole_tiles(self.documents[chosen].to(self.dtype).contiguous())
+            scale, shift = self._scale_and_shift(rows)
             for start in range(0, len(self.queries), count):
                 part = self.queries[start : start + count]
                 scores = memory[: len(part) * len(rows)].view(len(part), len(rows))
@@ -196,8 +199,8 @@ class Corpus:
                 scores = scores if scale is None else scores.mul_(scale)
                 yield Block(scores[:, : last - first], range(start, start + len(part)), range(first, last))
 
-    def _beside(self, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """What the inner products are multiplied with, and what is added to them, `(d,)` each."""
+    def _scale_and_shift(self, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Scale and shift of the inner products of each document, `(d,)` each."""
         if self.similarity == "inner":
             return None, None
         squares = (rows if self.factor is None else rows @ self.factor).square().sum(1)
@@ -205,8 +208,8 @@ class Corpus:
             return None, squares.div_(-2)
         return torch.where(squares > 0, squares.rsqrt(), 0.0), None
 
-    def told(self, scores: Tensor) -> Tensor:
-        """The scores as the similarity defines them, of those by which blocks rank."""
+    def similarities(self, scores: Tensor) -> Tensor:
+        """The similarities, given the scores of blocks, which rank documents in the same order."""
         return scores if self.similarity != "euclidean" else (2 * scores - self.lengths).clamp_(max=0.0)
 
 
@@ -216,7 +219,7 @@ def whole_tiles(rows: Tensor) -> Tensor:
     >>> whole_tiles(torch.ones(50, 2)).shape
     torch.Size([96, 2])
     """
-    beyond = -len(rows) % TILE
+    beyond = -len(rows) % TILE_ROWS
     return torch.nn.functional.pad(rows, (0, 0, 0, beyond)) if beyond else rows
 
 
@@ -252,10 +255,6 @@ def _candidates(block: Block, best: Tensor) -> tuple[Tensor, Tensor]:
     return query[which], group[which] * GROUP + place
 
 
-def _tiny(dtype: torch.dtype) -> float:
-    return torch.finfo(dtype).tiny
-
-
 def _check_vectors(queries: Tensor, documents: Tensor, factor: Tensor | None, order: Tensor | None) -> None:
     for name, vectors in (("queries", queries), ("documents", documents)):
         if vectors.ndim != 2 or not vectors.is_floating_point():
@@ -270,9 +269,9 @@ def _check_vectors(queries: Tensor, documents: Tensor, factor: Tensor | None, or
         )
     if readable(queries):
         for name, vectors in (("query", queries), ("document", documents)):
-            for start, part in enumerate(vectors.split(DOCUMENTS)):
+            for start, part in enumerate(vectors.split(BLOCK_DOCUMENTS)):
                 if not part.sum().isfinite() and not part.isfinite().all():
-                    row = start * DOCUMENTS + int((~part.isfinite()).any(1).nonzero()[0])
+                    row = start * BLOCK_DOCUMENTS + int((~part.isfinite()).any(1).nonzero()[0])
                     raise ValueError(f"the vector of {name} {row} is not finite")
     if order is not None and order.shape != (len(documents),):
         raise ValueError(f"order must hold each of the {len(documents)} rows once, got {tuple(order.shape)}")

@@ -14,7 +14,7 @@ from torchrank.functional.oracles.merged import Merged, running_sums
 from torchrank.functional.ragged import read, wide
 
 
-class Cuts(NamedTuple):
+class TopCounts(NamedTuple):
     """The cuts a = 0..k, `(Q, k + 1)` each."""
 
     relevant: Tensor  # a
@@ -27,7 +27,7 @@ class Cuts(NamedTuple):
     width: int  # number of places up to the last cut
 
 
-def find_cuts(merged: Merged, k: int) -> Cuts:
+def find_cuts(merged: Merged, k: int) -> TopCounts:
     """All cuts with what their values are computed from."""
     (num_relevant, num_irrelevant), numbers = merged.counts, torch.arange(k + 1, device=merged.above.device)
     mine, others = merged.nth(merged.above, k), merged.nth(merged.below, k)
@@ -46,35 +46,31 @@ def find_cuts(merged: Merged, k: int) -> Cuts:
     t, relevant_t, costs_t = (at(v, others).gather(1, beta) for v in (merged.above, sums.relevant, sums.costs))
     change = costs_t - costs - (t - a) * irrelevant.gather(1, beta) + beta * (relevant_t - relevant)
     allowed = (a <= num_relevant) & (a >= torch.minimum(k - num_irrelevant, num_relevant))
-    return Cuts(a, beta, allowed, change, best, costs, irrelevant, width)
+    return TopCounts(a, beta, allowed, change, best, costs, irrelevant, width)
 
 
-def best_cut(cuts: Cuts, values: Tensor) -> tuple[Tensor, Tensor]:
+def best_cut(cuts: TopCounts, values: Tensor) -> tuple[Tensor, Tensor]:
     """a and beta of the cut with the largest value, `(Q, 1)` each."""
     best = torch.where(cuts.allowed, values, -torch.inf).argmax(1, keepdim=True)
     return cuts.relevant.gather(1, best), cuts.irrelevant.gather(1, best)
 
 
-def cut_precision(merged: Merged, k: int) -> tuple[Tensor, Tensor]:
+def top_precision(merged: Merged, k: int) -> tuple[Tensor, Tensor]:
     """Inversions `(Q, L)` and loss `(Q,)` for precision@k.
 
     The loss depends on a alone, so b_i = min(m_i, beta) for i <= a: this is the sorted ranking except between the
-    places of the a-th relevant and the beta-th irrelevant entry, where b_i = beta.
+    places of the a-th relevant and the beta-th irrelevant entry, where b_i = beta and a_j = a.
     """
     cuts, most = find_cuts(merged, k), wide(merged.counts[0].clamp(1, k))
     # no cost is negative, so the sum over a < i <= t or t < i <= a is the absolute value of the change
     a, beta = best_cut(cuts, 1 - cuts.relevant / most - merged.scale * cuts.change.abs())
-    last = torch.searchsorted(merged.above, a), torch.searchsorted(merged.below, beta)
-    one, other = (torch.where(count > 0, place, -1) for count, place in zip((a, beta), last, strict=True))
-    places = torch.arange(cuts.width, device=a.device)
-    moved = (places > torch.minimum(one, other)) & (places <= torch.maximum(one, other))
-    inversions, relevant = merged.inversions(merged.below, merged.above), merged.relevant[:, : cuts.width]
-    moved_to = torch.where(relevant, beta, a - merged.counts[0])
-    inversions[:, : cuts.width] = torch.where(moved, moved_to, inversions[:, : cuts.width])
+    above, below = merged.above, merged.below
+    moved = (above <= a) != (below <= beta)
+    inversions = merged.inversions(torch.where(moved, beta, below), torch.where(moved, a, above))
     return inversions, (1 - a / most)[:, 0]
 
 
-def cut_ndcg(merged: Merged, discounts: Tensor) -> tuple[Tensor, Tensor]:
+def top_ndcg(merged: Merged, discounts: Tensor) -> tuple[Tensor, Tensor]:
     """Inversions `(Q, L)` and loss `(Q,)` for NDCG@k with any `discounts (k,)`.
 
     A dynamic program within the first k places (Chakrabarti et al., KDD 2008): V_i(b) is the largest value of
