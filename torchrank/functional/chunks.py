@@ -36,7 +36,7 @@ def length_chunks(
     >>> [chunk.lists.tolist() for chunk in length_chunks(torch.tensor([0, 1, 6, 11, 15]), 15, 10)]
     [[1, 2], [3], [0]]
     """
-    sorted_lengths, order = offsets.diff().sort()
+    sorted_lengths, order = offsets.diff().sort(stable=True)
     if order.is_meta:
         return [Chunk(order, 0, num_rows)] if len(order) else []
     lengths = read(sorted_lengths)

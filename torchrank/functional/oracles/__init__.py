@@ -196,15 +196,21 @@ def _find(
     coefficients, loss = wide(scores).new_empty(len(scores)), wide(scores[:0]).new_zeros(num_lists)
 
     def solve(chunk: Chunk) -> None:
-        entries, bounds = entries_of(offsets, chunk.lists)
-        if read((chunk.lists.diff() == 1).all()):  # nothing has to be gathered
-            entries = slice(read(entries[0]), read(entries[-1]) + 1)
+        entries, bounds = _entries(offsets, chunk.lists)
         some = scores[entries], relevant[entries], bounds
         coefficients[entries], loss[chunk.lists] = _find_together(*some, measure, k, discount, chunk.longest)
 
     most = min(CACHED_NUMBERS, num_lists * longest // torch.get_num_threads())
     side_by_side(solve, length_chunks(offsets, len(scores), most, similar=0.5), scores.device)
     return coefficients, loss
+
+
+def _entries(offsets: Tensor, lists: Tensor) -> tuple[Tensor | slice, Tensor]:
+    """The entries of these lists, as a slice if the lists follow one another, and the offsets of the result."""
+    if not read((lists.diff() == 1).all()):
+        return entries_of(offsets, lists)
+    bounds = offsets[lists[0] : lists[-1] + 2]
+    return slice(read(bounds[0]), read(bounds[-1])), bounds - bounds[0]
 
 
 def _no_values(scores: Tensor, relevant: Tensor, offsets: Tensor, *others: Any) -> tuple[Tensor, Tensor]:

@@ -154,11 +154,11 @@ def _best_between(objective: _Objective, columns: Tensor, low: Tensor, high: Ten
     inside = owner.clamp(max=len(ends) - 1)
     first = low.flatten() - ends + lengths[:-1]  # a minus the place in the buffer
     a = first.index_select(0, inside).add_(torch.arange(size, device=inside.device)).clamp_(max=width - 1)
-    rank = columns.repeat(num_lists).index_select(0, inside).add_(a).clamp_(max=width - 1)
-    starts = torch.arange(0, num_lists * width, width, device=a.device).repeat_interleave(len(columns))
+    rank = columns.expand_as(low).flatten().index_select(0, inside).add_(a).clamp_(max=width - 1)
+    starts = torch.arange(0, num_lists * width, width, device=a.device)[:, None].expand_as(low).flatten()
     values = objective.sums.flatten().index_select(0, starts.index_select(0, inside).add_(a))
     values += objective.u.index_select(0, rank)
-    values -= objective.scores[:, columns].flatten().index_select(0, inside).mul_(a)
+    values -= objective.scores.index_select(1, columns).flatten().index_select(0, inside).mul_(a)
     if objective.v is not None:
         values += objective.v.index_select(0, rank).mul_(a + 1)
     peaks = values.new_full((len(lengths),), -torch.inf).scatter_reduce_(0, owner, values, "amax")
