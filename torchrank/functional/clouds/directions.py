@@ -153,7 +153,7 @@ def cloud_similarity(
         >>> [cloud_similarity(u, rank, u.flip(1), rank, kind=kind).item() for kind in ("ordered", "subspace")]
         [0.0, 1.0]
     """
-    left, right = _sides(u, ranks, v, ranks_v, kind, eigenvalues, eigenvalues_v)
+    left, right = _sides(kind, (u, ranks, eigenvalues), (v, ranks_v, eigenvalues_v))
     size = len(u) * len(v) * left.u.dtype.itemsize
     if size > max_bytes:
         raise ValueError(
@@ -211,7 +211,7 @@ def nearest_clouds(
     """
     if not 1 <= k <= len(v):
         raise ValueError(f"k must be from 1 to {len(v)}, the number of clouds of v, got {k}")
-    left, right = _sides(u, ranks, v, ranks_v, kind, eigenvalues, eigenvalues_v)
+    left, right = _sides(kind, (u, ranks, eigenvalues), (v, ranks_v, eigenvalues_v))
     best = left.u.new_full((len(u), k), -1)  # worse than any similarity
     index = ranks.new_full((len(u), k), -1, dtype=torch.int64)
     for top, begin in product(range(0, len(u), TILE), range(0, len(v), TILE)):
@@ -238,32 +238,27 @@ class _Side(NamedTuple):
     divisor: Tensor  # (Q,)
 
 
-def _sides(
-    u: Tensor,
-    ranks: Tensor,
-    v: Tensor,
-    ranks_v: Tensor,
-    kind: str,
-    eigenvalues: Tensor | None,
-    eigenvalues_v: Tensor | None,
-) -> tuple[_Side, _Side]:
+Directions = tuple[Tensor, Tensor, Tensor | None]  # u, ranks, eigenvalues
+
+
+def _sides(kind: str, one: Directions, other: Directions) -> tuple[_Side, _Side]:
+    """Both sets, prepared for products; one object if they are the same set."""
     check_choice(DIRECTIONS, kind=kind)
-    if u.ndim != 3 or v.ndim != 3 or u.shape[1:] != v.shape[1:]:
-        raise ValueError(f"u and v must be (Q, P, D) with the same P and D, got {tuple(u.shape)} and {tuple(v.shape)}")
-    if kind == "weighted" and (eigenvalues is None or eigenvalues_v is None):
+    shape, shape_v = one[0].shape, other[0].shape
+    if len(shape) != 3 or len(shape_v) != 3 or shape[1:] != shape_v[1:]:
+        raise ValueError(f"u and v must be (Q, P, D) with the same P and D, got {tuple(shape)} and {tuple(shape_v)}")
+    weighted = kind == "weighted"
+    if weighted and (one[2] is None or other[2] is None):
         raise ValueError("kind='weighted' needs the variances: give eigenvalues and eigenvalues_v")
-    if kind != "weighted":
-        eigenvalues = eigenvalues_v = None
-    left = _side(u, ranks, eigenvalues)
-    same = u is v and ranks is ranks_v and eigenvalues is eigenvalues_v
-    return left, left if same else _side(v, ranks_v, eigenvalues_v)
+    left, same = _side(*one, weighted), all(a is b for a, b in zip(one, other, strict=True))
+    return left, left if same else _side(*other, weighted)
 
 
-def _side(u: Tensor, ranks: Tensor, eigenvalues: Tensor | None) -> _Side:
+def _side(u: Tensor, ranks: Tensor, eigenvalues: Tensor | None, weighted: bool) -> _Side:
     dtype, ranks = result_dtype(u), ranks.clamp(max=u.shape[1])
     weights = (torch.arange(u.shape[1], device=u.device) < ranks[:, None]).to(dtype)
     divisor = ranks.to(dtype)
-    if eigenvalues is not None:
+    if weighted and eigenvalues is not None:
         shares = weights * eigenvalues.to(dtype)
         weights = (shares / shares.sum(1, keepdim=True).clamp_min(torch.finfo(dtype).tiny)).sqrt()
         divisor = torch.ones_like(divisor)

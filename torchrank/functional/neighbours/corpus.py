@@ -11,7 +11,7 @@ order of the rows, or in the order that `order` gives; those of equal vectors ar
 computes a score by the same blocks, so that the scores of two functions are equal to the bit, too.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -114,17 +114,12 @@ def document_ranks(
     query = list_ids(offsets, len(rows))
     scores = torch.zeros(len(rows), dtype=corpus.dtype, device=queries.device)
     for block in corpus.blocks():
-        inside = block.has_query(query) & ~block.is_before(place) & ~block.is_after(place)
-        pairs = inside.nonzero().flatten()
+        pairs = block.pairs_inside(query, place)
         scores[pairs] = block.scores[query[pairs] - block.queries.start, place[pairs] - block.documents.start]
     ranks, most = torch.ones_like(place), COUNTED_SCORES if rows.device.type == "cpu" else BLOCK_SCORES
     for block in corpus.blocks():
-        before, after = block.is_before(place), block.is_after(place)
-        # an equal score ranks above the document if it is that of an earlier document
-        for group, above in ((before, torch.ge), (after, torch.gt), (~(before | after), None)):
-            pairs = (block.has_query(query) & group).nonzero().flatten()
-            for some in pairs.split(max(most // len(block.documents), 1)):
-                ranks[some] += block.count_above(query[some], place[some], scores[some], above)
+        for pairs in block.pairs_inside(query).split(max(most // len(block.documents), 1)):
+            ranks[pairs] += block.count_above(query[pairs], place[pairs], scores[pairs])
     return ranks
 
 
@@ -135,28 +130,27 @@ class Block(NamedTuple):
     queries: range
     documents: range
 
-    def has_query(self, query: Tensor) -> Tensor:
-        return (query >= self.queries.start) & (query < self.queries.stop)
+    def pairs_inside(self, query: Tensor, place: Tensor | None = None) -> Tensor:
+        """Which of these pairs of a query and a document the block has; without documents, which of these queries."""
+        inside = (query >= self.queries.start) & (query < self.queries.stop)
+        if place is not None:
+            inside &= (place >= self.documents.start) & (place < self.documents.stop)
+        return inside.nonzero().flatten()
 
-    def is_before(self, place: Tensor) -> Tensor:
-        """Whether the whole block stands before each of these documents."""
-        return place >= self.documents.stop
-
-    def is_after(self, place: Tensor) -> Tensor:
-        return place < self.documents.start
-
-    def count_above(
-        self, query: Tensor, place: Tensor, scores: Tensor, above: Callable[[Tensor, Tensor], Tensor] | None
-    ) -> Tensor:
+    def count_above(self, query: Tensor, place: Tensor, scores: Tensor) -> Tensor:
         """How many documents of the block rank above each of these `(m,)`, given their places and scores.
 
-        `above` compares the scores of a block before or after all of them; without it the documents are in the block.
+        Those are the documents with a higher score, and of those with an equal score the earlier ones. A block that is
+        earlier as a whole counts its equal scores as well: those above the next smaller number.
         """
-        others, scores = self.scores.index_select(0, query - self.queries.start), scores[:, None]
-        if above is not None:
-            return above(others, scores).sum(1)
-        earlier = torch.arange(self.documents.start, self.documents.stop, device=place.device) < place[:, None]
-        return torch.where(earlier, others >= scores, others > scores).sum(1)
+        first, last = self.documents.start, self.documents.stop
+        others = self.scores.index_select(0, query - self.queries.start)
+        limits = torch.where(place >= last, scores.nextafter(scores.new_tensor(-torch.inf)), scores)
+        counts = (others > limits[:, None]).sum(1)
+        inside = ((place >= first) & (place < last)).nonzero().flatten()
+        earlier = torch.arange(first, last, device=place.device) < place[inside, None]
+        counts[inside] += ((others[inside] == scores[inside, None]) & earlier).sum(1)
+        return counts
 
 
 class Corpus:
@@ -258,20 +252,17 @@ def _candidates(block: Block, best: Tensor) -> tuple[Tensor, Tensor]:
 def _check_vectors(queries: Tensor, documents: Tensor, factor: Tensor | None, order: Tensor | None) -> None:
     for name, vectors in (("queries", queries), ("documents", documents)):
         if vectors.ndim != 2 or not vectors.is_floating_point():
-            raise ValueError(
-                f"{name} must be vectors of floats, one per row, got {vectors.dtype} {tuple(vectors.shape)}"
-            )
-    if queries.shape[1] != documents.shape[1]:
-        raise ValueError(f"queries have {queries.shape[1]} numbers each, and documents {documents.shape[1]}")
-    if factor is not None and (factor.ndim != 2 or len(factor) != queries.shape[1]):
-        raise ValueError(
-            f"factor must have {queries.shape[1]} rows, as the vectors have numbers, got {tuple(factor.shape)}"
-        )
-    if readable(queries):
-        for name, vectors in (("query", queries), ("document", documents)):
-            for start, part in enumerate(vectors.split(BLOCK_DOCUMENTS)):
-                if not part.sum().isfinite() and not part.isfinite().all():
-                    row = start * BLOCK_DOCUMENTS + int((~part.isfinite()).any(1).nonzero()[0])
-                    raise ValueError(f"the vector of {name} {row} is not finite")
+            actual = f"{vectors.dtype} {tuple(vectors.shape)}"
+            raise ValueError(f"{name} must be vectors of floats, one per row, got {actual}")
+    width = queries.shape[1]
+    if width != documents.shape[1]:
+        raise ValueError(f"queries have {width} numbers each, and documents {documents.shape[1]}")
+    if factor is not None and (factor.ndim != 2 or len(factor) != width):
+        raise ValueError(f"factor must have {width} rows, as the vectors have numbers, got {tuple(factor.shape)}")
     if order is not None and order.shape != (len(documents),):
         raise ValueError(f"order must hold each of the {len(documents)} rows once, got {tuple(order.shape)}")
+    for name, vectors in (("query", queries), ("document", documents)) if readable(queries) else ():
+        for start, part in enumerate(vectors.split(BLOCK_DOCUMENTS)):
+            if not part.sum().isfinite() and not part.isfinite().all():
+                row = start * BLOCK_DOCUMENTS + int((~part.isfinite()).any(1).nonzero()[0])
+                raise ValueError(f"the vector of {name} {row} is not finite")

@@ -7,6 +7,7 @@ top_k.py, those of the whole list in whole_list.py.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -187,21 +188,20 @@ def _find(
 
     On the CPU, where reading lengths is free, lists of similar length are solved together, and not too many at a time.
     """
-    num_lists = len(offsets) - 1
+    solve, num_lists = partial(_find_together, measure=measure, k=k, discount=discount), len(offsets) - 1
     if offsets.device.type != "cpu":
-        return _find_together(scores, relevant, offsets, measure, k, discount, longest)
+        return solve(scores, relevant, offsets, longest)
     longest = longest_list(offsets, len(scores), longest)
     if num_lists * longest <= CACHED_NUMBERS:
-        return _find_together(scores, relevant, offsets, measure, k, discount, longest)
+        return solve(scores, relevant, offsets, longest)
     coefficients, loss = wide(scores).new_empty(len(scores)), wide(scores[:0]).new_zeros(num_lists)
 
-    def solve(chunk: Chunk) -> None:
+    def write(chunk: Chunk) -> None:
         entries, bounds = _entries(offsets, chunk.lists)
-        some = scores[entries], relevant[entries], bounds
-        coefficients[entries], loss[chunk.lists] = _find_together(*some, measure, k, discount, chunk.longest)
+        coefficients[entries], loss[chunk.lists] = solve(scores[entries], relevant[entries], bounds, chunk.longest)
 
     most = min(CACHED_NUMBERS, num_lists * longest // torch.get_num_threads())
-    side_by_side(solve, length_chunks(offsets, len(scores), most, similar=0.5), scores.device)
+    side_by_side(write, length_chunks(offsets, len(scores), most, similar=0.5), scores.device)
     return coefficients, loss
 
 
@@ -222,7 +222,7 @@ _most_violated = one_operation("most_violated", _find, _no_values)
 
 
 def _find_together(
-    scores: Tensor, relevant: Tensor, offsets: Tensor, measure: str, k: int | None, discount: str, longest: int | None
+    scores: Tensor, relevant: Tensor, offsets: Tensor, longest: int | None, measure: str, k: int | None, discount: str
 ) -> tuple[Tensor, Tensor]:
     """`_find` for all lists at once, as rows of equal length."""
     merged = merge(scores, relevant, offsets, max_length=longest, lower=0.5 if measure == "auc" else 0.0)

@@ -80,14 +80,12 @@ def top_ndcg(merged: Merged, discounts: Tensor) -> tuple[Tensor, Tensor]:
     cuts, ideal = find_cuts(merged, k), discounts.cumsum(0)[(num_relevant - 1).clamp(0, k - 1)]
     numbers = torch.arange(k + 1, device=discounts.device)
     value, tops = torch.zeros_like(cuts.sums), [torch.zeros_like(ideal)]
-    last: list[Tensor] = []
-    pointers: list[Tensor] = []
+    last, pointers = list[Tensor](), list[Tensor]()
     for i in range(1, k + 1):
         b = numbers[: k - i + 1]
         value, pointer = value[:, : len(b)].cummax(1)
-        cost = (
-            cuts.costs[:, i, None] - cuts.costs[:, i - 1, None] - cuts.sums[:, : len(b)] + b * cuts.scores[:, i, None]
-        )
+        own = cuts.costs[:, i, None] - cuts.costs[:, i - 1, None]
+        cost = own - cuts.sums[:, : len(b)] + b * cuts.scores[:, i, None]
         value = torch.where(b <= num_irrelevant, value - merged.scale * cost - discounts[i - 1 :] / ideal, -torch.inf)
         top, argument = value.max(1, keepdim=True)
         tops.append(top)
@@ -115,10 +113,7 @@ def _cut_inversions(merged: Merged, chosen: Tensor, a: Tensor, beta: Tensor) -> 
     above, below, k = merged.above, merged.below, chosen.shape[1]
     numbers = torch.arange(k + 1, device=chosen.device).expand(len(chosen), -1).contiguous()
     placed = torch.searchsorted(chosen, numbers)  # how many b_i are smaller than j, j = 0..k
-    inside_relevant, inside_irrelevant = (
-        chosen.gather(1, (above - 1).clamp(0, k - 1)),
-        placed.gather(1, below.clamp(max=k)),
-    )
-    before_relevant = torch.where(above <= a, inside_relevant, torch.maximum(below, beta))
-    before_irrelevant = torch.where(below <= beta, inside_irrelevant, torch.maximum(above, a))
+    b, a_j = chosen.gather(1, (above - 1).clamp(0, k - 1)), placed.gather(1, below.clamp(max=k))
+    before_relevant = torch.where(above <= a, b, torch.maximum(below, beta))
+    before_irrelevant = torch.where(below <= beta, a_j, torch.maximum(above, a))
     return merged.inversions(before_relevant, before_irrelevant)
