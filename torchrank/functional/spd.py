@@ -275,11 +275,10 @@ def _flatten(first: Tensor, second: Tensor, t: float) -> tuple[torch.Size, list[
     """
     if not 0 <= t <= 1:
         raise ValueError(f"t must be from 0 to 1, got {t}")
+    shapes = tuple(first.shape), tuple(second.shape)
     if first.shape[-2:] != second.shape[-2:] or first.ndim < 2 or first.shape[-1] != first.shape[-2]:
-        raise ValueError(
-            f"both matrices must be (..., D, D) with the same D, got {tuple(first.shape)} and {tuple(second.shape)}"
-        )
-    shape = broadcast_shapes(first.shape, second.shape)
+        raise ValueError("both matrices must be (..., D, D) with the same D, got {} and {}".format(*shapes))
+    shape = broadcast_shapes(*shapes)
     flat = (shape[:-2].numel(), *shape[-2:])
     matrices = [_symmetric(wide(one)).expand(shape).reshape(flat) for one in (first, second)]
     sizes = [(one.diagonal(dim1=1, dim2=2).abs() / max(flat[1], 1)).sum(1) for one in matrices]

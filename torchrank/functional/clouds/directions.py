@@ -156,10 +156,8 @@ def cloud_similarity(
     left, right = _sides(kind, (u, ranks, eigenvalues), (v, ranks_v, eigenvalues_v))
     size = len(u) * len(v) * left.u.dtype.itemsize
     if size > max_bytes:
-        raise ValueError(
-            f"similarities of {len(u)} x {len(v)} clouds need {size / 2**30:.1f} GiB, but max_bytes allows "
-            f"{max_bytes / 2**30:.1f}: use nearest_clouds, or raise max_bytes"
-        )
+        needed = f"similarities of {len(u)} x {len(v)} clouds need {size / 2**30:.1f} GiB, but max_bytes allows "
+        raise ValueError(f"{needed}{max_bytes / 2**30:.1f}: use nearest_clouds, or raise max_bytes")
     similarities = left.u.new_empty(len(u), len(v))
     for top in range(0, len(u), TILE):
         for begin in range(top if left is right else 0, len(v), TILE):

@@ -185,15 +185,13 @@ def _half_log_determinants(roots: Tensor) -> Tensor:
 
 
 def _check_gaussians(means: Tensor, covariances: Tensor, means_v: Tensor, covariances_v: Tensor) -> None:
-    for centre, spread in ((means, covariances), (means_v, covariances_v)):
-        if centre.ndim != 2 or spread.shape != (*centre.shape, centre.shape[-1]):
-            raise ValueError(
-                f"means must be (Q, D) and covariances (Q, D, D), got {tuple(centre.shape)} and {tuple(spread.shape)}"
-            )
-    if means.shape[1] != means_v.shape[1]:
-        raise ValueError(
-            f"the two sets must have the same number of features, got {means.shape[1]} and {means_v.shape[1]}"
-        )
+    for mean, covariance in ((means, covariances), (means_v, covariances_v)):
+        shapes = tuple(mean.shape), tuple(covariance.shape)
+        if mean.ndim != 2 or shapes[1] != (*shapes[0], shapes[0][1]):
+            raise ValueError("means must be (Q, D) and covariances (Q, D, D), got {} and {}".format(*shapes))
+    widths = means.shape[1], means_v.shape[1]
+    if widths[0] != widths[1]:
+        raise ValueError("the two sets must have the same number of features, got {} and {}".format(*widths))
 
 
 def _check_roots(info: Tensor, info_v: Tensor) -> None:

@@ -63,12 +63,13 @@ class Merged:
         pairs = wide(relevant * irrelevant)
         return torch.where(pairs > 0, 2 / pairs, 0)
 
-    def scores(self, width: int | None = None) -> Tensor:
-        """Scores in rank order `(Q, L)`, or the first `width` columns, minus the best one of the list, so that sums
-        lose no digits to a shift or to scores that are far below; 0 after the end."""
-        rows = fill_rows(self.scores_of_entries, self.slots, self.order.shape, 0)
-        scores = rows.gather(1, self.order[:, :width]).sub_(rows.gather(1, self.order[:, :1]))
-        return scores if self.slots is None else torch.where(self.inside[:, :width], scores, 0)
+    @cached_property
+    def scores(self) -> Tensor:
+        """Scores in rank order `(Q, L)`, minus the best one of the list, so that sums lose no digits to a shift or to
+        scores that are far below; 0 after the end."""
+        rows = fill_rows(self.scores_of_entries, self.slots, self.order.shape, 0).gather(1, self.order)
+        scores = rows - rows[:, :1]
+        return scores if self.slots is None else torch.where(self.inside, scores, 0)
 
     def inversions(self, before_relevant: Tensor, before_irrelevant: Tensor) -> Tensor:
         """The number of pairs in the wrong order, `(Q, L)`: b_i at relevant entries, minus it, a_j - P, at others."""
@@ -128,10 +129,8 @@ class Sums(NamedTuple):
     costs: Tensor  # (Q, L) C(m_i) - m_i s_i of the relevant entries up to here
 
 
-def running_sums(merged: Merged, scores: Tensor) -> Sums:
-    """The running sums of the first columns, as many as `scores` has."""
-    is_relevant, below = merged.relevant[:, : scores.shape[1]], merged.below[:, : scores.shape[1]]
-    relevant = torch.where(is_relevant, scores, 0)
-    irrelevant = (scores - relevant).cumsum_(1)
-    costs = torch.where(is_relevant, irrelevant - below * scores, 0).cumsum_(1)
+def running_sums(merged: Merged) -> Sums:
+    relevant = torch.where(merged.relevant, merged.scores, 0)
+    irrelevant = (merged.scores - relevant).cumsum_(1)
+    costs = torch.where(merged.relevant, irrelevant - merged.below * merged.scores, 0).cumsum_(1)
     return Sums(irrelevant, relevant.cumsum_(1), costs)

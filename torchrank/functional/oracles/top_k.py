@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchrank.functional.oracles.merged import Merged, running_sums
-from torchrank.functional.ragged import read, wide
+from torchrank.functional.ragged import wide
 
 
 class TopCounts(NamedTuple):
@@ -24,18 +24,13 @@ class TopCounts(NamedTuple):
     scores: Tensor  # s_a
     costs: Tensor  # running sum of C(m_i) - m_i s_i up to a
     sums: Tensor  # C(b) for b = 0..k
-    width: int  # number of places up to the last cut
 
 
 def find_cuts(merged: Merged, k: int) -> TopCounts:
     """All cuts with what their values are computed from."""
     (num_relevant, num_irrelevant), numbers = merged.counts, torch.arange(k + 1, device=merged.above.device)
     mine, others = merged.nth(merged.above, k), merged.nth(merged.below, k)
-    width = merged.above.shape[1]
-    if mine.device.type == "cpu" and len(mine) > 0:  # where reading is free
-        width = read(torch.maximum(mine[:, -1], others[:, -1]).max()) + 1
-    scores = merged.scores(width)
-    sums = running_sums(merged, scores)
+    scores, sums = merged.scores, running_sums(merged)
 
     def at(values: Tensor, places: Tensor) -> Tensor:
         return torch.where(numbers > 0, values.gather(1, places), 0)
@@ -46,7 +41,7 @@ def find_cuts(merged: Merged, k: int) -> TopCounts:
     t, relevant_t, costs_t = (at(v, others).gather(1, beta) for v in (merged.above, sums.relevant, sums.costs))
     change = costs_t - costs - (t - a) * irrelevant.gather(1, beta) + beta * (relevant_t - relevant)
     allowed = (a <= num_relevant) & (a >= torch.minimum(k - num_irrelevant, num_relevant))
-    return TopCounts(a, beta, allowed, change, best, costs, irrelevant, width)
+    return TopCounts(a, beta, allowed, change, best, costs, irrelevant)
 
 
 def best_cut(cuts: TopCounts, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -39,8 +39,8 @@ def whole_auc(merged: Merged) -> tuple[Tensor, Tensor]:
 
 def whole_mrr(merged: Merged) -> tuple[Tensor, Tensor]:
     """b_1 = beta and b_i = max(m_i, beta) with the best beta: one candidate at each irrelevant entry, and beta = 0."""
-    above, below, scale, scores = merged.above, merged.below, merged.scale, merged.scores()
-    sums, first = running_sums(merged, scores), merged.nth(above, 1)[:, 1:]
+    above, below, scale, scores = merged.above, merged.below, merged.scale, merged.scores
+    sums, first = running_sums(merged), merged.nth(above, 1)[:, 1:]
     score, least = scores.gather(1, first), sums.costs.gather(1, first)
     several = sums.costs - above * sums.irrelevant + below * sums.relevant
     cost = torch.where(above > 0, several, least - sums.irrelevant + below * score)
@@ -104,7 +104,7 @@ class _Objective(NamedTuple):
 
 def _objective(merged: Merged, factor: Tensor, u: Tensor, v: Tensor | None) -> _Objective:
     """The two classes apart, scores times `factor`. Column 0 takes the entries of the other class."""
-    scores = torch.nan_to_num(merged.scores() * factor, 0, 0, 0)  # else no place would be the best of its range
+    scores = torch.nan_to_num(merged.scores * factor, 0, 0, 0)  # else no place would be the best of its range
     empty = scores.new_empty(len(scores), scores.shape[1] + 1)
     totals = torch.where(merged.relevant, scores, 0).cumsum(1)
     sums = empty.scatter(1, torch.where(merged.relevant, merged.above, 0), totals)
