@@ -266,8 +266,8 @@ def _side(u: Tensor, ranks: Tensor, eigenvalues: Tensor | None, weighted: bool) 
 def _similarity(left: _Side, right: _Side, kind: str, top: int, begin: int) -> Tensor:
     """A tile of the similarities from row `top` and column `begin`, by one product per pair of directions."""
     u, v = left.u[:, top : top + TILE], right.u[:, begin : begin + TILE]
-    total, each = u.new_zeros(u.shape[1], v.shape[1]), range(len(u))
-    for p, q in product(each, each) if kind == "subspace" else zip(each, each, strict=True):
+    total, numbers = u.new_zeros(u.shape[1], v.shape[1]), range(len(u))
+    for p, q in product(numbers, numbers) if kind == "subspace" else zip(numbers, numbers, strict=True):
         cosines = u[p] @ v[q].T
         if kind in ("squared", "subspace"):
             total.addcmul_(cosines, cosines)
