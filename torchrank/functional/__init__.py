@@ -6,10 +6,10 @@ Nothing here imports more than torch and `torchrank.errors`.
 """
 
 from torchrank.functional.arrays import to_offsets
-from torchrank.functional.clouds import choose_components, cloud_pca, cloud_similarity, nearest_clouds
+from torchrank.functional.clouds.directions import choose_components, cloud_pca, cloud_similarity, nearest_clouds
+from torchrank.functional.clouds.gaussians import cloud_gaussians, cloud_moments, gaussian_divergence
 from torchrank.functional.conventions import CONVENTIONS, describe
 from torchrank.functional.domination import domination_loss
-from torchrank.functional.gaussians import cloud_gaussians, cloud_moments, gaussian_divergence
 from torchrank.functional.losses import (
     LOSSES,
     approx_mrr_loss,

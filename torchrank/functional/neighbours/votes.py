@@ -57,17 +57,15 @@ def vote_errors(
     """`knn_error` at all `cuts` (Q, K) in float64; the classes `ordered` (N,) are in rank order."""
     for k in cuts:
         check_cutoff(k)
-    if query_classes.shape != (len(offsets) - 1,):
-        raise ValueError(
-            f"query_classes must have one class per list, ({len(offsets) - 1},), got {tuple(query_classes.shape)}"
-        )
+    wanted, actual = (len(offsets) - 1,), tuple(query_classes.shape)
+    if actual != wanted:
+        raise ValueError(f"query_classes must have one class per list, {wanted}, got {actual}")
     width = min(max(cuts), longest) if len(ordered) else 0
     place = offsets[:-1, None] + torch.arange(width, device=offsets.device)  # (Q, width)
     inside = place < offsets[1:, None]
     nearest = ordered[place.clamp(max=max(len(ordered) - 1, 0))]
-    columns = [majority(nearest[:, :k], inside[:, :k]) != query_classes for k in cuts]
-    empty = offsets.diff()[:, None] == 0
-    return torch.where(empty, torch.nan, wide(torch.stack(columns, 1)))
+    wrong = torch.stack([majority(nearest[:, :k], inside[:, :k]) != query_classes for k in cuts], 1)
+    return torch.where(offsets.diff()[:, None] == 0, torch.nan, wide(wrong))
 
 
 def majority(classes: Tensor, voting: Tensor) -> Tensor:
@@ -82,8 +80,7 @@ def majority(classes: Tensor, voting: Tensor) -> Tensor:
     if width == 0:
         return classes.new_zeros(len(classes))
     ordered, place = classes.sort(dim=1, stable=True)
-    new = torch.nn.functional.pad(ordered[:, 1:] != ordered[:, :-1], (1, 0))
-    run = new.cumsum(1)
+    run = torch.nn.functional.pad(ordered[:, 1:] != ordered[:, :-1], (1, 0)).cumsum(1)
     votes = torch.zeros_like(place).scatter_add(1, run, voting.gather(1, place).long()).gather(1, run)
     best = (votes * width + (width - 1 - place)).argmax(1, keepdim=True)  # all values differ: no tie is left
     return ordered.gather(1, best)[:, 0]
