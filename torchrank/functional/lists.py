@@ -304,7 +304,7 @@ class Lists:
             return self._cumsum_by_steps(values)
         index = torch.arange(self.num_entries, device=values.device)
         position = self.positions
-        for bit in range(_doublings(self.bound)):
+        for bit in range(doublings(self.bound)):
             earlier = values.index_select(0, (index - 2**bit).clamp_(min=0))
             values = values + torch.where(position >= 2**bit, earlier, 0)
         return values
@@ -437,7 +437,7 @@ def _largest(count: int, num_entries: int, longest: int) -> np.ndarray:
     return np.minimum(longest, num_entries // np.arange(1, count + 1))
 
 
-def _doublings(longest: int) -> int:
+def doublings(longest: int) -> int:
     """How many doubling steps reach from one end of a list to the other. In a graph it is a multiple of 6, so that
     lists of other lengths need another graph only if they are much longer."""
     if torch.compiler.is_compiling():
