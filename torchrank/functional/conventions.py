@@ -1,4 +1,4 @@
-"""Named conventions of measures, each that of another tool, and the names of measures.
+"""The table of all measures, their names, and named conventions, each that of another tool.
 
 Example:
     >>> import torch
@@ -11,57 +11,97 @@ Example:
     xgboost [0.6309297535714575, 1.0]
 """
 
+import inspect
 import math
 import re
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from torch import Tensor
 
 from torchrank.errors import check_choice
 
-FAMILIES = {  # measure: may it have a cut-off, may it have none
-    "ndcg": (True, True),
-    "mean_ndcg": (False, True),
-    "dcg": (True, True),
-    "map": (True, True),
-    "p": (True, False),
-    "recall": (True, False),
-    "hit": (True, True),
-    "mrr": (True, True),
-    "err": (True, True),
-    "auc": (False, True),
-    "domination_error": (False, True),
-    "all_pairs_error": (False, True),
-    "opa": (False, True),
-    "kendall_tau": (False, True),
-    "arp": (False, True),
-    "hits": (True, True),
-    "r_precision": (False, True),
-    "rbp": (True, True),
-    "knn_error": (True, False),
-}
-ALIASES = {  # other names of a family; upper and lower case are the same
-    "precision": "p",
-    "success": "hit",
-    "hit_rate": "hit",
-    "recip_rank": "mrr",
-    "reciprocal_rank": "mrr",
-    "rr": "mrr",
-    "average_precision": "map",
-    "ap": "map",
-    "rprec": "r_precision",
-    "tau": "kendall_tau",
-    "ordered_pair_accuracy": "opa",
-    "average_relevance_position": "arp",
-    "rank_biased_precision": "rbp",
-}
+OPTIONAL, REQUIRED, NONE = "optional", "required", "none"  # whether the name of a measure has a cut-off, as ndcg@10
+
+# what a list needs to have a value, as the end of a sentence
+GRADED = "a relevant document (a label above 0)"
+RELEVANT = "a relevant document (a label of {threshold:g} or more)"
+BOTH = "both relevant documents (a label of {threshold:g} or more) and others"
+DIFFERENT = "documents with different labels"
+
+Public = TypeVar("Public", bound=Callable[..., Any])
+
+
+class Measure(NamedTuple):
+    """A row of `MEASURES`: all that the package knows of one measure."""
+
+    name: str  # in `evaluate`, without a cut-off
+    function: Callable[..., Tensor]  # of scores, labels and lists; its name is another name of the measure
+    of: Callable[..., Any]  # of a `Ranking`, a cut-off `k` or several `cuts` if it has them, and the options below
+    options: tuple[str, ...]  # what `of` takes of a convention or of the caller: gain, threshold, max_label, ...
+    takes: str  # "k", "cuts" or "": which cut-offs `of` takes at once
+    aliases: tuple[str, ...] = ()  # further names; upper and lower case are the same
+    cut: str = NONE  # OPTIONAL, REQUIRED or NONE
+    needs: str = RELEVANT  # without which a list has no value
+    documents: int = 1  # of a list, without which it has no value
+    asks: str = ""  # what a caller is told who has not given the options that no convention knows
+    better: str = "higher"
+    from_ranks: bool = False  # documents of label 0 matter only by the ranks of the others
+    metric: str | None = None  # the name of its class in `torchrank.metrics`
+    highest: float | None = 1.0  # the upper end of its values, for plots
+    soft: Callable[..., Tensor] | None = None  # of soft ranks, for `as_loss`
+
+    def values(self, ranking: Any, cuts: list[int | None], options: Mapping[str, Any]) -> list[Tensor]:
+        """The values `(Q,)` of a ranking at several cut-offs, in float64."""
+        given = {name: options[name] for name in self.options}
+        if self.takes == "cuts":
+            return cast(list[Tensor], self.of(ranking, cuts, **given))
+        return [self.of(ranking, k, **given) if self.takes else self.of(ranking, **given) for k in cuts]
+
+
+MEASURES: dict[str, Measure] = {}  # by name; filled by `in_table` where a measure is defined
+NAMES: dict[str, str] = {}  # the name of a measure by each of its names
+
+
+def in_table(name: str, *aliases: str, of: Callable[..., Any], **facts: Any) -> Callable[[Public], Public]:
+    """Enters a public function into `MEASURES`, and so into `evaluate`, the metrics, `as_loss` and the documentation.
+
+    Args:
+        name: the name of the measure in `evaluate`.
+        aliases: further names.
+        of: computes it from a `Ranking`. Its keywords without a default are options of a convention or of `evaluate`.
+        facts: further fields of `Measure`.
+
+    Returns:
+        A decorator, which returns the function as it is.
+    """
+    parameters = inspect.signature(of).parameters.values()
+    options = tuple(each.name for each in parameters if each.kind == each.KEYWORD_ONLY and each.default is each.empty)
+    takes = next((each.name for each in parameters if each.name in ("k", "cuts")), "")
+
+    def enter(function: Public) -> Public:
+        MEASURES[name] = Measure(name, function, of, options, takes, aliases, **facts)
+        NAMES.update(dict.fromkeys((name, function.__name__, *aliases), name))
+        return function
+
+    return enter
+
+
+def soft(name: str) -> Callable[[Public], Public]:
+    """Enters the soft form of a measure into its row: a function of lists with soft ranks, see `as_loss`."""
+
+    def enter(function: Public) -> Public:
+        MEASURES[name] = MEASURES[name]._replace(soft=function)
+        return function
+
+    return enter
 
 
 class Convention(NamedTuple):
     """What a tool means by its measures. The defaults are those of this library."""
 
-    measures: tuple[str, ...] = tuple(FAMILIES)
+    measures: Collection[str] = MEASURES.keys()
     gain: str = "exp2"
     discount: str = "log2p1"
     ties: str = "stable"  # "stable", "average", or "ids": by document id descending, which needs `tiebreak`
@@ -90,8 +130,8 @@ DISCOUNT_TEXT = {"log2p1": "1/log2(1+rank)", "letor": "1, 1, 1/log2(rank)"}
 TIES_TEXT = {"stable": "stable", "average": "averaged", "ids": "by document id descending"}
 
 
-class Measure(NamedTuple):
-    """A measure by its name: `ndcg@10` has the family `ndcg` and k = 10."""
+class MeasureName(NamedTuple):
+    """The parts of a name: `ndcg@10` has the family `ndcg`, which is its row in `MEASURES`, and k = 10."""
 
     family: str
     k: int | None
@@ -111,12 +151,12 @@ class Values(dict[str, Tensor]):
 
     def __missing__(self, name: str) -> Tensor:
         try:
-            own = canonical(name)
+            usual = canonical(name)
         except ValueError:
             raise KeyError(name) from None
-        if own == name:
+        if usual == name:
             raise KeyError(name)
-        return self[own]
+        return self[usual]
 
 
 def describe(convention: str = "default", *, threshold: float | None = None) -> str:
@@ -140,7 +180,7 @@ def describe(convention: str = "default", *, threshold: float | None = None) -> 
         f"gain {GAIN_TEXT[rules.gain]}",
         f"discount {DISCOUNT_TEXT[rules.discount]}",
         f"ties {TIES_TEXT[rules.ties]}{' after rounding to float32' if rules.float32 else ''}",
-        *([f"relevant {relevant}"] if set(rules.measures) - {"ndcg", "dcg", "mean_ndcg"} else []),
+        *([f"relevant {relevant}"] if any("threshold" in MEASURES[name].options for name in rules.measures) else []),
         f"queries without relevant documents {empty}",
         *(["NDCG@k of lists shorter than k counts 0"] if rules.short == "zero" else []),
         *(["MAP@k over min(relevant, k)"] if rules.map_divisor == "cut" else []),
@@ -155,11 +195,11 @@ def convention_of(name: str, threshold: float | None = None) -> Convention:
     return rules if threshold is None else rules._replace(threshold=threshold)
 
 
-def parse_measure(text: str, convention: str = "default") -> Measure:
+def parse_measure(text: str, convention: str = "default") -> MeasureName:
     """The family and the cut-off of a measure name. Refuses what the convention does not define.
 
     >>> parse_measure("ndcg@10")
-    Measure(family='ndcg', k=10, minus=False)
+    MeasureName(family='ndcg', k=10, minus=False)
     """
     rules, measure = convention_of(convention), _parse(text)
     if not _has(convention, measure):
@@ -184,21 +224,26 @@ def canonical(text: str) -> str:
     return str(_parse(text))
 
 
-def _parse(text: str) -> Measure:
-    match = re.fullmatch(r"([a-z_]+?)(?:(?:@|_cut_|_)([1-9][0-9]*))?(-?)", str(text).lower())
+def _parse(text: str) -> MeasureName:
+    lower = str(text).lower()
+    match = re.fullmatch(r"([a-z_]+?)(?:(?:@|_cut_|_)([1-9][0-9]*))?(-?)", lower)
     family, k, minus = match.groups() if match else ("", None, "")
-    family = ALIASES.get(family, family)
-    if family not in FAMILIES or not FAMILIES[family][0 if k else 1]:
-        known = ", ".join(name + ("@k" if cut else "") + (f", {name}" if cut and whole else "")
-                          for name, (cut, whole) in FAMILIES.items())  # fmt: skip
-        typed, at, cut = str(text).lower().partition("@")
-        near = () if typed in FAMILIES else get_close_matches(typed, (*FAMILIES, *ALIASES), 1)
+    row = MEASURES.get(NAMES.get(family, ""))
+    if row is None or row.cut == (NONE if k else REQUIRED):
+        known = ", ".join(name for row in MEASURES.values() for name in _forms(row))
+        typed, at, cut = lower.partition("@")
+        near = () if typed in MEASURES else get_close_matches(typed, NAMES, 1)
         hint = "".join(f". Did you mean {name}{at}{cut}?" for name in near)
         raise ValueError(f"unknown measure {text!r}: choose among {known}{hint}")
-    return Measure(family, int(k) if k else None, bool(minus))
+    return MeasureName(row.name, int(k) if k else None, bool(minus))
 
 
-def _has(convention: str, measure: Measure) -> bool:
+def _forms(row: Measure) -> list[str]:
+    """Its name with a cut-off, without one, or both."""
+    return [f"{row.name}@k"] * (row.cut != NONE) + [row.name] * (row.cut != REQUIRED)
+
+
+def _has(convention: str, measure: MeasureName) -> bool:
     """Whether the convention has this family; trec_eval has no mrr with a cut-off."""
     cut_mrr = measure.family == "mrr" and measure.k is not None
     return measure.family in convention_of(convention).measures and not (convention == "trec" and cut_mrr)
@@ -210,8 +255,8 @@ def defines(convention: str, measure: str) -> bool:
     >>> defines("sklearn", "ndcg@5"), defines("sklearn", "map"), defines("trec", "mrr@5")
     (True, False, False)
     """
-    found = _parse(measure)
-    return _has(convention, found) and (convention_of(convention).minus or not found.minus)
+    name = _parse(measure)
+    return _has(convention, name) and (convention_of(convention).minus or not name.minus)
 
 
 def why_nan(measure: str, threshold: float, *, lists: int, longest: int | None = None) -> str:
@@ -230,18 +275,11 @@ def why_nan(measure: str, threshold: float, *, lists: int, longest: int | None =
         >>> why_nan("ndcg@10", 1, lists=3), why_nan("auc", 1, lists=3, longest=1)
         ('none of the 3 lists has a relevant document (a label above 0)', 'none of the 3 lists has two documents')
     """
-    family = _parse(measure).family
+    row = MEASURES[_parse(measure).family]
     if lists == 0 or longest == 0:
         return "there are no lists" if lists == 0 else f"all {lists} lists are empty"
-    if family in ("auc", "domination_error", "all_pairs_error", "opa", "kendall_tau"):
-        both = f"both relevant documents (a label of {threshold:g} or more) and others"
-        needs = "two documents" if longest == 1 else both if family == "auc" else "documents with different labels"
-        needs += " and different scores" if family == "kendall_tau" and longest != 1 else ""
-    elif family == "knn_error":
-        needs = "a document"
-    else:
-        graded = family in ("ndcg", "dcg", "mean_ndcg", "err", "arp")
-        needs = f"a relevant document (a label {'above 0' if graded else f'of {threshold:g} or more'})"
+    short = longest is not None and longest < row.documents
+    needs = "two documents" if short else row.needs.format(threshold=threshold)
     return f"none of the {lists} lists has {needs}"
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from torchrank.errors import DataWarning
-from torchrank.functional.operations import readable
-from torchrank.functional.ragged import list_ids, measure_sum, positions_within, read, sort_within, wide
+from torchrank.functional.arrays import wide
+from torchrank.functional.lists import Lists, bounds_of
 
 Function = Callable[[Tensor], Tensor]
 Gain = str | Function
@@ -23,6 +23,8 @@ DISCOUNTS: dict[str, Function] = {
     "letor": lambda ranks: 1 / torch.log2(ranks.clamp(min=2)),  # 1, 1, 1/log2(3), ...: Jarvelin & Kekalainen's form
 }
 
+FEW = 4096  # entries that take less time to sort than to count by grades
+SMALL = 64  # cut-offs up to here are computed from the first labels of each list alone
 LAST_GRADE = 31  # the last one that other tools know a gain of; 2^31 - 1 is 2 billion times the gain of grade 1
 HUGE_GAINS = (
     f"there are labels above {LAST_GRADE}, whose gains 2^y - 1 outweigh all others: use gain='linear' or a convention "
@@ -40,25 +42,24 @@ def gain_of(labels: Tensor, gain: Gain = "exp2") -> Tensor:
     return wide(_named(gain, GAINS, "gain")(wide(labels)))
 
 
-def check_gains(labels: Tensor, gain: Gain, num_grades: int | None) -> None:
+def check_gains(labels: Tensor, gain: Gain, grades: int = 0) -> None:
     """Warns of labels above 31 if gains are 2^y - 1, and refuses those whose gain is infinite.
 
-    Labels are read on CPU only, and only if `num_grades` does not tell that there are none.
+    Labels are read where that is free, and only if `grades` does not say that there are none.
 
-    >>> with warnings.catch_warnings(record=True) as told:
+    >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
     ...     check_gains(torch.tensor([50, 1]), "exp2", 51)
-    >>> str(told[0].message)[:66]
+    >>> str(caught[0].message)[:66]
     'there are labels above 31, whose gains 2^y - 1 outweigh all others'
     """
-    few = num_grades is not None and 0 < num_grades <= LAST_GRADE + 1
-    if few or gain != "exp2" or not readable(labels) or len(labels) == 0:
+    if 0 < grades <= LAST_GRADE + 1 or gain != "exp2":
         return
-    highest = read(labels.max())
+    highest = bounds_of(labels)[1]
     if highest > LAST_GAIN:
         raise ValueError(f"the gain 2^y - 1 of label {highest:g} is infinite: use gain='linear', or smaller labels")
     if highest > LAST_GRADE:
-        warnings.warn(HUGE_GAINS, DataWarning, stacklevel=1)  # one text at one place, which Python tells once
+        warnings.warn(HUGE_GAINS, DataWarning, stacklevel=1)  # one text at one place, which Python shows once
 
 
 def discount_of(ranks: Tensor, discount: Discount = "log2p1") -> Tensor:
@@ -79,109 +80,98 @@ def _named(choice: str | Function, table: dict[str, Function], name: str) -> Fun
     return table[choice]
 
 
-def dcg(
-    labels: Tensor,
-    offsets: Tensor,
-    *,
-    cutoffs: list[int | None],
-    gain: Gain,
-    discount: Discount,
-    longest: int,
-    ranks: Tensor | None = None,
+def dcg_at(
+    ordered: Tensor, lists: Lists, cuts: list[int | None], *, gain: Gain, discount: Discount, ranks: Tensor | None = None
 ) -> list[Tensor]:
-    """DCG of each list at each cut-off, `(Q,)` each; `labels (N,)` are in rank order, None is the whole list.
+    """DCG of each list at each cut-off, `(Q,)` each; the labels `ordered (N,)` are in rank order, None is the whole list.
 
     Small cut-offs share one `(Q, k)` block of the first labels of each list: entries after the cut-off are not touched,
     and three cut-offs cost as much as one. Where `ranks (N,)` are given, they are not 1, 2, ... and there is no block.
 
-    >>> dcg(torch.tensor([2, 1]), torch.tensor([0, 2]), cutoffs=[1, None], gain="exp2", discount="letor", longest=2)
+    >>> dcg_at(torch.tensor([2, 1]), Lists.of([0, 2]), [1, None], gain="exp2", discount="letor")
     [tensor([3.], dtype=torch.float64), tensor([4.], dtype=torch.float64)]
     """
-    small = [k for k in cutoffs if is_small(k) and ranks is None]
-    found: dict[int | None, Tensor] = {}
+    small = [k for k in cuts if k is not None and k <= SMALL] if ranks is None and len(ordered) else []
+    values: dict[int | None, Tensor] = {}
     if small:
-        known = labels if len(labels) else labels.new_zeros(1)
-        slot = offsets[:-1, None] + torch.arange(block_width(small, longest), device=labels.device)
-        block = known[slot.clamp_(max=len(known) - 1)]
-        found |= zip(small, block_dcg(block, offsets, cutoffs=small, gain=gain, discount=discount), strict=True)
-    for k in set(cutoffs) - set(small):
-        rank = positions_within(offsets, len(labels)) + 1 if ranks is None else ranks
-        terms = gain_of(labels, gain) * discount_of(rank, discount)
-        found[k] = measure_sum(terms if k is None else torch.where(rank <= k, terms, 0), offsets)
-    return [found[k] for k in cutoffs]
+        slot = lists.offsets[:-1, None] + torch.arange(_width(small, lists), device=ordered.device)
+        block = ordered.take(slot.clamp_(max=len(ordered) - 1))
+        values |= zip(small, _block_dcg(block, lists, small, gain, discount), strict=True)
+    for k in cuts:
+        if k not in values:
+            rank = lists.positions + 1 if ranks is None else ranks
+            terms = gain_of(ordered, gain) * discount_of(rank, discount)
+            values[k] = lists.sum(terms if k is None else torch.where(rank <= k, terms, 0))
+    return [values[k] for k in cuts]
 
 
-def is_small(k: int | None) -> bool:
-    return k is not None and k <= 64
-
-
-def block_width(cutoffs: list[int | None], longest: int) -> int:
-    return max(1, min(max(k for k in cutoffs if k is not None), longest))
-
-
-def block_dcg(
-    block: Tensor, offsets: Tensor, *, cutoffs: list[int | None], gain: Gain, discount: Discount
+def ideal_dcg_at(
+    labels: Tensor, lists: Lists, cuts: list[int | None], *, gain: Gain, discount: Discount
 ) -> list[Tensor]:
-    """DCG at each cut-off from the first labels of each list, `(Q, width)`; what follows the end of a list counts 0."""
-    width = block.shape[1]
-    rank = torch.arange(1, width + 1, device=block.device)
-    terms = gain_of(block, gain) * discount_of(rank, discount)
-    running = torch.where(rank <= offsets.diff()[:, None], terms, 0).cumsum(1)
-    return [running[:, min(k or width, width) - 1] for k in cutoffs]
+    """DCG of each list in its best order at each cut-off, `(Q,)` each. Many labels with grades are counted, not sorted.
 
-
-def ideal_dcg(
-    labels: Tensor,
-    offsets: Tensor,
-    *,
-    cutoffs: list[int | None],
-    gain: Gain,
-    discount: Discount,
-    longest: int,
-    num_grades: int | None,
-) -> list[Tensor]:
-    """DCG of each list in its best order at each cut-off, `(Q,)` each.
-
-    >>> ideal_dcg(torch.tensor([0, 1]), torch.tensor([0, 2]), cutoffs=[1], gain="exp2", discount="letor", longest=2,
-    ...           num_grades=2)
+    >>> ideal_dcg_at(torch.tensor([0, 1]), Lists.of([0, 2]), [1], gain="exp2", discount="letor")
     [tensor([1.], dtype=torch.float64)]
     """
-    if not num_grades or not all(map(is_small, cutoffs)):
-        best = ideal_labels(labels, offsets, gain=gain, longest=longest, num_grades=num_grades)
-        return dcg(best, offsets, cutoffs=cutoffs, gain=gain, discount=discount, longest=longest)
-    grades, counts = grade_counts(labels, offsets, gain, num_grades)
+    small = [k for k in cuts if k is not None and k <= SMALL]
+    if len(small) < len(cuts) or len(labels) <= FEW or not lists.grades:
+        best = ideal_labels(labels, lists, gain)
+        return dcg_at(best, lists, cuts, gain=gain, discount=discount)
+    grades, counts = _grade_counts(labels, lists, gain)
     # rank r of the best order holds the first grade up to which there are at least r entries
-    rank = torch.arange(1, block_width(cutoffs, longest) + 1, device=labels.device)
+    rank = torch.arange(1, _width(small, lists) + 1, device=labels.device)
     place = torch.searchsorted(counts.cumsum(1), rank.expand(len(counts), -1).contiguous())
-    block = grades[place.clamp(max=num_grades - 1)]
-    return block_dcg(block, offsets, cutoffs=cutoffs, gain=gain, discount=discount)
+    return _block_dcg(grades[place.clamp(max=lists.grades - 1)], lists, small, gain, discount)
 
 
-def grade_counts(labels: Tensor, offsets: Tensor, gain: Gain, num_grades: int) -> tuple[Tensor, Tensor]:
-    """The grades by descending gain, `(K,)`, and how many entries of each list have them, `(Q, K)`."""
-    grades = gain_of(torch.arange(num_grades, device=labels.device), gain).argsort(descending=True)
-    counts = torch.zeros((len(offsets) - 1) * num_grades, dtype=torch.int64, device=labels.device)
-    index = torch.int32 if max(len(labels), len(counts)) < 2**31 else torch.int64  # half the memory to write
-    bins = labels.to(index, copy=True).add_(list_ids(offsets.to(index), len(labels)), alpha=num_grades)
-    one = torch.ones(1, dtype=torch.int64, device=labels.device).expand(len(labels))
-    return grades, counts.index_add(0, bins, one).view(-1, num_grades)[:, grades]
+def ideal_labels(labels: Tensor, lists: Lists, gain: Gain) -> Tensor:
+    """The labels of each list by descending gain, `(N,)`.
 
-
-def ideal_labels(labels: Tensor, offsets: Tensor, *, gain: Gain, longest: int, num_grades: int | None) -> Tensor:
-    """Labels of each list by descending gain, `(N,)`. Grades 0..K-1 are counted, not sorted.
-
-    >>> ideal_labels(torch.tensor([0, 1, 0, 2]), torch.tensor([0, 2, 4]), gain="exp2", longest=2, num_grades=3).tolist()
-    [1, 0, 2, 0]
+    >>> ideal_labels(torch.tensor([0, 1, 0, 2]), Lists.of([0, 2, 4]), "exp2")
+    tensor([1, 0, 2, 0])
     """
-    if not num_grades:
-        by = labels if isinstance(gain, str) else gain_of(labels, gain)  # the named gains grow with the label
-        return labels[sort_within(by, offsets, max_length=longest)]
-    grades, counts = grade_counts(labels, offsets, gain, num_grades)
-    return grades.repeat(len(counts)).repeat_interleave(counts.flatten(), output_size=len(labels))
+    if lists.grades and len(labels) > FEW:
+        grades, counts = _grade_counts(labels, lists, gain)
+        return grades.repeat(len(counts)).repeat_interleave(counts.flatten(), output_size=len(labels))
+    if isinstance(gain, str):  # the named gains grow with the label
+        return labels.index_select(0, lists.order(labels, grades=lists.grades))
+    return labels.index_select(0, lists.order(gain_of(labels, gain)))
 
 
 def best_dcg(gains: Tensor, lists: Lists, k: int | None = None, discount: Discount = "log2p1") -> Tensor:
     """The DCG at k of each list in its best order, `(Q,)`, from the gain of each entry, `(N,)`."""
+    place = lists.positions
+    discounts = discount_of(torch.arange(1, lists.bound + 1, device=gains.device), discount).index_select(0, place)
+    best = gains.index_select(0, lists.order(gains)) * discounts
+    return lists.sum(best if k is None else torch.where(place < k, best, 0))
+
+
+def _width(small: list[int], lists: Lists) -> int:
+    return max(1, min(max(small), lists.bound))
+
+
+def _block_dcg(block: Tensor, lists: Lists, cuts: list[int], gain: Gain, discount: Discount) -> list[Tensor]:
+    """DCG at each cut-off from the first labels of each list, `(Q, width)`; what follows the end of a list counts 0."""
+    width = block.shape[1]
+    rank = torch.arange(1, width + 1, device=block.device)
+    terms = gain_of(block, gain) * discount_of(rank, discount)
+    running = torch.where(rank <= lists.offsets.diff()[:, None], terms, 0).cumsum(1)
+    return [running[:, min(k, width) - 1] for k in cuts]
+
+
+def _grade_counts(labels: Tensor, lists: Lists, gain: Gain) -> tuple[Tensor, Tensor]:
+    """The grades by descending gain, `(K,)`, and how many entries of each list have them, `(Q, K)`."""
+    number, device = lists.grades, labels.device
+    grades = gain_of(torch.arange(number, device=device), gain).argsort(descending=True)
+    counts = torch.zeros(len(lists) * number, dtype=torch.int64, device=device)
+    index = torch.int32 if max(len(labels), len(counts)) < 2**31 else torch.int64  # half the memory to write
+    bins = labels.to(index, copy=True).add_(lists.ids.to(index), alpha=number)
+    one = torch.ones(1, dtype=torch.int64, device=device).expand(len(labels))
+    return grades, counts.index_add(0, bins, one).view(-1, number)[:, grades]
+
+
+def best_dcg(gains: Tensor, lists: Lists, k: int | None = None, discount: Discount = "log2p1") -> Tensor:
+    """The DCG at k of each list in its best order, `(Q,)`, from the gain of each entry, `(N,)`. Differentiable."""
     place = lists.positions
     discounts = discount_of(torch.arange(1, lists.bound + 1, device=gains.device), discount).index_select(0, place)
     best = gains.index_select(0, lists.order(gains)) * discounts

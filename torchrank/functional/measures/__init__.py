@@ -4,6 +4,7 @@ Lists are flat: `scores` and `labels` hold the entries of all lists one after an
 `offsets[q]:offsets[q + 1]`. Two queries, with three and with two documents:
 
     >>> import torch
+    >>> from torchrank.functional import evaluate, ndcg
     >>> scores = torch.tensor([0.2, 1.5, 0.7, 3.0, 1.0])
     >>> labels = torch.tensor([0, 2, 1, 0, 1])
     >>> offsets = torch.tensor([0, 3, 5])
@@ -12,99 +13,15 @@ Lists are flat: `scores` and `labels` hold the entries of all lists one after an
 
 Many measures at once, from one sort and in the convention of another tool, are the work of `evaluate`:
 
-    >>> from torchrank.functional import evaluate
     >>> values = evaluate(scores, labels, offsets, measures=["ndcg@10", "map"], convention="letor")
     >>> {name: value.mean().item() for name, value in values.items()}
     {'ndcg@10': 0.0, 'map': 0.75}
 
 (In the LETOR convention NDCG@10 of a list with fewer than ten documents is 0.)
 
-Higher scores come first; equal scores keep their order. Every measure is a sort (`rank`) and a function `*_of` of the
-labels in rank order; `evaluate` calls these functions on one sort. Sums are computed in float64; the result has the
-dtype of the scores (float32 for half precision). A list without relevant entries has the value `empty`, by default nan,
-which `nanmean` leaves out. NaN scores are an error on CPU; on other devices, where reading them would synchronise, they
-make the whole result nan. `weights` of entries multiply gains, `list_weights` multiply values.
+Higher scores come first; equal scores keep their order. Every measure is a row of `MEASURES`: a sort (`rank`) and a
+function `*_of` of the labels in rank order; `evaluate` calls these functions on one sort. Sums are computed in float64;
+the result has the dtype of the scores (float32 for half precision). A list without relevant entries has the value
+`empty`, by default nan, which `nanmean` leaves out. NaN scores are an error on CPU; on other devices, where reading them
+would synchronise, they make the whole result nan. `weights` of entries multiply gains, `list_weights` multiply values.
 """
-
-from torchrank.functional.measures.agreement import kendall_tau, kendall_tau_of
-from torchrank.functional.measures.binary import (
-    average_precision,
-    average_precision_of,
-    hit,
-    hit_of,
-    hits,
-    hits_of,
-    precision,
-    precision_of,
-    r_precision,
-    r_precision_of,
-    recall,
-    recall_of,
-    reciprocal_rank,
-    reciprocal_rank_of,
-)
-from torchrank.functional.measures.graded import (
-    arp,
-    arp_of,
-    dcg,
-    dcg_at,
-    err,
-    err_of,
-    has_gain,
-    mean_ndcg,
-    mean_ndcg_of,
-    ndcg,
-    ndcg_at,
-)
-from torchrank.functional.measures.pairs import (
-    all_pairs_error,
-    all_pairs_error_of,
-    auc,
-    auc_of,
-    domination_error,
-    domination_error_of,
-    opa,
-    opa_of,
-)
-from torchrank.functional.measures.rank_biased import rank_biased_overlap, rbp, rbp_of
-
-__all__ = [
-    "all_pairs_error",
-    "all_pairs_error_of",
-    "arp",
-    "arp_of",
-    "auc",
-    "auc_of",
-    "average_precision",
-    "average_precision_of",
-    "dcg",
-    "dcg_at",
-    "domination_error",
-    "domination_error_of",
-    "err",
-    "err_of",
-    "has_gain",
-    "hit",
-    "hit_of",
-    "hits",
-    "hits_of",
-    "kendall_tau",
-    "kendall_tau_of",
-    "mean_ndcg",
-    "mean_ndcg_of",
-    "ndcg",
-    "ndcg_at",
-    "opa",
-    "opa_of",
-    "precision",
-    "precision_of",
-    "r_precision",
-    "r_precision_of",
-    "rank_biased_overlap",
-    "rbp",
-    "rbp_of",
-    "recall",
-    "recall_of",
-    "reciprocal_rank",
-    "reciprocal_rank_of",
-]

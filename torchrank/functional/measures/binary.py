@@ -1,55 +1,48 @@
 """Measures of binary relevance: entries with at least the label `threshold` are relevant."""
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from torchrank.errors import check_choice
-from torchrank.functional.arrays import takes_arrays
-from torchrank.functional.ragged import measure_sum, wide
-from torchrank.functional.ranking import Hits, Ranking, average_hits, check_cutoff, finish, rank, ratio
-from torchrank.functional.ranking import hits as count_hits
+from torchrank.functional.arrays import Array, wide
+from torchrank.functional.conventions import OPTIONAL, REQUIRED, in_table
+from torchrank.functional.lists import Weighted, measure
+from torchrank.functional.ranking import Hits, Ranking, average_hits, rank, ratio
+
+PERSISTENCE = 0.8  # of the reader of rank-biased precision
 
 
-def binary(
-    scores: Tensor,
-    labels: Tensor,
-    offsets: Tensor,
-    threshold: float,
-    num_relevant: Tensor | None,
-    max_length: int | None,
-    k: int | None,
-    weights: Tensor | None,
-    list_weights: Tensor | None,
-) -> tuple[Ranking, Hits]:
-    """What every measure of binary relevance begins with."""
-    check_cutoff(k)
-    ranking = rank(scores, labels, offsets, weights=weights, list_weights=list_weights, max_length=max_length)
-    return ranking, count_hits(ranking, threshold, num_relevant)
-
-
-@takes_arrays
-def average_precision(
-    scores: Tensor,
-    labels: Tensor,
-    offsets: Tensor,
-    *,
-    k: int | None = None,
-    threshold: float = 1,
-    ties: str = "stable",
-    empty: float = math.nan,
-    num_relevant: Tensor | None = None,
-    weights: Tensor | None = None,
-    list_weights: Tensor | None = None,
-    max_length: int | None = None,
+def average_precision_of(
+    ranking: Ranking, k: int | None, *, threshold: float, empty: float, map_divisor: str, ties: str = "stable"
 ) -> Tensor:
+    hits, ranks = ranking.hits(threshold), ranking.ranks
+    counted, so_far = average_hits(ranking, hits) if ties == "average" else (hits.gains, hits.so_far)
+    counted = counted if k is None else counted * (ranks <= k)
+    precisions = torch.div(so_far, ranks, out=ranks).mul_(counted)
+    value = ratio(ranking.lists.sum(precisions), hits.mass, empty)
+    if map_divisor == "cut" and k is not None:
+        return torch.where(hits.total > k, value * hits.total / k, value)
+    return value
+
+
+@in_table(
+    "map", "ap", of=average_precision_of, cut=OPTIONAL, from_ranks=True, metric="MeanAveragePrecision",
+)  # fmt: skip
+@measure
+def average_precision(
+    scores: Array, labels: Array, offsets: Array = None, *, k: int | None = None, threshold: float = 1,
+    ties: str = "stable", empty: float = math.nan, num_relevant: Array = None, weights: Array = None,
+    **given: Unpack[Weighted],
+) -> Tensor:  # fmt: skip
     """Average precision: the sum of the precisions at each relevant entry of the top k, over ALL relevant entries.
 
     Args:
         scores: score of each entry, `(N,)`; higher scores come first.
         labels: relevance label of each entry, `(N,)`.
-        offsets: where the lists begin and end, `(Q + 1,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`.
         k: the number of ranks that count; None counts the whole list.
         threshold: entries with at least this label are relevant.
         ties: "stable" keeps the order of equal scores, "average" is the exact mean over all their orders (McSherry &
@@ -60,7 +53,6 @@ def average_precision(
         weights: importance of each entry, `(N,)`, by which the precision at its rank is multiplied; their sum over the
             relevant entries is the divisor, as in TF-Ranking.
         list_weights: importance of each list, `(Q,)`, by which its value is multiplied.
-        max_length: an upper bound of the list lengths, which saves a synchronisation.
 
     Returns:
         Average precision of each list, `(Q,)`; its mean over the lists is MAP.
@@ -72,39 +64,28 @@ def average_precision(
     check_choice(("stable", "average"), ties=ties)
     if ties == "average" and weights is not None:
         raise ValueError("ties='average' has no weights: use ties='stable'")
-    ranking, found = binary(scores, labels, offsets, threshold, num_relevant, max_length, k, weights, list_weights)
-    return finish(average_precision_of(ranking, found, k, empty=empty, ties=ties), scores, list_weights)
+    ranking = rank(scores, labels, offsets, k, weights=weights, num_relevant=num_relevant)
+    return average_precision_of(ranking, k, threshold=threshold, empty=empty, map_divisor="relevant", ties=ties)
 
 
-def average_precision_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float, ties: str = "stable") -> Tensor:
-    ranks = ranking.ranks
-    hit, so_far = average_hits(ranking, found) if ties == "average" else (found.relevant, found.so_far)
-    counted = hit if ranking.weights is None else found.gains
-    counted = counted if k is None else counted * (ranks <= k)
-    precisions = torch.div(so_far, ranks, out=ranks).mul_(counted)
-    return ratio(measure_sum(precisions, ranking.offsets), found.mass, empty)
+def precision_of(ranking: Ranking, k: int | None, *, threshold: float, empty: float) -> Tensor:
+    hits = ranking.hits(threshold)
+    value = _hits_in_top(ranking, hits, k) / (ranking.lengths.clamp(min=1) if k is None else k)
+    return torch.where(hits.mass > 0, value, empty)
 
 
-@takes_arrays
+@in_table("p", of=precision_of, cut=REQUIRED, from_ranks=True, metric="Precision")
+@measure
 def precision(
-    scores: Tensor,
-    labels: Tensor,
-    offsets: Tensor,
-    *,
-    k: int | None = None,
-    threshold: float = 1,
-    empty: float = math.nan,
-    num_relevant: Tensor | None = None,
-    weights: Tensor | None = None,
-    list_weights: Tensor | None = None,
-    max_length: int | None = None,
-) -> Tensor:
+    scores: Array, labels: Array, offsets: Array = None, *, k: int | None = None, threshold: float = 1,
+    empty: float = math.nan, num_relevant: Array = None, weights: Array = None, **given: Unpack[Weighted],
+) -> Tensor:  # fmt: skip
     """Precision at k: the number of relevant entries in the top k over k, even if the list is shorter.
 
     Args:
         scores: score of each entry, `(N,)`; higher scores come first.
         labels: relevance label of each entry, `(N,)`.
-        offsets: where the lists begin and end, `(Q + 1,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`.
         k: the number of ranks that count and the divisor; None counts the whole list and divides by its length.
         threshold: entries with at least this label are relevant.
         empty: the value of a list without relevant entries.
@@ -112,7 +93,6 @@ def precision(
             some, a list without any has the value 0; None: the list holds all of them.
         weights: importance of each entry, `(N,)`, by which a relevant entry is counted. The divisor stays k.
         list_weights: importance of each list, `(Q,)`, by which its value is multiplied.
-        max_length: an upper bound of the list lengths, which saves a synchronisation.
 
     Returns:
         Precision of each list, `(Q,)`.
@@ -121,47 +101,27 @@ def precision(
         >>> precision(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]), k=5)
         tensor([0.4000])
     """
-    ranking, found = binary(scores, labels, offsets, threshold, num_relevant, max_length, k, weights, list_weights)
-    return finish(precision_of(ranking, found, k, empty=empty), scores, list_weights)
+    ranking = rank(scores, labels, offsets, k, weights=weights, num_relevant=num_relevant)
+    return precision_of(ranking, k, threshold=threshold, empty=empty)
 
 
-def precision_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
-    value = hits_in_top(ranking, found, k) / (ranking.lengths.clamp(min=1) if k is None else k)
-    return torch.where(found.mass > 0, value, empty)
+def recall_of(ranking: Ranking, k: int | None, *, threshold: float, empty: float) -> Tensor:
+    hits = ranking.hits(threshold)
+    return ratio(_hits_in_top(ranking, hits, k), hits.mass, empty)
 
 
-def hits_in_top(ranking: Ranking, found: Hits, k: int | None) -> Tensor:
-    """Relevant entries in the top k, each counted by its weight, `(Q,)`."""
-    if ranking.weights is not None or ranking.given is not None:
-        inside = found.gains if k is None else torch.where(ranking.ranks <= k, found.gains, 0)
-        return measure_sum(inside, ranking.offsets)
-    if k is None:
-        return found.found
-    lengths = ranking.offsets.diff()
-    last = ranking.offsets[:-1] + lengths.clamp(max=k) - 1
-    return torch.where(lengths > 0, torch.nn.functional.pad(found.so_far, (0, 1))[last], 0)
-
-
-@takes_arrays
+@in_table("recall", of=recall_of, cut=REQUIRED, from_ranks=True, metric="Recall")
+@measure
 def recall(
-    scores: Tensor,
-    labels: Tensor,
-    offsets: Tensor,
-    *,
-    k: int | None = None,
-    threshold: float = 1,
-    empty: float = math.nan,
-    num_relevant: Tensor | None = None,
-    weights: Tensor | None = None,
-    list_weights: Tensor | None = None,
-    max_length: int | None = None,
-) -> Tensor:
+    scores: Array, labels: Array, offsets: Array = None, *, k: int | None = None, threshold: float = 1,
+    empty: float = math.nan, num_relevant: Array = None, weights: Array = None, **given: Unpack[Weighted],
+) -> Tensor:  # fmt: skip
     """Recall at k: the share of the relevant entries that are in the top k.
 
     Args:
         scores: score of each entry, `(N,)`; higher scores come first.
         labels: relevance label of each entry, `(N,)`.
-        offsets: where the lists begin and end, `(Q + 1,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`.
         k: the number of ranks that count; None counts the whole list.
         threshold: entries with at least this label are relevant.
         empty: the value of a list without relevant entries.
@@ -169,7 +129,6 @@ def recall(
             None: the list holds all of them.
         weights: importance of each entry, `(N,)`, by which a relevant entry is counted, in the divisor too.
         list_weights: importance of each list, `(Q,)`, by which its value is multiplied.
-        max_length: an upper bound of the list lengths, which saves a synchronisation.
 
     Returns:
         Recall of each list, `(Q,)`.
@@ -178,88 +137,27 @@ def recall(
         >>> recall(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]), k=2)
         tensor([0.5000])
     """
-    ranking, found = binary(scores, labels, offsets, threshold, num_relevant, max_length, k, weights, list_weights)
-    return finish(recall_of(ranking, found, k, empty=empty), scores, list_weights)
+    ranking = rank(scores, labels, offsets, k, weights=weights, num_relevant=num_relevant)
+    return recall_of(ranking, k, threshold=threshold, empty=empty)
 
 
-def recall_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
-    return ratio(hits_in_top(ranking, found, k), found.mass, empty)
+def hit_of(ranking: Ranking, k: int | None, *, threshold: float, empty: float) -> Tensor:
+    hits = ranking.hits(threshold)
+    return torch.where(hits.mass > 0, _first_hit(ranking, hits, k)[0], empty)
 
 
-@takes_arrays
-def reciprocal_rank(
-    scores: Tensor,
-    labels: Tensor,
-    offsets: Tensor,
-    *,
-    k: int | None = None,
-    threshold: float = 1,
-    empty: float = math.nan,
-    num_relevant: Tensor | None = None,
-    weights: Tensor | None = None,
-    list_weights: Tensor | None = None,
-    max_length: int | None = None,
-) -> Tensor:
-    """Reciprocal rank: 1 / rank of the first relevant entry; 0 if that rank is beyond k.
-
-    Args:
-        scores: score of each entry, `(N,)`; higher scores come first.
-        labels: relevance label of each entry, `(N,)`.
-        offsets: where the lists begin and end, `(Q + 1,)`.
-        k: the number of ranks that count; None counts the whole list.
-        threshold: entries with at least this label are relevant.
-        empty: the value of a list without relevant entries.
-        num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved: where there are
-            some, a list without any has the value 0; None: the list holds all of them.
-        weights: importance of each entry, `(N,)`, of which that of the first relevant entry multiplies the value.
-        list_weights: importance of each list, `(Q,)`, by which its value is multiplied.
-        max_length: an upper bound of the list lengths, which saves a synchronisation.
-
-    Returns:
-        Reciprocal rank of each list, `(Q,)`; its mean over the lists is MRR.
-
-    Example:
-        >>> reciprocal_rank(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 3]))
-        tensor([0.5000])
-    """
-    ranking, found = binary(scores, labels, offsets, threshold, num_relevant, max_length, k, weights, list_weights)
-    return finish(reciprocal_rank_of(ranking, found, k, empty=empty), scores, list_weights)
-
-
-def reciprocal_rank_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
-    value = _first_hit(ranking, found, k) / found.first.clamp(min=1)
-    return torch.where(found.mass > 0, value, empty)
-
-
-def _first_hit(ranking: Ranking, found: Hits, k: int | None) -> Tensor:
-    """The weight of the first relevant entry, `(Q,)`, by default 1; 0 if its rank is beyond k."""
-    there = found.found > 0 if k is None else (found.found > 0) & (found.first <= k)
-    if ranking.weights is None:
-        return wide(there)
-    place = (ranking.offsets[:-1] + found.first.long() - 1).clamp(0, max(len(ranking.weights) - 1, 0))
-    return torch.where(there, torch.nn.functional.pad(ranking.weights, (0, 1))[place], 0.0)
-
-
-@takes_arrays
+@in_table("hit", "success", "hit_rate", of=hit_of, cut=OPTIONAL, from_ranks=True, metric="HitRate")
+@measure
 def hit(
-    scores: Tensor,
-    labels: Tensor,
-    offsets: Tensor,
-    *,
-    k: int | None = None,
-    threshold: float = 1,
-    empty: float = math.nan,
-    num_relevant: Tensor | None = None,
-    weights: Tensor | None = None,
-    list_weights: Tensor | None = None,
-    max_length: int | None = None,
-) -> Tensor:
+    scores: Array, labels: Array, offsets: Array = None, *, k: int | None = None, threshold: float = 1,
+    empty: float = math.nan, num_relevant: Array = None, weights: Array = None, **given: Unpack[Weighted],
+) -> Tensor:  # fmt: skip
     """Hit (success) at k: 1 if there is a relevant entry in the top k, else 0.
 
     Args:
         scores: score of each entry, `(N,)`; higher scores come first.
         labels: relevance label of each entry, `(N,)`.
-        offsets: where the lists begin and end, `(Q + 1,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`.
         k: the number of ranks that count; None counts the whole list.
         threshold: entries with at least this label are relevant.
         empty: the value of a list without relevant entries.
@@ -267,7 +165,6 @@ def hit(
             some, a list without any has the value 0; None: the list holds all of them.
         weights: importance of each entry, `(N,)`, of which that of the first relevant entry is the value.
         list_weights: importance of each list, `(Q,)`, by which its value is multiplied.
-        max_length: an upper bound of the list lengths, which saves a synchronisation.
 
     Returns:
         1 or 0 for each list, `(Q,)`; the mean over the lists is the hit rate.
@@ -276,34 +173,66 @@ def hit(
         >>> hit(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 3]), k=1)
         tensor([0.])
     """
-    ranking, found = binary(scores, labels, offsets, threshold, num_relevant, max_length, k, weights, list_weights)
-    return finish(hit_of(ranking, found, k, empty=empty), scores, list_weights)
+    ranking = rank(scores, labels, offsets, k, weights=weights, num_relevant=num_relevant)
+    return hit_of(ranking, k, threshold=threshold, empty=empty)
 
 
-def hit_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
-    return torch.where(found.mass > 0, _first_hit(ranking, found, k), empty)
+def reciprocal_rank_of(ranking: Ranking, k: int | None, *, threshold: float, empty: float) -> Tensor:
+    hits = ranking.hits(threshold)
+    weight, first = _first_hit(ranking, hits, k)
+    return torch.where(hits.mass > 0, weight / first, empty)
 
 
-@takes_arrays
+@in_table(
+    "mrr", "recip_rank", "rr", of=reciprocal_rank_of, cut=OPTIONAL, from_ranks=True, metric="MeanReciprocalRank",
+)  # fmt: skip
+@measure
+def reciprocal_rank(
+    scores: Array, labels: Array, offsets: Array = None, *, k: int | None = None, threshold: float = 1,
+    empty: float = math.nan, num_relevant: Array = None, weights: Array = None, **given: Unpack[Weighted],
+) -> Tensor:  # fmt: skip
+    """Reciprocal rank: 1 / rank of the first relevant entry; 0 if that rank is beyond k.
+
+    Args:
+        scores: score of each entry, `(N,)`; higher scores come first.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`.
+        k: the number of ranks that count; None counts the whole list.
+        threshold: entries with at least this label are relevant.
+        empty: the value of a list without relevant entries.
+        num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved: where there are
+            some, a list without any has the value 0; None: the list holds all of them.
+        weights: importance of each entry, `(N,)`, of which that of the first relevant entry multiplies the value.
+        list_weights: importance of each list, `(Q,)`, by which its value is multiplied.
+
+    Returns:
+        Reciprocal rank of each list, `(Q,)`; its mean over the lists is MRR.
+
+    Example:
+        >>> reciprocal_rank(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 3]))
+        tensor([0.5000])
+    """
+    ranking = rank(scores, labels, offsets, k, weights=weights, num_relevant=num_relevant)
+    return reciprocal_rank_of(ranking, k, threshold=threshold, empty=empty)
+
+
+def hits_of(ranking: Ranking, k: int | None, *, threshold: float, empty: float) -> Tensor:
+    found = ranking.hits(threshold)
+    return torch.where(found.mass > 0, _hits_in_top(ranking, found, k), empty)
+
+
+@in_table("hits", of=hits_of, cut=OPTIONAL, from_ranks=True, highest=None)
+@measure
 def hits(
-    scores: Tensor,
-    labels: Tensor,
-    offsets: Tensor,
-    *,
-    k: int | None = None,
-    threshold: float = 1,
-    empty: float = math.nan,
-    num_relevant: Tensor | None = None,
-    weights: Tensor | None = None,
-    list_weights: Tensor | None = None,
-    max_length: int | None = None,
-) -> Tensor:
+    scores: Array, labels: Array, offsets: Array = None, *, k: int | None = None, threshold: float = 1,
+    empty: float = math.nan, num_relevant: Array = None, weights: Array = None, **given: Unpack[Weighted],
+) -> Tensor:  # fmt: skip
     """Hits at k: the number of relevant entries in the top k.
 
     Args:
         scores: score of each entry, `(N,)`; higher scores come first.
         labels: relevance label of each entry, `(N,)`.
-        offsets: where the lists begin and end, `(Q + 1,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`.
         k: the number of ranks that count; None counts the whole list.
         threshold: entries with at least this label are relevant.
         empty: the value of a list without relevant entries.
@@ -311,7 +240,6 @@ def hits(
             holds all of them.
         weights: importance of each entry, `(N,)`, by which a relevant entry is counted.
         list_weights: importance of each list, `(Q,)`, by which its value is multiplied.
-        max_length: an upper bound of the list lengths, which is only checked.
 
     Returns:
         The number in each list, `(Q,)`.
@@ -320,40 +248,34 @@ def hits(
         >>> hits(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 1, 1]), torch.tensor([0, 3]), k=2)
         tensor([2.])
     """
-    ranking, found = binary(scores, labels, offsets, threshold, num_relevant, max_length, k, weights, list_weights)
-    return finish(hits_of(ranking, found, k, empty=empty), scores, list_weights)
+    ranking = rank(scores, labels, offsets, k, weights=weights, num_relevant=num_relevant)
+    return hits_of(ranking, k, threshold=threshold, empty=empty)
 
 
-def hits_of(ranking: Ranking, found: Hits, k: int | None, *, empty: float) -> Tensor:
-    return torch.where(found.mass > 0, hits_in_top(ranking, found, k), empty)
+def r_precision_of(ranking: Ranking, *, threshold: float, empty: float) -> Tensor:
+    hits, lists = ranking.hits(threshold), ranking.lists
+    inside = torch.where(ranking.ranks <= lists.each(hits.total), hits.gains, 0)
+    return ratio(lists.sum(inside), hits.mass, empty)
 
 
-@takes_arrays
+@in_table("r_precision", "rprec", of=r_precision_of, from_ranks=True)
+@measure
 def r_precision(
-    scores: Tensor,
-    labels: Tensor,
-    offsets: Tensor,
-    *,
-    threshold: float = 1,
-    empty: float = math.nan,
-    num_relevant: Tensor | None = None,
-    weights: Tensor | None = None,
-    list_weights: Tensor | None = None,
-    max_length: int | None = None,
-) -> Tensor:
+    scores: Array, labels: Array, offsets: Array = None, *, threshold: float = 1, empty: float = math.nan,
+    num_relevant: Array = None, weights: Array = None, **given: Unpack[Weighted],
+) -> Tensor:  # fmt: skip
     """R-precision: the precision at R, the number of relevant documents of the query, as in trec_eval (Rprec).
 
     Args:
         scores: score of each entry, `(N,)`; higher scores come first.
         labels: relevance label of each entry, `(N,)`.
-        offsets: where the lists begin and end, `(Q + 1,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`.
         threshold: entries with at least this label are relevant.
         empty: the value of a list without relevant entries.
         num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved; None: the list
             holds all of them.
         weights: importance of each entry, `(N,)`, by which a relevant entry is counted, in the divisor too.
         list_weights: importance of each list, `(Q,)`, by which its value is multiplied.
-        max_length: an upper bound of the list lengths, which is only checked.
 
     Returns:
         R-precision of each list, `(Q,)`.
@@ -362,10 +284,78 @@ def r_precision(
         >>> r_precision(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]))
         tensor([0.5000])
     """
-    ranking, found = binary(scores, labels, offsets, threshold, num_relevant, max_length, None, weights, list_weights)
-    return finish(r_precision_of(ranking, found, empty=empty), scores, list_weights)
+    ranking = rank(scores, labels, offsets, weights=weights, num_relevant=num_relevant)
+    return r_precision_of(ranking, threshold=threshold, empty=empty)
 
 
-def r_precision_of(ranking: Ranking, found: Hits, *, empty: float) -> Tensor:
-    inside = torch.where(ranking.ranks <= found.total.index_select(0, ranking.ids), found.gains, 0)
-    return ratio(measure_sum(inside, ranking.offsets), found.mass, empty)
+def rbp_of(ranking: Ranking, k: int | None, *, threshold: float, empty: float, p: float = PERSISTENCE) -> Tensor:
+    hits, ranks = ranking.hits(threshold), ranking.ranks
+    terms = hits.gains * torch.pow(p, ranks - 1)
+    terms = terms if k is None else torch.where(ranks <= k, terms, 0)
+    return torch.where(hits.mass > 0, (1 - p) * ranking.lists.sum(terms), empty)
+
+
+@in_table("rbp", "rank_biased_precision", of=rbp_of, cut=OPTIONAL, from_ranks=True)
+@measure
+def rbp(
+    scores: Array, labels: Array, offsets: Array = None, *, p: float = PERSISTENCE, k: int | None = None,
+    threshold: float = 1, empty: float = math.nan, num_relevant: Array = None, weights: Array = None,
+    **given: Unpack[Weighted],
+) -> Tensor:  # fmt: skip
+    """Rank-biased precision: (1 - p) times the sum of p^(rank - 1) over the relevant entries (Moffat & Zobel 2008).
+
+    A reader goes on to the next rank with probability p. A short list ends early: there is no residual.
+
+    Args:
+        scores: score of each entry, `(N,)`; higher scores come first.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`.
+        p: the persistence of the reader, between 0 and 1; 0.8 as in ir-measures.
+        k: the number of ranks that count; None counts the whole list.
+        threshold: entries with at least this label are relevant.
+        empty: the value of a list without relevant entries.
+        num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved; None: the list
+            holds all of them.
+        weights: importance of each entry, `(N,)`, by which a relevant entry is counted.
+        list_weights: importance of each list, `(Q,)`, by which its value is multiplied.
+
+    Returns:
+        RBP of each list, `(Q,)`.
+
+    Example:
+        >>> rbp(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]), p=0.5)
+        tensor([0.6250])
+    """
+    check_persistence(p)
+    ranking = rank(scores, labels, offsets, k, weights=weights, num_relevant=num_relevant)
+    return rbp_of(ranking, k, threshold=threshold, empty=empty, p=p)
+
+
+def check_persistence(p: float) -> None:
+    if not isinstance(p, int | float) or not 0 < p < 1:
+        raise ValueError(f"p must be between 0 and 1, the probability to go on to the next rank, got {p!r}")
+
+
+def _hits_in_top(ranking: Ranking, hits: Hits, k: int | None) -> Tensor:
+    """Relevant entries in the top k, each counted by its weight, `(Q,)`."""
+    lists = ranking.lists
+    if ranking.weights is not None or ranking.given is not None:
+        return lists.sum(hits.gains if k is None else torch.where(ranking.ranks <= k, hits.gains, 0))
+    if k is None:
+        return hits.count
+    lengths = lists.offsets.diff()
+    last = lists.offsets[:-1] + lengths.clamp(max=k) - 1
+    return torch.where(lengths > 0, torch.nn.functional.pad(hits.so_far, (0, 1))[last], 0)
+
+
+def _first_hit(ranking: Ranking, hits: Hits, k: int | None) -> tuple[Tensor, Tensor]:
+    """The weight of the first relevant entry, by default 1, and its rank, `(Q,)` each; the weight is 0 beyond k."""
+    if ranking.given is None:
+        rank = (hits.first - ranking.lists.offsets[:-1] + 1).clamp(min=1)
+    else:
+        rank = torch.nn.functional.pad(ranking.given, (0, 1), value=1)[hits.first]
+    there = hits.count > 0 if k is None else (hits.count > 0) & (rank <= k)
+    if ranking.weights is None:
+        return wide(there), wide(rank)
+    weight = torch.nn.functional.pad(ranking.weights, (0, 1))[hits.first]
+    return torch.where(there, weight, 0.0), wide(rank)

@@ -1,25 +1,45 @@
 """Classification by nearest neighbours: the top k entries of a ranking vote on the class of the query."""
 
 from collections.abc import Iterable, Sequence
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from torchrank.functional.arrays import takes_arrays
-from torchrank.functional.ragged import wide
-from torchrank.functional.ranking import check_cutoff, check_offsets, check_scores, finish, rank_checked
+from torchrank.functional.arrays import Array, wide
+from torchrank.functional.conventions import REQUIRED, in_table
+from torchrank.functional.lists import Given, measure
+from torchrank.functional.ranking import Ranking, check_cutoff, rank
 
 
-@takes_arrays
+def knn_error_of(
+    ranking: Ranking, cuts: Sequence[int], *, classes: Tensor, query_classes: Tensor
+) -> list[Tensor]:
+    offsets, lists = ranking.lists.offsets, ranking.lists
+    if query_classes.shape != (len(lists),):
+        raise ValueError(
+            f"query_classes must have one class per list, ({len(lists)},), got {tuple(query_classes.shape)}"
+        )
+    if classes.shape != ranking.order.shape:
+        raise ValueError(f"classes must be ({len(ranking.order)},), one per entry, got {tuple(classes.shape)}")
+    width = min(max(cuts), lists.bound) if len(classes) else 0
+    place = offsets[:-1, None] + torch.arange(width, device=offsets.device)  # (Q, width)
+    inside = place < offsets[1:, None]
+    nearest = classes[ranking.order][place.clamp(max=max(len(classes) - 1, 0))]
+    empty = offsets.diff() == 0
+    wrong = [majority(nearest[:, :k], inside[:, :k]) != query_classes for k in cuts]
+    return [torch.where(empty, torch.nan, wide(each)) for each in wrong]
+
+
+@in_table(
+    "knn_error", of=knn_error_of, cut=REQUIRED, needs="a document", better="lower",
+    asks="{name} compares classes: give classes (N,) and query_classes (Q,)",
+)  # fmt: skip
+@measure
 def knn_error(
-    scores: Tensor,
-    classes: Tensor,
-    offsets: Tensor,
-    query_classes: Tensor,
-    *,
-    k: int | Sequence[int],
-    max_length: int | None = None,
-) -> Tensor:
+    scores: Array, classes: Array, offsets: Array = None, query_classes: Array = None, *, k: int | Sequence[int],
+    **given: Unpack[Given],
+) -> Tensor:  # fmt: skip
     """Error of k-nearest-neighbour classification: 1 if the majority of the k highest scores is wrong, else 0.
 
     Among classes with equally many votes the one with the nearest neighbour wins (McFee & Lanckriet 2010). Equal scores
@@ -28,10 +48,9 @@ def knn_error(
     Args:
         scores: score of each entry, `(N,)`; higher scores are nearer.
         classes: class of each entry as a number, `(N,)`.
-        offsets: where the lists begin and end, `(Q + 1,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`.
         query_classes: class of the query of each list, `(Q,)`.
         k: the number of neighbours that vote, or several numbers.
-        max_length: an upper bound of the list lengths, which saves a synchronisation.
 
     Returns:
         1 or 0 for each list, `(Q,)`; `(Q, K)` if k is a sequence of K numbers. An empty list has nan.
@@ -44,28 +63,10 @@ def knn_error(
     cuts = list(k) if isinstance(k, Iterable) else [k]
     if not cuts or None in cuts:
         raise ValueError(f"k must be the number of neighbours that vote, or several, got {k}")
-    check_offsets(scores, classes, offsets)
-    check_scores(scores)
-    ranking = rank_checked(scores, classes, offsets, tiebreak=None, max_length=max_length, num_grades=0)
-    errors = finish(vote_errors(ranking.labels, offsets, query_classes, cuts, longest=ranking.longest), scores)
-    return errors if isinstance(k, Iterable) else errors[:, 0]
-
-
-def vote_errors(
-    ordered: Tensor, offsets: Tensor, query_classes: Tensor, cuts: Sequence[int], *, longest: int
-) -> Tensor:
-    """`knn_error` at all `cuts` (Q, K) in float64; the classes `ordered` (N,) are in rank order."""
-    for k in cuts:
-        check_cutoff(k)
-    wanted, actual = (len(offsets) - 1,), tuple(query_classes.shape)
-    if actual != wanted:
-        raise ValueError(f"query_classes must have one class per list, {wanted}, got {actual}")
-    width = min(max(cuts), longest) if len(ordered) else 0
-    place = offsets[:-1, None] + torch.arange(width, device=offsets.device)  # (Q, width)
-    inside = place < offsets[1:, None]
-    nearest = ordered[place.clamp(max=max(len(ordered) - 1, 0))]
-    wrong = torch.stack([majority(nearest[:, :k], inside[:, :k]) != query_classes for k in cuts], 1)
-    return torch.where(offsets.diff()[:, None] == 0, torch.nan, wide(wrong))
+    for cut in cuts:
+        check_cutoff(cut)
+    errors = knn_error_of(rank(scores, scores, offsets), cuts, classes=classes, query_classes=query_classes)
+    return torch.stack(errors, 1) if isinstance(k, Iterable) else errors[0]
 
 
 def majority(classes: Tensor, voting: Tensor) -> Tensor:
