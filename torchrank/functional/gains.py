@@ -13,6 +13,7 @@ from torchrank.functional.lists import Lists, bounds_of
 Function = Callable[[Tensor], Tensor]
 Gain = str | Function
 Discount = str | Function
+Cuts = list[int | None]  # cut-offs; None is the whole list
 
 GAINS: dict[str, Function] = {
     "exp2": lambda labels: torch.exp2(labels) - 1,
@@ -81,9 +82,9 @@ def _named(choice: str | Function, table: dict[str, Function], name: str) -> Fun
 
 
 def dcg_at(
-    ordered: Tensor, lists: Lists, cuts: list[int | None], *, gain: Gain, discount: Discount, ranks: Tensor | None = None
+    ordered: Tensor, lists: Lists, cuts: Cuts, *, gain: Gain, discount: Discount, ranks: Tensor | None = None
 ) -> list[Tensor]:
-    """DCG of each list at each cut-off, `(Q,)` each; the labels `ordered (N,)` are in rank order, None is the whole list.
+    """DCG of each list at each cut-off, `(Q,)` each, of labels in rank order, `(N,)`; None is the whole list.
 
     Small cut-offs share one `(Q, k)` block of the first labels of each list: entries after the cut-off are not touched,
     and three cut-offs cost as much as one. Where `ranks (N,)` are given, they are not 1, 2, ... and there is no block.
@@ -105,9 +106,7 @@ def dcg_at(
     return [values[k] for k in cuts]
 
 
-def ideal_dcg_at(
-    labels: Tensor, lists: Lists, cuts: list[int | None], *, gain: Gain, discount: Discount
-) -> list[Tensor]:
+def ideal_dcg_at(labels: Tensor, lists: Lists, cuts: Cuts, *, gain: Gain, discount: Discount) -> list[Tensor]:
     """DCG of each list in its best order at each cut-off, `(Q,)` each. Many labels with grades are counted, not sorted.
 
     >>> ideal_dcg_at(torch.tensor([0, 1]), Lists.of([0, 2]), [1], gain="exp2", discount="letor")
@@ -139,7 +138,7 @@ def ideal_labels(labels: Tensor, lists: Lists, gain: Gain) -> Tensor:
 
 
 def best_dcg(gains: Tensor, lists: Lists, k: int | None = None, discount: Discount = "log2p1") -> Tensor:
-    """The DCG at k of each list in its best order, `(Q,)`, from the gain of each entry, `(N,)`."""
+    """The DCG at k of each list in its best order, `(Q,)`, from the gain of each entry, `(N,)`. Differentiable."""
     place = lists.positions
     discounts = discount_of(torch.arange(1, lists.bound + 1, device=gains.device), discount).index_select(0, place)
     best = gains.index_select(0, lists.order(gains)) * discounts
@@ -170,9 +169,15 @@ def _grade_counts(labels: Tensor, lists: Lists, gain: Gain) -> tuple[Tensor, Ten
     return grades, counts.index_add(0, bins, one).view(-1, number)[:, grades]
 
 
-def best_dcg(gains: Tensor, lists: Lists, k: int | None = None, discount: Discount = "log2p1") -> Tensor:
-    """The DCG at k of each list in its best order, `(Q,)`, from the gain of each entry, `(N,)`. Differentiable."""
-    place = lists.positions
-    discounts = discount_of(torch.arange(1, lists.bound + 1, device=gains.device), discount).index_select(0, place)
-    best = gains.index_select(0, lists.order(gains)) * discounts
-    return lists.sum(best if k is None else torch.where(place < k, best, 0))
+def best_dcg(
+    gains: Tensor, lists: Lists, k: int | None = None, discount: Discount = "log2p1", *, labels: Tensor | None = None
+) -> Tensor:
+    """The DCG at k of each list in its best order, `(Q,)`, from the gain of each entry, `(N,)`. Differentiable.
+
+    Labels that fall and rise with the gains are sorted in less time.
+    """
+    order = lists.order(gains) if labels is None else lists.order(labels, grades=lists.grades)
+    discounts = discount_of(torch.arange(1, lists.bound + 1, device=gains.device), discount)
+    if k is not None:
+        discounts[k:] = 0
+    return lists.sum(gains.index_select(0, order) * discounts.index_select(0, lists.positions))
