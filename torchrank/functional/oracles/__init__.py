@@ -137,8 +137,7 @@ def structured_hinge(
 
 def _check_options(measure: str, k: int | None, threshold: float, discount: str) -> None:
     check_choice(MEASURES, measure=measure)
-    if discount not in DISCOUNTS:  # NDCG of the whole list needs a discount that is convex, or almost
-        raise ValueError(f"unknown discount={discount!r}: choose one of {', '.join(DISCOUNTS)}")
+    check_choice(DISCOUNTS, discount=discount)  # NDCG of the whole list needs one that is convex, or almost
     if isinstance(threshold, str):
         raise ValueError(f"threshold must be a number, the lowest label of a relevant entry, got {threshold!r}")
     check_cutoff(k)
