@@ -161,7 +161,7 @@ def hinge_and_gradient(
     means = segment_sum(sizes * values, offsets) / segment_sum(sizes, offsets).clamp(min=tiny)
     centred = values - per_entry(means, offsets, len(values))
     hinge = (scale * loss - segment_sum(coefficients * centred, offsets)) / scale
-    factor = torch.where(hinge.isnan(), torch.nan, 1.0)
+    factor = torch.where(hinge.isnan(), torch.nan, torch.ones_like(hinge))
     if weights is not None:
         total = segment_sum(torch.where(relevant, wide(weights), 0), offsets)
         factor = factor * ratio(total, segment_sum(wide(relevant), offsets), 0.0)
