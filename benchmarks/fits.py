@@ -68,11 +68,11 @@ def make_sets(lists: int) -> dict[str, RankingSet]:
     return synthetic_splits(lists * 5 // 3, num_features=FEATURES, mean_length=120.0 if lists > 20 else 12.0)
 
 
-def ndcg_at_10(test: RankingSet, found: Any) -> str:
+def ndcg_at_10(test: RankingSet, found: Any) -> tuple[str, float]:
     """Of a ranker, or of a function that scores rows."""
     scores = found(test.x, test.offsets) if isinstance(found, Ranker) else torch.as_tensor(found(test.x))
     with torch.no_grad():
-        return f"NDCG@10 {float(ndcg(scores, test.labels, test.offsets, k=10).nanmean()):.3f}"
+        return "NDCG@10", float(ndcg(scores, test.labels, test.offsets, k=10).nanmean())
 
 
 # ---- linear rankers, boosting and trees ------------------------------------------------------------------------------
@@ -98,8 +98,9 @@ def standard(train: RankingSet) -> tuple[np.ndarray, Callable[[torch.Tensor], np
 
 
 def by_torch(train: RankingSet, name: str, rounds: int | None) -> Call:
-    """torch's own L-BFGS; the loss is that of benchmarks/padded.py, on the training lists padded once."""
+    """torch's own L-BFGS to the same objective; the loss is that of benchmarks/padded.py."""
     loss = padded.LOSSES["listnet" if name == "ListNet" else "domination"]
+    l2 = 0.5e-4 if name == "ListNet" else 1 / len(train)  # the defaults of the rankers, for the mean over lists
 
     def call() -> Callable[[torch.Tensor], torch.Tensor]:
         rows, transform = standard(train)
@@ -117,7 +118,7 @@ def by_torch(train: RankingSet, name: str, rounds: int | None) -> Call:
                 value = loss(x[part] @ weight, labels[part], mask[part]).sum() / len(x)
                 value.backward()
                 total += value.detach()
-            penalty = 0.5e-4 * weight.square().sum()
+            penalty = l2 * weight.square().sum()
             penalty.backward()
             return total + penalty.detach()
 
@@ -209,9 +210,9 @@ def points(count: int) -> Sides:
 
         return lambda: LMNN(n_neighbors=3, random_state=0).fit(x[train], y[train])
 
-    def accuracy(found: Any) -> str:
+    def accuracy(found: Any) -> tuple[str, float]:
         model = KNeighborsClassifier(3).fit(found.transform(x[train]), y[train])
-        return f"accuracy {model.score(found.transform(x[test]), y[test]):.3f}"
+        return "accuracy", float(model.score(found.transform(x[test]), y[test]))
 
     def ours() -> torchrank.MetricEstimator:
         return torchrank.MetricEstimator(C=10.0).fit(x[train], y[train])
@@ -308,10 +309,10 @@ def corpus(documents: int, queries: int) -> Sides:
         index.add(rows.numpy())
         return lambda: index.search(asked.numpy(), 100)
 
-    def highest(found: Any) -> str:
-        return f"mean score {float(np.mean(np.asarray(found[0], dtype=np.float64))):.4f}"
+    def mean_score(found: Any) -> tuple[str, float]:
+        return "mean score", float(np.mean(np.asarray(found[0], dtype=np.float64)))
 
-    return Sides(lambda: search(asked, rows, 100), {"faiss IndexFlatIP": faiss_flat}, quality=highest)
+    return Sides(lambda: search(asked, rows, 100), {"faiss IndexFlatIP": faiss_flat}, quality=mean_score)
 
 
 def exported(lists: int, name: str) -> Sides:
@@ -365,6 +366,7 @@ def work(rank, world, lists, name, folder):
         file.write(str(time.process_time() - start))
 
 world, lists, name = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+getattr(torchrank, name)  # is imported once, before the processes are started
 if __name__ == "__main__":
     import tempfile
     with tempfile.TemporaryDirectory() as folder:

@@ -49,13 +49,13 @@ class Sides:
         ours: the call of torchrank.
         peers: for each peer a function that makes its call. It may raise `Skipped` or `ImportError`.
         unit: "s" if the time of a call is measured; "MB" and "CPU s" if the functions return the number themselves.
-        quality: what is told about the result of each side, such as the NDCG@10 of a ranker.
+        quality: what is told about the result of each side, such as ("NDCG@10", 0.43).
     """
 
     ours: Callable[[], Any]
     peers: dict[str, Callable[[], Callable[[], Any]]] = field(default_factory=dict)
     unit: str = "s"
-    quality: Callable[[Any], str] | None = None
+    quality: Callable[[Any], tuple[str, float]] | None = None
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,12 @@ class Timed:
 
     def __init__(self, function: Callable[[], Any], unit: str):
         self.function, self.unit, self.calls, self.turns = function, unit, 1, 1
-        first = self.best = self._measure()
-        if unit == "s" and first < 50 * BLOCK:
+        start = time.perf_counter()
+        self.best = self._measure()
+        self.spent = time.perf_counter() - start
+        if unit == "s" and self.spent < 50 * BLOCK:
             self.best = self._measure()
             self.calls = max(1, min(10_000, int(BLOCK / max(self.best, 1e-7))))
-        self.spent = first
 
     def _measure(self) -> float:
         start = cpu_seconds()
@@ -143,8 +144,9 @@ def measured(benchmark: str, case: Case, setting: Setting, other: "Other | None"
         notes["other"] = elsewhere.missing
         own |= {} if elsewhere.missing else {"other": elsewhere.best, "new_over_old": ours.best / elsewhere.best}
     for name, peer in peers.items() or {"": None}.items():
-        told = [sides.quality(side.result) for side in (ours, peer) if side] if sides.quality else []
-        note = "; ".join(each for each in (" / ".join(told), *notes.values()) if each)
+        found = [sides.quality(side.result) for side in (ours, peer) if side] if sides.quality else []
+        told = f"{found[0][0]} {' / '.join(f'{value:.4g}' for _, value in found)}" if found else ""
+        note = "; ".join(each for each in (told, *notes.values()) if each)
         beside = {"peer": name, "theirs": peer.best, "ratio": ours.best / max(peer.best, 1e-9)} if peer else {}
         yield Row(**own, **beside, note=note)
         notes = {}  # told once
@@ -238,13 +240,15 @@ def serve(checkout: str, given: str) -> None:
                 timed.turn()
             else:
                 timed = None
-                benchmark = importlib.import_module(f"benchmarks.{question[0]}")
-                case = {case.name: case for case in benchmark.cases(setting)}[question[1]]
+                cases = importlib.import_module(f"benchmarks.{question[0]}").cases(setting)
+                case = next((case for case in cases if case.name == question[1]), None)
+                if case is None:
+                    raise Skipped("there is no such case")
                 sides = case.prepare()
                 timed = Timed(sides.ours, sides.unit)
             answer = {"best": timed.best, "spent": timed.spent}
         except Exception as error:
-            answer = {"missing": f"the other checkout: {type(error).__name__}: {error}"}
+            answer = {"missing": f"other checkout: {error or type(error).__name__}"}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
