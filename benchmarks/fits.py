@@ -32,15 +32,17 @@ def cases(setting: Setting) -> Iterator[Case]:
     plain = {"torch's L-BFGS on padded lists": by_torch}
     found = {
         "ListNet": partial(fit, lists, "ListNet", plain, transform="standard"),
-        "DominationRank": partial(fit, lists, "DominationRank", plain, transform="standard"),
-        "RankSVM": partial(fit, some, "RankSVM", {"LinearSVC on pairs": by_linear_svc}),
+        "DominationRank, 60 lists": partial(fit, some, "DominationRank", plain, transform="standard"),
+        "RankSVM, 60 lists": partial(fit, some, "RankSVM", {"LinearSVC on pairs": by_linear_svc}, transform="standard"),
         "SVMMap": partial(fit, lists, "SVMMap", {}, rounds=8),
         "PAMIR, 2 rounds": partial(fit, lists, "PAMIR", {}, rounds=2),
         "GMML": partial(fit, lists, "GMML", {}),
         "LGMML": partial(fit, lists, "LGMML", {}),
         "LGMML, 32 metrics of random lists": partial(fit, lists, "LGMML", {}, groups="random", rounds=4),
         "MLR on points": partial(points, 40 if setting.quick else 400),
-        "RankBoost, 20 rounds": partial(fit, some, "RankBoost", {"numpy over all pairs": rank_boost}, rounds=20),
+        "RankBoost, 20 rounds, 60 lists": partial(
+            fit, some, "RankBoost", {"numpy over all pairs": rank_boost}, rounds=20
+        ),
         "AdaRank, 20 rounds": partial(fit, lists, "AdaRank", {}, rounds=20),
         "GBDTRanker, 50 trees": partial(fit, lists, "GBDTRanker", {"LightGBM": by_lightgbm}, rounds=50, **GBDT),
         "LocalRank": partial(mq2008, setting, "LocalRank"),
