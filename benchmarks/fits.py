@@ -320,7 +320,7 @@ def corpus(documents: int, queries: int) -> Sides:
 def exported(lists: int, name: str) -> Sides:
     """The ranker itself beside its ONNX file, and trees beside LightGBM, too."""
     sets = make_sets(lists)
-    options = {"GBDTRanker": {"rounds": 50, **GBDT}, "ListNet": {"rounds": 20}}.get(name, {})
+    options = {"rounds": 50, **GBDT} if name == "GBDTRanker" else {"transform": "standard"}
     epochs = 1 if name == "NeuralRanker" else None
     ranker = getattr(torchrank, name)(FEATURES, **options).fit(sets["train"], epochs=epochs)
     x, offsets = sets["test"].x[:100].contiguous(), torch.tensor([0, min(100, len(sets["test"].x))])
