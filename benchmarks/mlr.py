@@ -1,5 +1,4 @@
-"""MLR: the oracles against plain loops and against numpy, list by list; average precision against its dense form; the
-parts of a round on IsoLet.
+"""MLR: the oracles against plain loops and against numpy, list by list; the parts of a round on IsoLet.
 
 The loops are the published pseudo-code, entry by entry, timed on a few lists and scaled to all; they count what the
 formulas write as a number of entries. The numpy forms take one list at a time, as fast as we could write them. All
@@ -17,8 +16,6 @@ from benchmarks.suite import Row, Setting
 from torchrank import MLR
 from torchrank.data.sources.points import load_points
 from torchrank.functional import most_violated
-from torchrank.functional.oracles.merged import merge
-from torchrank.functional.oracles.whole_list import average_precision_at, average_precision_problem, dense, halving
 from torchrank.solvers.cutting_plane.plane import add_cut, start
 from torchrank.solvers.cutting_plane.psi import add_metric_psi
 from torchrank.solvers.metric_scores import metric_scores
@@ -30,7 +27,6 @@ RELEVANT = 0.1  # share of the entries
 
 def rows(setting: Setting) -> Iterator[Row]:
     yield from against_loops_and_numpy(setting, setting.size(1000, 10), setting.size(500, 50))
-    yield halving_against_dense(setting, setting.size(64, 4), setting.size(3000, 300))
     for measure in ("auc", "mrr") if setting.data and not setting.quick else ():
         yield from rounds_on_isolet(setting, measure)
 
@@ -69,19 +65,6 @@ def against_loops_and_numpy(setting: Setting, lists: int, length: int) -> Iterat
         name = f"{measure if k is None else f'{measure}@{k}'}, {lists} lists of {length}"
         yield Row(name, quick, peer="loops", theirs=slow, bar=1 / 20, note=apart)
         yield Row(name, quick, peer="numpy, list by list", theirs=lists_by_numpy, bar=1)
-
-
-def halving_against_dense(setting: Setting, lists: int, length: int) -> Row:
-    scores, labels, offsets = make_lists(lists, length)
-    merged = merge(scores, labels > 0, offsets, max_length=length)
-    forms = [
-        lambda solve=solve: average_precision_at(merged, solve(average_precision_problem(merged)))
-        for solve in (halving, dense)
-    ]
-    ours, theirs = setting.race(*forms, repeats=6)
-    values = [lost - (merged.scale * c * merged.scores()).sum(1) for c, lost in (form() for form in forms)]
-    note = f"values differ by {float((values[0] - values[1]).abs().max()):.0e}"
-    return Row(f"map, {lists} lists of {length}", ours, peer="its dense form", theirs=theirs, bar=1 / 5, note=note)
 
 
 def rounds_on_isolet(setting: Setting, measure: str, rounds: int = 6, lists_at_once: int = 168) -> Iterator[Row]:

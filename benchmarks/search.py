@@ -17,7 +17,7 @@ from benchmarks.suite import MissingPeerError, Row, Setting, in_process, peer
 from torchrank import Adapter, RankingSet, TrainingLists
 from torchrank.data import Judged
 from torchrank.functional import search
-from torchrank.functional.neighbours.corpus import DOCUMENTS, SCORES
+from torchrank.functional.neighbours.corpus import BLOCK_DOCUMENTS, BLOCK_SCORES
 
 WIDTH, TOP, JUDGED = 384, 100, 5
 LIMIT = 512  # MB
@@ -44,9 +44,9 @@ def vectors(count: int, seed: int) -> torch.Tensor:
 
 def beside_faiss(setting: Setting, name: str, queries: torch.Tensor, corpus: torch.Tensor) -> Iterator[Row]:
     def products():
-        scores = torch.empty(SCORES)
-        for rows in corpus.split(DOCUMENTS):
-            for part in queries.split(SCORES // DOCUMENTS):
+        scores = torch.empty(BLOCK_SCORES)
+        for rows in corpus.split(BLOCK_DOCUMENTS):
+            for part in queries.split(BLOCK_SCORES // BLOCK_DOCUMENTS):
                 torch.mm(part, rows.T, out=scores[: len(part) * len(rows)].view(len(part), len(rows)))
 
     functions = [lambda: search(queries, corpus, TOP), products]

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tests.functional.cloud_rows import clouds, draw, each, same
-from torchrank.functional import batching, choose_components, cloud_pca, cloud_similarity, nearest_clouds
-from torchrank.functional import clouds as clouds_module
+from torchrank.functional import choose_components, cloud_pca, cloud_similarity, nearest_clouds
+from torchrank.functional.chunks import length_chunks
 
 KINDS = ["ordered", "squared", "subspace", "weighted"]
 
@@ -74,7 +74,7 @@ def test_principal_directions(seed, components):
 
 
 @pytest.mark.parametrize("seed", [2, 3])
-def test_both_routes_and_the_covariance_agree(seed):
+def test_products_of_rows_and_of_columns_agree_with_the_covariance(seed):
     """Clouds around the number of features, one shorter and one longer: eigenvectors of the covariance for all."""
     x, offsets = clouds(seed, lengths=[11, 12, 13, 14, 12, 6, 30], features=12, ratio=1.7)
     u, variances, total, _ = cloud_pca(x, offsets, 5)
@@ -84,14 +84,6 @@ def test_both_routes_and_the_covariance_agree(seed):
         np.testing.assert_allclose(total[number], values.sum(), rtol=1e-12)
         cosines = np.abs((u[number].numpy() * vectors.T[::-1][:5]).sum(1))
         assert (cosines > 1 - 1e-8).all()
-
-
-@pytest.mark.parametrize("lengths", [[40, 30, 26], [17, 60, 20]])
-def test_the_subspace_route_on_falling_variances(lengths):
-    x, offsets = clouds(4, lengths=lengths, features=24, ratio=1.5)
-    exact, subspace = (cloud_pca(x, offsets, 4, route=route) for route in ("exact", "subspace"))
-    for one, other in zip(exact, subspace, strict=True):
-        torch.testing.assert_close(other, one, rtol=1e-8, atol=1e-8)
 
 
 def test_float32_rows():
@@ -104,11 +96,10 @@ def test_float32_rows():
             np.testing.assert_allclose(part[number].numpy(), expected, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("route", ["exact", "subspace"])
-def test_one_document_equal_documents_and_no_document_have_no_shape(route):
+def test_one_document_equal_documents_and_no_document_have_no_shape():
     rows = torch.tensor([[0.1, 1e6 / 3, 0.7]], dtype=torch.float64)
     x, offsets = rows.expand(12, 3), torch.tensor([0, 1, 1, 12])
-    for found in cloud_pca(x, offsets, 2, route=route):
+    for found in cloud_pca(x, offsets, 2):
         assert (found == 0).all()
 
 
@@ -155,31 +146,22 @@ def test_the_largest_entry_is_positive():
     assert (u.gather(2, u.abs().argmax(2, keepdim=True)) > 0).all()
 
 
-@pytest.mark.parametrize("route", ["exact", "subspace"])
-def test_a_batch_is_its_lists_one_by_one(route):
-    lengths = [1251, 1, 4, 0, 60, 55, 14, 2, 58, 13]
+@pytest.mark.parametrize("lengths", [[1251, 1, 4, 0, 60, 55, 14, 2, 58, 13], [700] * 30], ids=["unlike", "many"])
+def test_a_batch_is_its_lists_one_by_one(lengths):
+    """Lists of very different lengths, and more than are solved at once."""
     x, offsets = draw(lengths, 15, seed=2)
-    whole = cloud_pca(x, offsets, 3, route=route)
+    whole = cloud_pca(x, offsets, 3)
     for number, rows in enumerate(x.split(lengths)):
-        alone = cloud_pca(rows, torch.tensor([0, len(rows)]), 3, route=route)
+        alone = cloud_pca(rows, torch.tensor([0, len(rows)]), 3)
         for part, one in zip(whole, alone, strict=True):
             same(part[number], one[0], 1e-9)
-
-
-@pytest.mark.parametrize("numbers", [1, 200, 2**21])
-def test_small_chunks_change_nothing(numbers, monkeypatch):
-    x, offsets = draw([5, 1, 9, 30, 8, 0, 7], seed=3)
-    expected = cloud_pca(x, offsets, 3)
-    monkeypatch.setattr(batching, "CHUNK_NUMBERS", numbers)
-    for one, other in zip(cloud_pca(x, offsets, 3), expected, strict=True):
-        same(one, other)
 
 
 def test_chunks_hold_every_list_once_and_little_padding():
     lengths = np.random.default_rng(4).integers(0, 300, 500)
     lengths[7] = 1251
     x, offsets = torch.zeros(lengths.sum(), 3), torch.tensor([0, *lengths.cumsum()])
-    pieces = batching.cloud_chunks(x, offsets, shortest=2)
+    pieces = length_chunks(offsets, len(x), 2**18 // 3, shortest=2)
     members = np.concatenate([piece.lists.numpy() for piece in pieces])
     assert sorted(members) == np.flatnonzero(lengths >= 2).tolist()
     assert all(piece.longest * len(piece.lists) <= 1.25 * lengths[piece.lists].sum() for piece in pieces)
@@ -187,9 +169,8 @@ def test_chunks_hold_every_list_once_and_little_padding():
 
 
 @pytest.mark.parametrize("threads, inference", [(1, False), (2, False), (2, True)])
-def test_threads_and_inference_mode_change_nothing(threads, inference, monkeypatch):
-    """A chunk per list, so that there is something to share."""
-    monkeypatch.setattr(batching, "CHUNK_NUMBERS", 1)
+def test_threads_and_inference_mode_change_nothing(threads, inference):
+    """Lists of very different lengths are solved apart, so that there is something to share."""
     x, offsets = draw([5, 3, 9, 30, 8], seed=5)
     expected = cloud_pca(x, offsets, 3)
     before = torch.get_num_threads()
@@ -219,7 +200,7 @@ def test_where_the_eigenvalues_are_not_found(monkeypatch):
 
     x, offsets = draw([5, 3, 9, 30, 8], seed=7)
     expected = cloud_pca(x, offsets, 3)
-    monkeypatch.setattr(clouds_module, "eigh", fail)
+    monkeypatch.setattr(torch.linalg, "eigh", fail)
     for found, one in zip(cloud_pca(x, offsets, 3), expected, strict=True):
         same(found, one, 1e-9)
 
@@ -340,20 +321,20 @@ def test_squares_of_full_rank_clouds_are_positive_definite(kind):
 
 
 @pytest.mark.parametrize("kind", ["ordered", "subspace"])
-def test_tiles_change_nothing(kind, monkeypatch):
-    u, v = directions(23), directions(31, seed=1)
-    ranks, ranks_v = torch.arange(23) % 4, torch.arange(31) % 4
-    full, own = cloud_similarity(u, ranks, v, ranks_v, kind=kind), cloud_similarity(u, ranks, u, ranks, kind=kind)
-    near = nearest_clouds(u, ranks, v, ranks_v, 5, kind=kind)
-    monkeypatch.setattr(clouds_module, "TILE", 8)
-    same(cloud_similarity(u, ranks, v, ranks_v, kind=kind), full)
-    tiled = cloud_similarity(u, ranks, u, ranks, kind=kind)
-    same(tiled, own)
-    assert torch.equal(tiled, tiled.T)
-    same(cloud_similarity(u, ranks, u.clone(), ranks, kind=kind), own)
-    again = nearest_clouds(u, ranks, v, ranks_v, 5, kind=kind)
-    same(again[0], near[0])
-    assert torch.equal(again[1][ranks > 0], near[1][ranks > 0])
+def test_many_clouds_are_compared_as_a_few_are(kind):
+    """More clouds than are compared at once."""
+    u, v = directions(600), directions(531, seed=1)
+    ranks, ranks_v = torch.arange(600) % 4, torch.arange(531) % 4
+    options = {"kind": kind}
+    full, own = cloud_similarity(u, ranks, v, ranks_v, **options), cloud_similarity(u, ranks, u, ranks, **options)
+    parts = [cloud_similarity(u[q : q + 100], ranks[q : q + 100], v, ranks_v, **options) for q in range(0, 600, 100)]
+    same(torch.cat(parts), full)
+    assert torch.equal(own, own.T)
+    same(cloud_similarity(u, ranks, u.clone(), ranks, **options), own)
+    similarity, index = nearest_clouds(u, ranks, v, ranks_v, 5, **options)
+    best, place = full.masked_fill(ranks_v == 0, -1).sort(dim=1, descending=True, stable=True)
+    same(similarity, best[:, :5])
+    assert torch.equal(index[ranks > 0], place[ranks > 0, :5])
 
 
 def test_directions_beyond_the_rank_do_not_count():
@@ -364,9 +345,7 @@ def test_directions_beyond_the_rank_do_not_count():
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
-@pytest.mark.parametrize("tile", [2, 512])
-def test_of_equal_clouds_the_first_is_the_nearest(k, tile, monkeypatch):
-    monkeypatch.setattr(clouds_module, "TILE", tile)
+def test_of_equal_clouds_the_first_is_the_nearest(k):
     axes = torch.eye(4, dtype=torch.float64)[:, None]
     v, ranks = axes[[3, 0, 1, 0, 1, 0, 1]], torch.tensor([1, 0, 1, 1, 1, 1, 1])
     similarity, index = nearest_clouds(axes[:3], torch.tensor([1, 1, 1]), v, ranks, k)
@@ -403,14 +382,9 @@ def test_the_memory_guard_speaks_before_it_allocates():
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda x, o: cloud_pca(x, o, 2, route="svd"), "unknown route='svd': choose one of exact, subspace"),
         (lambda x, o: cloud_pca(x, o, 0), "components must be >= 1, got 0"),
         (lambda x, o: cloud_pca(x[:, 0], o, 1), r"x must have the shape \(N, D\)"),
         (lambda x, o: cloud_pca(x[:-1], o, 1), "offsets must end at the number of rows of x, 8, got 9"),
-        (
-            lambda x, o: cloud_pca(x, o, 1, max_length=4),
-            "max_length must be at least 5.*, got 4",
-        ),
         (lambda x, o: cloud_pca(x.clone().fill_(torch.nan), o, 1), "not finite"),
         (lambda x, o: cloud_pca(1e200 * x, o, 1), "not finite"),
     ],

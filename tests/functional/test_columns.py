@@ -8,7 +8,6 @@ import torch
 
 from tests.reference import measures as reference
 from torchrank import functional as F
-from torchrank.functional import columns
 from torchrank.functional.columns import SAME, by_column, first_largest
 
 MEASURES = [
@@ -27,10 +26,8 @@ def batch(seed, width):
     return torch.tensor(scores), torch.tensor(labels), torch.tensor(offsets)
 
 
-@pytest.mark.parametrize("block", [1, 300, 2**22], ids=["one column at a time", "some columns", "all columns"])
 @pytest.mark.parametrize(("name", "options"), MEASURES, ids=str)
-def test_columns_are_measured_as_if_each_were_alone(name, options, block, monkeypatch):
-    monkeypatch.setattr(columns, "BLOCK", block)
+def test_columns_are_measured_as_if_each_were_alone(name, options):
     scores, labels, offsets = batch(0, width=7)
     found = by_column(getattr(F, name), scores, labels, offsets, **options)
     assert found.shape == (25, 7) and found.dtype == scores.dtype
@@ -40,7 +37,7 @@ def test_columns_are_measured_as_if_each_were_alone(name, options, block, monkey
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_the_sort_is_shared_by_the_columns_of_a_block(dtype, monkeypatch):
+def test_the_sort_is_shared_by_the_columns_of_a_block(dtype):
     scores, labels, offsets = batch(1, width=6)
     calls = []
 
@@ -50,10 +47,10 @@ def test_the_sort_is_shared_by_the_columns_of_a_block(dtype, monkeypatch):
 
     found = by_column(counted, scores, labels, offsets.to(dtype))
     assert calls == [scores.numel()]
-    monkeypatch.setattr(columns, "BLOCK", 4 * len(scores))
-    again = by_column(counted, scores, labels, offsets.to(dtype))
-    assert calls[1:] == [4 * len(scores), 2 * len(scores)]
-    torch.testing.assert_close(again, found, rtol=0, atol=0, equal_nan=True)
+    copies = 2**18 // scores.numel() + 1
+    again = by_column(counted, scores.repeat(1, copies), labels, offsets.to(dtype))
+    assert len(calls) == 3 and sum(calls[1:]) == copies * scores.numel()
+    torch.testing.assert_close(again, found.repeat(1, copies), rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize(("lists", "width"), [(0, 3), (2, 3), (0, 0), (2, 0)])

@@ -7,8 +7,7 @@ import torch
 from torchrank.functional import CONVENTIONS, evaluate, evaluate_ranks
 from torchrank.functional.conventions import FAMILIES
 from torchrank.functional.measures.ranked import RANKED
-from torchrank.functional.neighbours import corpus as module
-from torchrank.functional.neighbours.corpus import document_ranks, search
+from torchrank.functional.neighbours.corpus import SIMILARITIES, document_ranks, search
 
 
 def plain_scores(queries, documents, similarity, factor=None):
@@ -29,22 +28,19 @@ def integers(count, width, high, seed):
     return torch.randint(-high, high + 1, (count, width), generator=torch.Generator().manual_seed(seed)).float()
 
 
-@pytest.fixture
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(module, "DOCUMENTS", 50)
-    monkeypatch.setattr(module, "SCORES", 350)
-    monkeypatch.setattr(module, "GROUP", 8)
+MANY = 17_000  # more documents than one block of scores has
 
 
 @pytest.mark.parametrize("similarity", ["inner", "euclidean"])
 @pytest.mark.parametrize("high", [1, 20])
 @pytest.mark.parametrize("k", [1, 10, 130, 500])
 @pytest.mark.parametrize("ordered", [False, True])
-def test_the_best_documents_with_ties(small_blocks, similarity, high, k, ordered):
-    queries, documents = integers(17, 3, high, 0), integers(211, 3, high, 1)
-    order = torch.randperm(211, generator=torch.Generator().manual_seed(2)) if ordered else None
+@pytest.mark.parametrize("size", [211, MANY])
+def test_the_best_documents_with_ties(similarity, high, k, ordered, size):
+    queries, documents = integers(17, 3, high, 0), integers(size, 3, high, 1)
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(2)) if ordered else None
     found = search(queries, documents, k, similarity=similarity, order=order)
-    places = np.arange(211) if order is None else np.argsort(order.numpy())
+    places = np.arange(size) if order is None else np.argsort(order.numpy())
     scores = plain_scores(queries, documents, similarity)
     for q in range(17):
         wanted = np.lexsort((places, -scores[q]))[:k]
@@ -52,26 +48,27 @@ def test_the_best_documents_with_ties(small_blocks, similarity, high, k, ordered
         np.testing.assert_array_equal(found.scores[q].numpy(), scores[q, wanted])
 
 
-@pytest.mark.parametrize("similarity", module.SIMILARITIES)
+@pytest.mark.parametrize("similarity", SIMILARITIES)
 @pytest.mark.parametrize("ordered", [False, True])
-def test_ranks_of_documents(small_blocks, similarity, ordered):
-    queries, documents = integers(9, 3, 2, 3), integers(120, 3, 2, 4)
-    order = torch.randperm(120, generator=torch.Generator().manual_seed(5)) if ordered else None
-    everything = torch.arange(120).repeat(9)
+@pytest.mark.parametrize("size", [120, MANY])
+def test_ranks_of_documents(similarity, ordered, size):
+    queries, documents = integers(9, 3, 2, 3), integers(size, 3, 2, 4)
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(5)) if ordered else None
+    judged = torch.cat([torch.arange(119), torch.tensor([size - 1])])
     ranks = document_ranks(
-        everything, queries, documents, torch.arange(10) * 120, similarity=similarity, order=order
+        judged.repeat(9), queries, documents, torch.arange(10) * 120, similarity=similarity, order=order
     ).view(9, 120)
-    found = search(queries, documents, 120, similarity=similarity, order=order)
-    assert torch.equal(ranks.gather(1, found.rows), torch.arange(1, 121).expand(9, 120))
-    some = torch.tensor([5, 7, 119, 0, 5])
+    found = search(queries, documents, size, similarity=similarity, order=order)
+    assert torch.equal(found.rows.gather(1, ranks - 1), judged.expand(9, 120))
+    some = torch.tensor([5, 7, size - 1, 0, 5])
     part = document_ranks(some, queries[:3], documents, torch.tensor([0, 2, 2, 5]), similarity=similarity, order=order)
     assert part.tolist() == [ranks[0, 5], ranks[0, 7], ranks[2, 119], ranks[2, 0], ranks[2, 5]]
 
 
-@pytest.mark.parametrize("similarity", module.SIMILARITIES)
+@pytest.mark.parametrize("similarity", SIMILARITIES)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("mapped", [False, True])
-def test_scores_of_every_kind_of_vectors(small_blocks, similarity, dtype, mapped):
+def test_scores_of_every_kind_of_vectors(similarity, dtype, mapped):
     generator = torch.Generator().manual_seed(6)
     queries, documents = (torch.randn(size, 6, generator=generator).to(dtype) for size in (7, 100))
     factor = torch.randn(6, 4, generator=generator).to(dtype) if mapped else None
@@ -81,6 +78,22 @@ def test_scores_of_every_kind_of_vectors(small_blocks, similarity, dtype, mapped
     )
     close = 1e-12 if dtype == torch.float64 else 2e-5
     np.testing.assert_allclose(found.scores.double(), wanted[:, :20], rtol=close, atol=close * 10)
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+def test_many_queries_for_many_documents_are_those_of_one_query_at_a_time(similarity):
+    generator = torch.Generator().manual_seed(1)
+    queries, documents = (torch.randn(rows, 3, generator=generator) for rows in (1100, MANY))
+    found, judged = search(queries, documents, 3, similarity=similarity), torch.arange(0, MANY, 8000)
+    options = {"similarity": similarity}
+    offsets = len(judged) * torch.arange(1101)
+    ranks = document_ranks(judged.repeat(1100), queries, documents, offsets, **options).view(1100, -1)
+    for q in (0, 1030, 1099):
+        alone = search(queries[q : q + 1], documents, 3, **options)
+        assert torch.equal(found.rows[q], alone.rows[0])
+        torch.testing.assert_close(found.scores[q], alone.scores[0])
+        scores = torch.from_numpy(plain_scores(queries[q : q + 1], documents, similarity))[0]
+        np.testing.assert_allclose(ranks[q], 1 + (scores > scores[judged, None]).sum(1), atol=1)
 
 
 def test_zeros_under_cosine_and_empty_sides():
@@ -110,8 +123,8 @@ def test_what_is_refused(queries, documents, options, told):
         search(queries, documents, **options)
 
 
-@pytest.mark.parametrize("similarity", module.SIMILARITIES)
-def test_a_permuted_corpus_gives_the_same_documents(small_blocks, similarity):
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+def test_a_permuted_corpus_gives_the_same_documents(similarity):
     generator = torch.Generator().manual_seed(7)
     queries, documents = (torch.randn(size, 6, generator=generator).double() for size in (11, 180))
     moved = torch.randperm(180, generator=generator)
@@ -122,10 +135,10 @@ def test_a_permuted_corpus_gives_the_same_documents(small_blocks, similarity):
     assert torch.equal(moved[again.rows], found.rows)
 
 
-@pytest.mark.parametrize("similarity", module.SIMILARITIES)
+@pytest.mark.parametrize("similarity", SIMILARITIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("count", [1, 2, 3, 17])
-@pytest.mark.parametrize("size", [50, 1001, module.DOCUMENTS + 3])
+@pytest.mark.parametrize("size", [50, 1001, MANY])
 def test_copies_of_a_document_rank_one_after_the_other(similarity, dtype, count, size):
     """Products of few rows, and the last columns of a product, may take other kernels, which round otherwise."""
     generator = torch.Generator().manual_seed(size + count)
@@ -139,14 +152,14 @@ def test_copies_of_a_document_rank_one_after_the_other(similarity, dtype, count,
         assert len(scores[here].unique()) == 1
 
 
-def test_documents_are_found_for_vectors_that_have_gradients(small_blocks):
+def test_documents_are_found_for_vectors_that_have_gradients():
     queries, documents = integers(3, 4, 9, 8), integers(120, 4, 9, 9)
     found = search(queries.clone().requires_grad_(), documents.clone().requires_grad_(), 7)
     assert torch.equal(found.rows, search(queries, documents, 7).rows) and not found.scores.requires_grad
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_measures_from_ranks_are_those_of_all_scores(small_blocks, seed):
+def test_measures_from_ranks_are_those_of_all_scores(seed):
     """Equal scores rank by id, in the ranks by `order`, and in the whole ranking by `tiebreak`."""
     rng = np.random.default_rng(seed)
     size, count = int(rng.integers(1, 160)), 8

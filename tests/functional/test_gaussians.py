@@ -11,7 +11,7 @@ import torch
 
 from tests.functional.cloud_rows import clouds, draw, each, same
 from torchrank.errors import NotPositiveDefinite
-from torchrank.functional import batching, cloud_gaussians, cloud_moments, gaussian_divergence, gaussians
+from torchrank.functional import cloud_gaussians, cloud_moments, gaussian_divergence
 
 DIVERGENCES = ["jeffreys", "bhattacharyya"]
 
@@ -79,27 +79,29 @@ def test_divergence_laws(kind):
     )
 
 
-def test_pairs_in_chunks(monkeypatch):
-    given = cloud_gaussians(*draw([5, 4, 9, 1]))
-    expected = gaussian_divergence(*given, *given, kind="bhattacharyya")
-    monkeypatch.setattr(gaussians, "PAIR_NUMBERS", 3 * 36)
-    same(gaussian_divergence(*given, *given, kind="bhattacharyya"), expected)
+def test_many_pairs():
+    """More pairs than are solved at once."""
+    first, second = cloud_gaussians(*draw([5, 4] * 20, 60)), cloud_gaussians(*draw([9, 1] * 10, 60, seed=1))
+    found = gaussian_divergence(*first, *second, kind="bhattacharyya")
+    for q, one in enumerate(zip(*first, strict=True)):
+        row = gaussian_divergence(*(part[None] for part in one), *second, kind="bhattacharyya")
+        same(found[q], row[0], 1e-9)
 
 
-@pytest.mark.parametrize("numbers", [1, 200, 2**21])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_chunks_and_threads_change_nothing(numbers, threads, monkeypatch):
-    x, offsets = draw([5, 1, 9, 30, 8, 0, 7], seed=3)
-    expected = [*cloud_moments(x, offsets), *cloud_gaussians(x, offsets)]
-    monkeypatch.setattr(batching, "CHUNK_NUMBERS", numbers)
+@pytest.mark.parametrize("lengths", [[5, 1, 9, 30, 8, 0, 7], [900] * 40], ids=["unlike", "many"])
+def test_a_batch_is_its_lists_one_by_one(lengths, threads):
+    x, offsets = draw(lengths, 10, seed=3)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         found = [*cloud_moments(x, offsets), *cloud_gaussians(x, offsets)]
     finally:
         torch.set_num_threads(before)
-    for one, other in zip(found, expected, strict=True):
-        same(one, other)
+    for number, rows in enumerate(x.split(lengths)):
+        alone = rows, torch.tensor([0, len(rows)])
+        for part, one in zip(found, [*cloud_moments(*alone), *cloud_gaussians(*alone)], strict=True):
+            same(part[number], one[0])
 
 
 @pytest.mark.parametrize("options", [{"shrink": 1.5}, {"shrink": -0.1}, {"ridge": -1.0}], ids=str)
@@ -110,7 +112,7 @@ def test_shrinkage_and_ridge_are_checked(options):
         cloud_gaussians(*draw([5, 4]), **options)
 
 
-def test_gaussians_that_are_refused(monkeypatch):
+def test_gaussians_that_are_refused():
     means, covariances = cloud_gaussians(*draw([5, 4]))
     broken = covariances.clone()
     broken[1, 2, 2] = -1
@@ -122,6 +124,6 @@ def test_gaussians_that_are_refused(monkeypatch):
         gaussian_divergence(means, covariances, means[:, :3], covariances[:, :3, :3])
     with pytest.raises(ValueError, match=r"means must be \(Q, D\) .*, got \(2, 6\) and \(1, 6, 6\)"):
         gaussian_divergence(means, covariances[:1], means, covariances)
-    monkeypatch.setattr(gaussians, "PAIR_CLOUDS", 1)
-    with pytest.raises(ValueError, match="2 x 2 pairs"):
-        gaussian_divergence(means, covariances, means, covariances, kind="bhattacharyya")
+    many = torch.zeros(1001, 1), torch.ones(1001, 1, 1)
+    with pytest.raises(ValueError, match="1 x 1001 pairs, but at most 1000 on a side are allowed"):
+        gaussian_divergence(many[0][:1], many[1][:1], *many, kind="bhattacharyya")

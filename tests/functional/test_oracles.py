@@ -11,8 +11,6 @@ from tests.reference import mlr as plain
 from tests.reference.measures import blocks
 from torchrank import NeuralRanker
 from torchrank import functional as F
-from torchrank.functional.oracles import HOST_NUMBERS, whole_list
-from torchrank.functional.oracles.merged import merge
 
 OPTIONS = [
     {"measure": "auc"},
@@ -221,30 +219,6 @@ def test_dynamic_programme(options, scale):
     check(*long_lists(10, LONG, scale, ties=scale == 0.5), options, plain.by_programme, atol=1e-11)
 
 
-@pytest.mark.parametrize("form", [whole_list.dense, whole_list.halving])
-def test_forms_of_average_precision_and_the_whole_ndcg(form, monkeypatch):
-    """Every place for every irrelevant entry, or by halving: each is right alone."""
-    monkeypatch.setattr(whole_list, "_fastest", form)
-    for options in ({"measure": "map"}, {"measure": "ndcg"}, {"measure": "ndcg", "discount": "log2p1"}):
-        check(*long_lists(10, LONG, 0.5), options, plain.by_programme, atol=1e-11)
-        check(*many_lists(20, ties=True), options, plain.brute_force)
-
-
-@pytest.mark.parametrize("scale", [1e-4, 1e-2, 1.0, 10.0])
-@pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
-def test_halving_finds_the_value_of_the_dense_form(scale, share):
-    lengths = [200, 1, 65, 64, 63, 130, 0, 3]
-    for seed in range(3):
-        scores, labels, offsets = drawn_lists(seed, lengths, share, scale)
-        merged = merge(scores, labels > 0, offsets)
-        problem, values = whole_list.average_precision_problem(merged), []
-        for form in (whole_list.dense, whole_list.halving):
-            inversions, loss = whole_list.average_precision_at(merged, form(problem))
-            psi = (inversions * merged.scale * merged.scores()).sum(1)
-            values.append(torch.where(merged.scale[:, 0] > 0, loss, 0) - psi)
-        torch.testing.assert_close(*values, rtol=1e-12, atol=1e-13)
-
-
 def drawn_lists(seed, lengths, share=0.3, scale=1.0):
     """Long lists as tensors, a share of the entries relevant."""
     rng = np.random.default_rng(seed)
@@ -373,8 +347,6 @@ def test_bound_and_convexity(options):
 def test_lists_that_go_in_parts(lengths, measure, k, threads):
     """Lists of similar length go together, and not too many at once: nothing changes."""
     scores, labels, offsets = drawn_lists(8, lengths)
-    assert len(lengths) * max(lengths) > HOST_NUMBERS
-    assert (len(lengths) * max(lengths) > 4 * len(scores)) == (3200 in lengths)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

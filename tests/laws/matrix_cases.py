@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import torch
 
 import torchrank.functional as F
-from torchrank.functional import clouds, gaussians, spd
+from torchrank.functional import spd
+from torchrank.functional.clouds import directions, gaussians
 
-MODULES = {spd.__name__, clouds.__name__, gaussians.__name__}  # every function exported from these has a row
+MODULES = {spd.__name__, directions.__name__, gaussians.__name__}  # every function exported from these has a row
 NUMBERS = {"choose_components"}  # but those that give one number for all
 BATCH, D, M = 4, 5, 3
 
@@ -59,13 +60,13 @@ def lists_of_rows(generator, length=7, width=D):
     return [normal(generator, BATCH, length, width) * 2.0 ** -torch.arange(width)]
 
 
-def directions(generator):
+def direction_sets(generator):
     """Of BATCH clouds and of M clouds."""
     return [torch.linalg.qr(normal(generator, count, D, 3))[0].mT for count in (BATCH, M)]
 
 
 def weighted_directions(generator):
-    u, v = directions(generator)
+    u, v = direction_sets(generator)
     return [u, v, *(torch.rand(len(part), 3, dtype=torch.float64, generator=generator) for part in (u, v))]
 
 
@@ -105,33 +106,26 @@ ROWS = {
     "geometric_mean, t=.8": Row(F.geometric_mean, **PAIR, options={"t": 0.8}),
     "gmml": Row(F.gmml, **PAIR),
     "gmml, t=0": Row(F.gmml, **PAIR, options={"t": 0}),
+    "gmml_factor": Row(F.gmml_factor, **PAIR),
     "gmml_factor, t=.25": Row(F.gmml_factor, **PAIR, options={"t": 0.25}),
     "gmml_factor, t=1": Row(F.gmml_factor, **PAIR, options={"t": 1}),
-    "gmml_factor, eigh": Row(F.gmml_factor, **PAIR, options={"method": "eigh"}),
-    "gmml_factor, svd": Row(F.gmml_factor, **PAIR, options={"method": "svd"}),
-    "gmml_factor, dbase": Row(F.gmml_factor, **PAIR, options={"method": "dbase"}),
-    "gmml_factor, gemm": Row(F.gmml_factor, **PAIR, options={"method": "gemm"}),
     "gmml_residual": Row(F.gmml_residual, matrices(3), (True, True, True), gradient=True),
     "pair_scatter": Row(F.pair_scatter, rows_of_two_kinds, (True, True), gradient=True),
     "project_psd": Row(F.project_psd, square, (True,)),
     "cloud_pca, gram": Row(on_lists(F.cloud_pca), partial(lists_of_rows, length=4), (True,), {"components": 2}),
     "cloud_pca, covariance": Row(on_lists(F.cloud_pca), lists_of_rows, (True,), {"components": 3}),
-    "cloud_pca, subspace": Row(
-        on_lists(F.cloud_pca),
-        partial(lists_of_rows, length=12, width=16),
-        (True,),
-        {"components": 2, "route": "subspace"},
+    "cloud_similarity": Row(on_directions(F.cloud_similarity), direction_sets, (True, False)),
+    "cloud_similarity, squared": Row(
+        on_directions(F.cloud_similarity), direction_sets, (True, False), {"kind": "squared"}
     ),
-    "cloud_similarity": Row(on_directions(F.cloud_similarity), directions, (True, False)),
-    "cloud_similarity, squared": Row(on_directions(F.cloud_similarity), directions, (True, False), {"kind": "squared"}),
     "cloud_similarity, subspace": Row(
-        on_directions(F.cloud_similarity), directions, (True, False), {"kind": "subspace"}
+        on_directions(F.cloud_similarity), direction_sets, (True, False), {"kind": "subspace"}
     ),
     "cloud_similarity, weighted": Row(
         on_directions(F.cloud_similarity), weighted_directions, (True, False, True, False), {"kind": "weighted"}
     ),
-    "nearest_clouds": Row(on_directions(F.nearest_clouds), directions, (True, False)),
-    "nearest_clouds, k=2": Row(on_directions(F.nearest_clouds), directions, (True, False), {"k": 2}),
+    "nearest_clouds": Row(on_directions(F.nearest_clouds), direction_sets, (True, False)),
+    "nearest_clouds, k=2": Row(on_directions(F.nearest_clouds), direction_sets, (True, False), {"k": 2}),
     "cloud_moments": Row(on_lists(F.cloud_moments), lists_of_rows, (True,)),
     "cloud_gaussians": Row(on_lists(F.cloud_gaussians), lists_of_rows, (True,)),
     "gaussian_divergence": Row(F.gaussian_divergence, gaussian_sets, (True, True, False, False)),

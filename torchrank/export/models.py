@@ -13,13 +13,13 @@ from torchrank.errors import NotFittedError
 from torchrank.export.errors import NotExportable
 from torchrank.export.rows import OneListRows
 from torchrank.export.trees import TreeScores, trees_of
-from torchrank.functional.kernels import KERNELS
 from torchrank.rankers.adarank import AdaRank
 from torchrank.rankers.core.linear import LinearRanker
 from torchrank.rankers.core.ranker import Ranker
 from torchrank.rankers.ensemble.ranker import Ensemble
 from torchrank.rankers.ensemble.standard import ROUNDING
 from torchrank.rankers.lgmml.grouped import GroupScorer
+from torchrank.rankers.lgmml.kernels import KERNELS
 from torchrank.rankers.lgmml.net import LGMMLNet
 from torchrank.rankers.lgmml.ranker import LGMML
 from torchrank.rankers.lgmml.scorer import LocalScorer

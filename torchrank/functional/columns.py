@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BLOCK = 2**18  # scores that are ranked at once, which stay in the cache
-ON_DEVICE = 2**25  # the same on a device, where a block must keep all cores busy
+CACHED_SCORES = 2**18  # scores that are ranked at once on the CPU, which stay in the cache
+DEVICE_SCORES = 2**25  # the same on a device, where a block must keep all cores busy
 SAME = 1e-12  # values that differ by no more count as equal
 
 Measure = Callable[..., Tensor]
@@ -23,16 +23,15 @@ def by_column(measure: Measure, scores: Tensor, labels: Tensor, offsets: Tensor,
     >>> by_column(average_precision, scores, labels, torch.tensor([0, 2]))
     tensor([[1.0000, 0.5000]])
     """
-    most = BLOCK if scores.device.type == "cpu" else ON_DEVICE
-    blocks = torch.split(scores, max(1, most // max(1, len(scores))), dim=1)
+    most = CACHED_SCORES if scores.device.type == "cpu" else DEVICE_SCORES
+    blocks = scores.split(max(1, most // max(1, len(scores))), dim=1)
     return torch.cat([_block(measure, block, labels, offsets, options) for block in blocks], 1)
 
 
 def _block(measure: Measure, scores: Tensor, labels: Tensor, offsets: Tensor, options: dict[str, Any]) -> Tensor:
     entries, columns = scores.shape
-    starts = torch.arange(columns, device=scores.device) * entries
-    ends = torch.full((1,), entries * columns, dtype=offsets.dtype, device=scores.device)
-    bounds = torch.cat([(offsets[:-1] + starts[:, None]).flatten(), ends])
+    starts = entries * torch.arange(columns + 1, dtype=offsets.dtype, device=scores.device)
+    bounds = torch.cat([(offsets[:-1] + starts[:-1, None]).flatten(), starts[-1:]])
     values = measure(scores.T.flatten(), labels.repeat(columns), bounds, **options)
     return values.view(columns, len(offsets) - 1).T
 

@@ -48,6 +48,11 @@ class Block(NamedTuple):
         rows = values.index_select(0, self.entries.flatten()).view(self.entries.shape)
         return rows if self.inside is None else torch.where(self.inside, rows, value)
 
+    def add(self, total: Tensor, rows: Tensor) -> None:
+        """Adds values `(B, L)` to those of their entries in `total (N,)`."""
+        rows = rows if self.inside is None else torch.where(self.inside, rows, 0)
+        total.index_add_(0, self.entries.flatten(), rows.to(total.dtype).flatten())
+
 
 class Lists:
     """Which rows make up a list: made and checked once, and given to any function in place of offsets.
@@ -152,6 +157,12 @@ class Lists:
         copy._ids = None if self._ids is None else self._ids.to(device)
         copy.places = None if self.places is None else self.places.to(device)
         return copy
+
+    def by(self, offsets: Tensor) -> "Lists":
+        """The same lists by other offsets of the same numbers, such as those that torch.func has unwrapped."""
+        if offsets is self.offsets:
+            return self
+        return Lists(offsets, self.num_entries, longest=self._longest, grades=self._grades)
 
     def _copy(self) -> "Lists":
         copy = object.__new__(Lists)
@@ -318,6 +329,19 @@ class Lists:
         before = torch.nn.functional.pad(steps.cumsum(rows[:, -1]), (1, 0))
         before = before.index_fill(0, steps.offsets, 0)[:-1]  # a difference of sums would be nan after an inf
         return (rows + before[:, None]).flatten().index_select(0, places)
+
+    def remaining(self, values: Tensor) -> Tensor:
+        """The sum of the entries of the list from each one on, `(N,)`. Differentiable.
+
+        >>> Lists.of([0, 2, 3]).remaining(torch.tensor([1.0, 2.0, 5.0]))
+        tensor([3., 2., 5.])
+        """
+        return self.backwards.cumsum(values.flip(0)).flip(0)
+
+    @property
+    def backwards(self) -> "Lists":
+        """The lists of the entries from the last one to the first."""
+        return Lists(self.num_entries - self.offsets.flip(0), self.num_entries, longest=self._longest)
 
     @property
     def positions(self) -> Tensor:
@@ -575,31 +599,37 @@ def takes_arrays(function: Callable[P, R]) -> Callable[P, R]:
 
 def loss(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     """The door of a loss: one value per list, in the dtype of results, times `list_weights`. NaN scores may pass."""
-    return _door(function, per_list=True)
+    return _door(function, "lists")
 
 
 def measure(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     """The door of a measure, as that of a loss: NaN scores are refused, or all values are NaN where they are unread."""
-    return _door(function, per_list=True, ranks=True)
+    return _door(function, "lists", ranks=True)
 
 
-def _door(function: Callable[P, R], *, per_list: bool = False, ranks: bool = False) -> Callable[P, R]:
+def per_entry(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """The door of a function with one value per entry, in the form of the scores."""
+    return _door(function, "entries")
+
+
+def _door(function: Callable[P, R], gives: str = "", *, ranks: bool = False) -> Callable[P, R]:
     signature = inspect.signature(function)
     plain = {name: each for name, each in signature.parameters.items() if each.kind != each.VAR_KEYWORD}
     names, on_lists = tuple(plain), "offsets" in plain
     arrays = frozenset(name for name, each in plain.items() if each.annotation == Array) - {"offsets"}
     required = frozenset(name for name in arrays if plain[name].default is inspect.Parameter.empty)
     positional = sum(each.kind != each.KEYWORD_ONLY for each in plain.values())
-    extra = [get_args(each.annotation)[0] for each in signature.parameters.values() if each.kind == each.VAR_KEYWORD]
-    keywords = tuple(name for each in extra for name in each.__annotations__)
+    extra = [get_args(each.annotation) for each in signature.parameters.values() if each.kind == each.VAR_KEYWORD]
+    keywords = tuple(name for each in extra if each for name in each[0].__annotations__)
     known, first = frozenset((*names, *keywords, *REMOVED)), names[0]
+    takes_any = any(not each for each in extra)
 
     @wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         count = len(arguments)
         if count > positional or not options.keys().isdisjoint(names[:count]):
             return function(*arguments, **options)  # type: ignore[call-arg]  # which says what is wrong
-        if on_lists and not known.issuperset(options):
+        if on_lists and not takes_any and not known.issuperset(options):
             raise TypeError(f"{function.__name__}() has no option {', '.join(options.keys() - known)}")
         given = dict(zip(names, arguments), **options)  # noqa: B905
         device = None
@@ -621,13 +651,17 @@ def _door(function: Callable[P, R], *, per_list: bool = False, ranks: bool = Fal
         if ranks and scores.is_floating_point():
             check_scores(scores)
         result = function(**given)  # type: ignore[call-arg]
+        if not gives:
+            return result
+        values = cast(Tensor, result)
         if list_weights is not None:
             factor = as_argument("list_weights", list_weights, scores.device)
             check_weights("list_weights", factor, len(lists), "list")
-            result = cast(Tensor, result) * wide(factor)
+            values = values * (wide(factor) if gives == "lists" else lists.each(wide(factor)))
         if ranks and scores.is_floating_point() and host(scores) is None:
-            result = torch.where(torch.isnan(scores).any(), math.nan, cast(Tensor, result))
-        return cast(Tensor, result).to(result_dtype(scores)) if per_list else result
+            values = torch.where(torch.isnan(scores).any(), math.nan, values)
+        values = values.to(result_dtype(scores))
+        return lists.unflat(values) if gives == "entries" else values
 
     if on_lists:
         shown = {**plain, "offsets": plain["offsets"].replace(annotation=Array)}

@@ -12,15 +12,14 @@ import torch
 from torch import Tensor
 from torch.linalg import cholesky_ex, eigh, matrix_norm, solve_triangular, svd, vector_norm
 
-from torchrank.errors import NotPositiveDefinite, check_choice
+from torchrank.errors import NotPositiveDefinite
 from torchrank.functional.arrays import takes_arrays
+from torchrank.functional.chunks import many_eigh, side_by_side
 from torchrank.functional.ragged import read, wide
 from torchrank.functional.ranking import result_dtype
-from torchrank.functional.threads import many_eigh, side_by_side
 
 FORMED = 1e6  # condition up to which C = L^T D L may be formed: beyond it the svd of L^T K keeps twice the digits
 SUSPECT = 1e-8  # unexplained share of a variance below which eigenvalues must decide whether the rank is full
-VERIFIED = 1e-9  # largest residual for which an iteration is accepted
 
 broadcast_shapes: Callable[..., torch.Size] = torch.broadcast_shapes  # which has no types
 
@@ -50,11 +49,11 @@ def geometric_mean(a: Tensor, b: Tensor, t: float = 0.5) -> Tensor:
                 [0., 2.]])
     """
     shape, (first, second), (scale, other_scale) = _flatten(a, b, t)
-    scale = torch.exp2(2 * ((1 - t) * scale + t * other_scale))[:, None, None]
     (base, other), broken, suspect = _cholesky(torch.stack([first, second]))
-    broken_a, broken_b, suspect_a, suspect_b = _read(torch.cat([broken, suspect]))
+    broken_a, broken_b, suspect_a, suspect_b = _true_indices(torch.cat([broken, suspect]))
     _check_rank(first, broken_a, suspect_a, "a", shape, result_dtype(a))
     _check_rank(second, broken_b, suspect_b, "b", shape, result_dtype(b))
+    scale = torch.exp2(2 * ((1 - t) * scale + t * other_scale))[:, None, None]
     if t > 0.5:
         base, other, t = other, base, 1 - t
     u, values, _ = svd(solve_triangular(base, other, upper=False))
@@ -85,21 +84,18 @@ def gmml(similar: Tensor, dissimilar: Tensor, t: float = 0.5) -> Tensor:
         tensor([[3.0000, 0.0000],
                 [0.0000, 0.5000]])
     """
-    factor = _factor(similar, dissimilar, t, "auto")
-    return _outer(factor).to(result_dtype(similar))
+    return _outer(_factor(similar, dissimilar, t)).to(result_dtype(similar))
 
 
 @takes_arrays
 @torch.no_grad()
-def gmml_factor(similar: Tensor, dissimilar: Tensor, t: float = 0.5, *, method: str = "auto") -> Tensor:
+def gmml_factor(similar: Tensor, dissimilar: Tensor, t: float = 0.5) -> Tensor:
     """A factor F of the geometric-mean metric: F F^T = `gmml(similar, dissimilar, t)`.
 
     Args:
         similar: scatter S of similar pairs, `(..., D, D)`, positive definite.
         dissimilar: scatter D of dissimilar pairs, `(..., D, D)`. If it is singular, the limit is returned.
         t: t=0 gives a factor of S^-1, t=1 one of D.
-        method: a choice of speed: "eigh", "svd", "dbase" (base D, no triangular solve), "gemm" (only matrix products
-            and Cholesky, for t=1/2) or "auto". Matrices for which a method is too inaccurate are solved by svd.
 
     Returns:
         The factors, `(..., D, D)`.
@@ -113,7 +109,7 @@ def gmml_factor(similar: Tensor, dissimilar: Tensor, t: float = 0.5, *, method: 
         tensor([[3.0000, 0.0000],
                 [0.0000, 0.5000]])
     """
-    return _factor(similar, dissimilar, t, method).to(result_dtype(similar))
+    return _factor(similar, dissimilar, t).to(result_dtype(similar))
 
 
 @takes_arrays
@@ -222,113 +218,52 @@ def mahalanobis(x: Tensor, anchors: Tensor, factors: Tensor) -> Tensor:
 # keep the digits of small features too (dead features with a ridge of 1e-8: error 2e-15 instead of 2e-8).
 
 
-def _factor(similar: Tensor, dissimilar: Tensor, t: float, method: str) -> Tensor:
-    """F in float64: all matrices by the fast route, then one read of flags tells which ones need more care."""
+def _factor(similar: Tensor, dissimilar: Tensor, t: float) -> Tensor:
+    """F in float64: all matrices by eigh, then one read of flags tells which ones need more care."""
     shape, (s, d), (scale_s, scale_d) = _flatten(similar, dissimilar, t)
     order = (s.diagonal(dim1=1, dim2=2) * d.diagonal(dim1=1, dim2=2)).argsort(dim=1, descending=True)
     s, d = _permute(s, order), _permute(d, order)
     (root_s, root_d), broken, suspect = _cholesky(torch.stack([s, d]))
-    route = _route(method, t, root_s)
-    factor, doubtful = _spread(route, root_s, root_d, t)
-    broken_s, broken_d, suspect_s, again = _read(torch.stack([*broken, suspect[0], doubtful | suspect[0] | broken[1]]))
+    factor, accurate = _solve(root_s, root_d, t)
+    flags = torch.stack([*broken, suspect[0], ~accurate | suspect[0] | broken[1]])
+    broken_s, broken_d, suspect_s, again = _true_indices(flags)
     _check_rank(s, broken_s, suspect_s, "similar", shape, result_dtype(similar))
     if broken_d:
         root_d[broken_d] = _semidefinite_roots(d, broken_d, "dissimilar", shape, result_dtype(dissimilar))
     if again:
-        route = route if t in (0, 1) else _svd
-        factor[again], _ = _spread(route, root_s[again], root_d[again], t)
+        factor[again], _ = _solve(root_s[again], root_d[again], t, by_svd=True)
     factor = factor * torch.exp2((t - 1) * scale_s + t * scale_d)[:, None, None]
     return factor.gather(1, order.argsort(dim=1).unsqueeze(-1).expand_as(factor)).view(shape)
 
 
-Route = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
+def _solve(root_s: Tensor, root_d: Tensor, t: float, *, by_svd: bool = False) -> tuple[Tensor, Tensor]:
+    """The factors from L and K, and which of them are accurate.
 
+    On the CPU parts of the batch run side by side: on a busy machine the threads of one matrix wait for each other
+    (which took ten times as long).
+    """
 
-def _spread(route: Route, root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
-    """The route for a batch, on the CPU in parts that run side by side: on a busy machine the threads of one matrix
-    wait for each other (which took ten times as long)."""
+    def solve(roots: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        root_s, root_d = roots
+        accurate = torch.ones(len(root_s), dtype=torch.bool, device=root_s.device)
+        if t == 1:
+            return root_d.clone(), accurate
+        if t == 0:
+            turned = torch.eye(root_s.shape[-1], dtype=root_s.dtype, device=root_s.device).expand_as(root_s)
+        elif by_svd:  # singular vectors of L^T K, without C
+            vectors, values, _ = svd(root_s.mT @ root_d)
+            turned = vectors * values.pow(t).unsqueeze(-2)
+        else:
+            product = root_s.mT @ root_d
+            values, vectors = many_eigh(product @ product.mT)
+            turned = vectors * values.clamp_min(0).pow(t / 2).unsqueeze(-2)
+            accurate = values[:, -1] <= FORMED * values[:, 0]
+        return solve_triangular(root_s.mT, turned, upper=True), accurate
+
     parts = torch.get_num_threads() if root_s.device.type == "cpu" else 1
     pairs = list(zip(root_s.chunk(parts), root_d.chunk(parts), strict=True))
-    factors, doubtful = zip(*side_by_side(lambda pair: route(*pair, t), pairs, root_s.device), strict=True)
-    return torch.cat(factors), torch.cat(doubtful)
-
-
-def _eigh(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
-    """The factor from the eigenvectors of C, and which matrices are doubtful."""
-    z = root_s.mT @ root_d
-    values, vectors = many_eigh(z @ z.mT)
-    powers = values.clamp_min(0).pow(t / 2).unsqueeze(-2)
-    return solve_triangular(root_s.mT, vectors * powers, upper=True), ~(values[:, -1] <= FORMED * values[:, 0])
-
-
-def _svd(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
-    """The factor from the singular vectors of L^T K, without C."""
-    vectors, values, _ = svd(root_s.mT @ root_d)
-    factor = solve_triangular(root_s.mT, vectors * values.pow(t).unsqueeze(-2), upper=True)
-    return factor, _nowhere(factor)
-
-
-def _dbase(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
-    """The factor from the eigenvectors of B = K^T S K: M = K B^(t-1) K^T needs no triangular solve."""
-    z = root_s.mT @ root_d
-    values, vectors = many_eigh(z.mT @ z)
-    smallest = torch.finfo(values.dtype).eps * values[:, -1:].clamp_min(torch.finfo(values.dtype).tiny)
-    powers = values.clamp_min(smallest).pow((t - 1) / 2).unsqueeze(-2)
-    return root_d @ (vectors * powers), ~(values[:, -1] <= FORMED * values[:, 0])
-
-
-def _gemm(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
-    """The factor for t=1/2 from the polar form L^T K = C^1/2 W: matrix products for W, then F = L^-T cholesky(C^1/2).
-
-    Newton-Schulz steps x <- x (3 - x^2) / 2, each scaled for the interval [low, 1] in which the singular values are
-    known to lie (Chen & Chow 2014): `low` starts at the bound for a condition of C below FORMED, so the number of steps
-    does not depend on the values. W W^T = I and M S M = D are verified.
-    """
-    z = root_s.mT @ root_d
-    gram, size = z.mT @ z, z.shape[-1]
-    x = z / matrix_norm(gram @ gram).pow(0.25)[:, None, None]  # largest singular value between size^(-1/8) and 1
-    low = FORMED**-0.5 * size**-0.125
-    while low < 1:
-        scale = (3 / (1 + low + low**2)) ** 0.5
-        x = torch.baddbmm(x, x, x.mT @ x, beta=1.5 * scale, alpha=-0.5 * scale**3)
-        low = scale * low * (3 - (scale * low) ** 2) / 2 if low < 1 - 1e-8 else 1
-    factor = solve_triangular(root_s.mT, cholesky_ex(_symmetric(z @ x.mT))[0], upper=True)
-    turned = matrix_norm(x @ x.mT - torch.eye(size, dtype=x.dtype, device=x.device))
-    residual = gmml_residual(factor, _outer(root_s), _outer(root_d))
-    return factor, ~(torch.maximum(turned, residual) <= VERIFIED)
-
-
-def _at_similar(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
-    """The factor for t=0, where M = S^-1."""
-    identity = torch.eye(root_s.shape[-1], dtype=root_s.dtype, device=root_s.device).expand_as(root_s)
-    return solve_triangular(root_s.mT, identity, upper=True), _nowhere(root_s)
-
-
-def _at_dissimilar(root_s: Tensor, root_d: Tensor, t: float) -> tuple[Tensor, Tensor]:
-    """The factor for t=1, where M = D."""
-    return root_d.clone(), _nowhere(root_d)
-
-
-METHODS: dict[str, Route] = {"eigh": _eigh, "svd": _svd, "dbase": _dbase, "gemm": _gemm}
-
-
-def _route(method: str, t: float, roots: Tensor) -> Route:
-    """The function that solves for the factor.
-
-    Measured on CPU (64 matrices, float64, one thread, ms of CPU time at D = 46 / 136): eigh 20 / 205, dbase 22 / 202,
-    svd 35 / 265, gemm 42 / 514. On CUDA eigh loops over matrices with more than 32 features, products do not.
-    """
-    check_choice(("auto", *METHODS), method=method)
-    if t in (0, 1):
-        return _at_dissimilar if t else _at_similar
-    if method == "auto":
-        return _gemm if roots.device.type != "cpu" and roots.shape[-1] > 32 and t == 0.5 else _eigh
-    return METHODS["svd" if method == "gemm" and t != 0.5 else method]
-
-
-def _nowhere(matrices: Tensor) -> Tensor:
-    """False for every matrix."""
-    return torch.zeros(len(matrices), dtype=torch.bool, device=matrices.device)
+    factors, accurate = zip(*side_by_side(solve, pairs, root_s.device), strict=True)
+    return torch.cat(factors), torch.cat(accurate)
 
 
 # Shapes, symmetry and rank.
@@ -340,11 +275,10 @@ def _flatten(first: Tensor, second: Tensor, t: float) -> tuple[torch.Size, list[
     """
     if not 0 <= t <= 1:
         raise ValueError(f"t must be from 0 to 1, got {t}")
+    shapes = tuple(first.shape), tuple(second.shape)
     if first.shape[-2:] != second.shape[-2:] or first.ndim < 2 or first.shape[-1] != first.shape[-2]:
-        raise ValueError(
-            f"both matrices must be (..., D, D) with the same D, got {tuple(first.shape)} and {tuple(second.shape)}"
-        )
-    shape = broadcast_shapes(first.shape, second.shape)
+        raise ValueError("both matrices must be (..., D, D) with the same D, got {} and {}".format(*shapes))
+    shape = broadcast_shapes(*shapes)
     flat = (shape[:-2].numel(), *shape[-2:])
     matrices = [_symmetric(wide(one)).expand(shape).reshape(flat) for one in (first, second)]
     sizes = [(one.diagonal(dim1=1, dim2=2).abs() / max(flat[1], 1)).sum(1) for one in matrices]
@@ -381,8 +315,8 @@ def _cholesky(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return torch.where(broken[..., None, None], identity, roots), broken, broken | ~(shares > SUSPECT).all(-1)
 
 
-def _read(flags: Tensor) -> list[list[int]]:
-    """The indices of the set flags, one list per row; on the meta device no flag is set."""
+def _true_indices(flags: Tensor) -> list[list[int]]:
+    """The indices of the true flags, one list per row; none on the meta device."""
     rows = [[]] * len(flags) if flags.is_meta else read(flags)
     return [[number for number, flag in enumerate(row) if flag] for row in rows]
 

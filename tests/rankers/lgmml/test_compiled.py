@@ -9,9 +9,9 @@ import torch
 from tests.rankers.lgmml.fits import WEIGHTS, fitted, scores_of, write
 from tests.rankers.small import FEATURES, data, lists, trainer
 from tests.reference.local_metrics import KERNELS as PHI
-from torchrank.functional.kernels import KERNELS
 from torchrank.rankers.lgmml import compiled
 from torchrank.rankers.lgmml.compiled import CompiledMetrics, CompiledScorer, compile_scorer, truncate
+from torchrank.rankers.lgmml.kernels import KERNELS
 
 
 def make(metrics=5, features=7, rank=None, rows=40, seed=0, far=3.0):

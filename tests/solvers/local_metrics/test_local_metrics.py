@@ -85,7 +85,6 @@ CHANGES = [
     {"queries_per_metric": 1},
     {"queries_per_metric": None, "metrics": 1},
     {"kappa": 0.0},
-    {"solver": "svd"},
 ]
 
 

@@ -25,17 +25,22 @@ from collections.abc import Callable
 
 import torch
 
-from torchrank.functional.domination import domination_loss
 from torchrank.functional.losses.approx import approx_mrr_loss, approx_ndcg_loss, as_loss
+from torchrank.functional.losses.domination import domination_loss
 from torchrank.functional.losses.gumbel import gumbel
-from torchrank.functional.losses.lambda_loss import lambda_loss
 from torchrank.functional.losses.listmle import listmle_loss
-from torchrank.functional.losses.listnet import listnet_loss
 from torchrank.functional.losses.neural_ndcg import neural_ndcg_loss
-from torchrank.functional.losses.pairwise import hinge_loss, logistic_loss, pairwise_mse_loss, soft_zero_one_loss
+from torchrank.functional.losses.pairs import (
+    hinge_loss,
+    lambda_loss,
+    lambdarank_loss,
+    logistic_loss,
+    pairwise_mse_loss,
+    ranknet_loss,
+    soft_zero_one_loss,
+)
 from torchrank.functional.losses.pointwise import bce_loss, mse_loss, ordinal_loss, ordinal_scores
-from torchrank.functional.losses.ranknet import lambdarank_loss, ranknet_loss
-from torchrank.functional.losses.softmax import poly1_softmax_loss, softmax_loss, unique_softmax_loss
+from torchrank.functional.losses.softmax import listnet_loss, poly1_softmax_loss, softmax_loss, unique_softmax_loss
 from torchrank.functional.losses.warp import rank_weights, warp_labels, warp_loss
 from torchrank.functional.oracles import structured_hinge
 

@@ -2,40 +2,39 @@
 
 A measure is written as a function of the ranks of the entries, and `soft_ranks` take their place; a cut-off at k
 becomes the share sigmoid((k + 1/2 - rank) / T). As the temperature T falls, the loss approaches minus the measure
-wherever no scores are equal. Values are not positive: -1 is a perfect ranking for a measure that is at most 1.
+wherever no scores are equal. Values are not positive: -1 is a perfect ranking for a measure that is at most 1. Only
+entries that can gain something have soft ranks.
 """
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any, Unpack, cast
 
 import torch
 from torch import Tensor
 
-from torchrank.functional.arrays import takes_arrays
-from torchrank.functional.conventions import parse_measure
-from torchrank.functional.gains import Discount, Gain, check_gains, dcg, discount_of, gain_of
-from torchrank.functional.losses.pairwise import soft_zero_one_loss
-from torchrank.functional.losses.soft_ranks import read_longest, soft_counts
-from torchrank.functional.operations import ListLoss, formula_loss, result_dtype
-from torchrank.functional.ragged import has_pairs, per_entry, segment_max, segment_sum, sort_within, wide
-from torchrank.functional.ranking import check_cutoff, check_lists, check_weights, count_grades, ratio
+from torchrank.functional.arrays import Array, wide
+from torchrank.functional.conventions import MEASURES, NAMES, parse_measure, soft_form
+from torchrank.functional.gains import Discount, Gain, best_dcg, check_gains, discount_of, gain_of
+from torchrank.functional.lists import Lists, Weighted, loss
+from torchrank.functional.losses.pair_blocks import check_positive
+from torchrank.functional.losses.pairs import soft_zero_one_loss
+from torchrank.functional.losses.soft_ranks import soft_counts
+from torchrank.functional.ranking import check_cutoff, ratio
 
 
-@takes_arrays
+@loss
 def approx_ndcg_loss(
-    scores: Tensor,
-    labels: Tensor,
-    offsets: Tensor,
+    scores: Array,
+    labels: Array,
+    offsets: Array = None,
     *,
     k: int | None = None,
     temperature: float = 1.0,
     gain: Gain = "exp2",
-    weights: Tensor | None = None,
-    list_weights: Tensor | None = None,
-    max_length: int | None = None,
-    num_grades: int | None = None,
-    num_pairs: int | None = None,
+    weights: Array = None,
+    **given: Unpack[Weighted],
 ) -> Tensor:
     """ApproxNDCG: minus the NDCG of soft ranks, -sum of gain(y_i) / log2(1 + r_i) / ideal DCG (Qin, Liu & Li 2010).
 
@@ -45,39 +44,32 @@ def approx_ndcg_loss(
     Args:
         scores: score of each entry, `(N,)`.
         labels: relevance label of each entry, `(N,)`.
-        offsets: where the lists begin and end, `(Q + 1,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`.
         k: the cut-off of NDCG: an entry counts sigmoid((k + 1/2 - r_i) / temperature); None counts the whole list.
         temperature: of the ranks r_i, see `soft_ranks`; the lower, the closer to NDCG and the flatter.
         gain: "exp2" (2^y - 1), "linear" (y), or a function of the labels.
         weights: importance of each entry, `(N,)`, which multiplies its gain, also in the ideal order; None is 1.
         list_weights: importance of each list, `(Q,)`, which multiplies its value; None is 1.
-        max_length: an upper bound of the list lengths, which saves a synchronisation.
-        num_grades: labels are the integers 0..num_grades-1; 0: real-valued; None: find out where that is free (CPU).
-        num_pairs: not needed by this loss.
 
     Returns:
-        The loss of each list, `(Q,)`, 0 if all its labels are equal. It can be differentiated twice.
+        The loss of each list, `(Q,)`, 0 if all its labels are equal. It can be differentiated once.
 
     Example:
         >>> approx_ndcg_loss(torch.tensor([0.0, 1.0, 3.0, 2.0]), torch.tensor([0, 0, 1, 2]), torch.tensor([0, 4]))
         tensor([-0.7179])
     """
-    return _loss(_NDCG, scores, labels, offsets, weights, list_weights, temperature=temperature, max_length=max_length,
-                 num_grades=num_grades, k=k, gain=gain, discount="log2p1")  # fmt: skip
+    return _loss(_soft_ndcg, scores, labels, offsets, weights, temperature, k=k, gain=gain)
 
 
-@takes_arrays
+@loss
 def approx_mrr_loss(
-    scores: Tensor,
-    labels: Tensor,
-    offsets: Tensor,
+    scores: Array,
+    labels: Array,
+    offsets: Array = None,
     *,
     temperature: float = 1.0,
-    weights: Tensor | None = None,
-    list_weights: Tensor | None = None,
-    max_length: int | None = None,
-    num_grades: int | None = None,
-    num_pairs: int | None = None,
+    weights: Array = None,
+    **given: Unpack[Weighted],
 ) -> Tensor:
     """ApproxMRR: minus the mean reciprocal soft rank, -sum of y_i / r_i over the sum of y_i, as in TF-Ranking.
 
@@ -87,22 +79,19 @@ def approx_mrr_loss(
     Args:
         scores: score of each entry, `(N,)`.
         labels: relevance label of each entry, `(N,)`.
-        offsets: where the lists begin and end, `(Q + 1,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`.
         temperature: of the ranks r_i, see `soft_ranks`.
         weights: importance of each entry, `(N,)`, which multiplies its label; None is 1.
         list_weights: importance of each list, `(Q,)`, which multiplies its value; None is 1.
-        max_length: an upper bound of the list lengths, which saves a synchronisation.
-        num_grades, num_pairs: sizes of the batch, which this loss does not need.
 
     Returns:
-        The loss of each list, `(Q,)`, 0 if all its labels are equal. It can be differentiated twice.
+        The loss of each list, `(Q,)`, 0 if all its labels are equal. It can be differentiated once.
 
     Example:
         >>> approx_mrr_loss(torch.tensor([1.0, 2.0]), torch.tensor([0, 1]), torch.tensor([0, 2]))
         tensor([-0.7881])
     """
-    return _loss(_MRR, scores, labels, offsets, weights, list_weights, temperature=temperature, max_length=max_length,
-                 num_grades=num_grades)  # fmt: skip
+    return _loss(_soft_mrr, scores, labels, offsets, weights, temperature)
 
 
 def as_loss(measure: str | Callable[..., Any], *, temperature: float = 1.0, **options: Any) -> Callable[..., Any]:
@@ -120,9 +109,9 @@ def as_loss(measure: str | Callable[..., Any], *, temperature: float = 1.0, **op
         options: of the measure: `k`, `gain`, `discount`, `threshold`, `max_label`, `p`.
 
     Returns:
-        `loss(scores, labels, offsets, *, weights=None, list_weights=None, max_length=None, num_grades=None,
-        num_pairs=None)`, which gives the loss of each list, `(Q,)`, and can be differentiated twice. `weights (N,)`
-        mean what they mean in the measure, `list_weights (Q,)` multiply the value of a list.
+        `loss(scores, labels, offsets, *, weights=None, list_weights=None)`, which gives the loss of each list, `(Q,)`,
+        and can be differentiated once. `weights (N,)` mean what they mean in the measure, `list_weights (Q,)` multiply
+        the value of a list.
 
     Example:
         >>> loss = as_loss("mrr")
@@ -130,7 +119,8 @@ def as_loss(measure: str | Callable[..., Any], *, temperature: float = 1.0, **op
         tensor([-0.6966])
     """
     family, k = _family(measure)
-    known = inspect.signature(SOFT[family]).parameters
+    form = cast(Callable[..., Tensor], MEASURES[family].soft)
+    known = inspect.signature(form).parameters
     given = {"k": k} | options if k is not None else options
     if k is not None and options.get("k", k) != k:
         raise ValueError(f"{measure!r} has the cut-off {k}, got k={options['k']} as well")
@@ -140,26 +130,16 @@ def as_loss(measure: str | Callable[..., Any], *, temperature: float = 1.0, **op
                    and given.get(n) is None]:  # fmt: skip
         raise ValueError(f"{family} of soft ranks needs {missing[0]}: as_loss({family!r}, {missing[0]}=...)")
     check_cutoff(given.get("k"))
+    check_positive(temperature=temperature)
 
-    @takes_arrays
-    def loss(
-        scores: Tensor,
-        labels: Tensor,
-        offsets: Tensor,
-        *,
-        weights: Tensor | None = None,
-        list_weights: Tensor | None = None,
-        max_length: int | None = None,
-        num_grades: int | None = None,
-        num_pairs: int | None = None,
+    @loss
+    def soft_loss(
+        scores: Array, labels: Array, offsets: Array = None, *, weights: Array = None, **lists: Unpack[Weighted]
     ) -> Tensor:
-        return _loss(
-            _FORMULAS[family], scores, labels, offsets, weights, list_weights, temperature=temperature,
-            max_length=max_length, num_grades=num_grades, **given,
-        )  # fmt: skip
+        return _loss(form, scores, labels, offsets, weights, temperature, **given)
 
-    loss.__name__ = loss.__qualname__ = f"soft_{family}_loss"
-    return loss
+    soft_loss.__name__ = soft_loss.__qualname__ = f"soft_{family}_loss"
+    return soft_loss
 
 
 def _family(measure: str | Callable[..., Any]) -> tuple[str, int | None]:
@@ -169,26 +149,29 @@ def _family(measure: str | Callable[..., Any]) -> tuple[str, int | None]:
     else:
         name = getattr(measure, "__name__", repr(measure))
         family, k = NAMES.get(name, name), None
-    if family not in SOFT:
-        raise ValueError(f"there is no soft form of {family}: choose among {', '.join(SOFT)}")
+    if family not in MEASURES or MEASURES[family].soft is None:
+        known = ", ".join(name for name, row in MEASURES.items() if row.soft)
+        raise ValueError(f"there is no soft form of {family}: choose among {known}")
     return family, k
 
 
-class Soft(NamedTuple):
-    """Lists whose entries have soft ranks."""
+class Soft:
+    """Lists whose entries have soft ranks: those of `rows (N,)` alone, all others are 1."""
 
-    scores: Tensor  # (N,)
-    ranks: Tensor  # (N,) float64
-    labels: Tensor  # (N,)
-    offsets: Tensor  # (Q+1,)
-    weights: Tensor | None  # (N,)
-    temperature: float
-    longest: int
+    def __init__(
+        self, scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, rows: Tensor, temperature: float
+    ):
+        self.scores, self.labels, self.lists, self.weights = scores, labels, lists, weights
+        self.rows, self.temperature = rows, temperature
+
+    @cached_property
+    def ranks(self) -> Tensor:
+        """(N,) float64"""
+        return 1 + soft_counts(self.scores, self.rows, self.lists, temperature=self.temperature)
 
     def above(self, values: Tensor) -> Tensor:
         """The sum of the values of the entries that score higher, `(N,)`."""
-        sizes = {"max_length": self.longest}
-        return soft_counts(self.scores, self.offsets, values, temperature=self.temperature, **sizes)
+        return soft_counts(self.scores, self.rows, self.lists, values, temperature=self.temperature)
 
     def top(self, k: int | None) -> Tensor | float:
         """To which share each entry is among the first k, `(N,)`."""
@@ -208,179 +191,142 @@ class Soft(NamedTuple):
         if self.weights is None:
             return 1.0
         nearness = relevant / self.ranks
-        first = nearness == per_entry(segment_max(nearness, self.offsets), self.offsets, len(nearness))
-        return segment_max(relevant * first * wide(self.weights), self.offsets)
-
-    def total(self, values: Tensor) -> Tensor:
-        return segment_sum(values, self.offsets)
+        first = nearness == self.lists.each(self.lists.max(nearness))
+        return self.lists.max(relevant * first * wide(self.weights))
 
 
+@soft_form("dcg")
 def _soft_dcg(soft: Soft, *, k: int | None = None, gain: Gain = "exp2", discount: Discount = "log2p1") -> Tensor:
-    return soft.total(soft.gains(gain) * discount_of(soft.ranks, discount) * soft.top(k))
+    return soft.lists.sum(soft.gains(gain) * discount_of(soft.ranks, discount) * soft.top(k))
 
 
+@soft_form("ndcg")
 def _soft_ndcg(soft: Soft, *, k: int | None = None, gain: Gain = "exp2", discount: Discount = "log2p1") -> Tensor:
     """The ideal order is that of the gains times the weights, and it is cut off exactly."""
-    gains, offsets = soft.gains(gain), soft.offsets
-    best = gains[sort_within(gains, offsets)]
-    (ideal,) = dcg(best, offsets, cutoffs=[k], gain="linear", discount=discount, longest=soft.longest)
+    ideal = best_dcg(soft.gains(gain), soft.lists, k, discount)
     return ratio(_soft_dcg(soft, k=k, gain=gain, discount=discount), ideal, 0.0)
 
 
 def _soft_mrr(soft: Soft) -> Tensor:
     relevance = soft.gains("linear")
-    return ratio(soft.total(relevance / soft.ranks), soft.total(relevance), 0.0)
+    return ratio(soft.lists.sum(relevance / soft.ranks), soft.lists.sum(relevance), 0.0)
 
 
+@soft_form("mrr")
 def _soft_reciprocal_rank(soft: Soft, *, k: int | None = None, threshold: float = 1) -> Tensor:
     relevant = wide(soft.labels >= threshold)
-    return segment_max(relevant * soft.top(k) / soft.ranks, soft.offsets) * soft.first_weight(relevant)
+    return soft.lists.max(relevant * soft.top(k) / soft.ranks) * soft.first_weight(relevant)
 
 
+@soft_form("p")
 def _soft_precision(soft: Soft, *, k: int, threshold: float = 1) -> Tensor:
-    return soft.total(soft.relevant(threshold) * soft.top(k)) / k
+    return soft.lists.sum(soft.relevant(threshold) * soft.top(k)) / k
 
 
+@soft_form("recall")
 def _soft_recall(soft: Soft, *, k: int, threshold: float = 1) -> Tensor:
     relevant = soft.relevant(threshold)
-    return ratio(soft.total(relevant * soft.top(k)), soft.total(relevant), 0.0)
+    return ratio(soft.lists.sum(relevant * soft.top(k)), soft.lists.sum(relevant), 0.0)
 
 
+@soft_form("hit")
 def _soft_hit(soft: Soft, *, k: int, threshold: float = 1) -> Tensor:
     """1 - the product of the shares to which the relevant entries are not among the first k."""
     relevant = wide(soft.labels >= threshold)
     missed = torch.nn.functional.logsigmoid((soft.ranks - k - 0.5) / soft.temperature)
-    return -torch.expm1(soft.total(relevant * missed)) * soft.first_weight(relevant)
+    return -torch.expm1(soft.lists.sum(relevant * missed)) * soft.first_weight(relevant)
 
 
+@soft_form("hits")
 def _soft_hits(soft: Soft, *, k: int, threshold: float = 1) -> Tensor:
-    return soft.total(soft.relevant(threshold) * soft.top(k))
+    return soft.lists.sum(soft.relevant(threshold) * soft.top(k))
 
 
+@soft_form("r_precision")
 def _soft_r_precision(soft: Soft, *, threshold: float = 1) -> Tensor:
     """Recall at the number of relevant entries, which differs from list to list."""
-    relevant, found = soft.relevant(threshold), soft.total(wide(soft.labels >= threshold))
-    inside = torch.sigmoid((per_entry(found, soft.offsets, len(relevant)) + 0.5 - soft.ranks) / soft.temperature)
-    return ratio(soft.total(relevant * inside), soft.total(relevant), 0.0)
+    relevant, found = soft.relevant(threshold), soft.lists.sum(wide(soft.labels >= threshold))
+    inside = torch.sigmoid((soft.lists.each(found) + 0.5 - soft.ranks) / soft.temperature)
+    return ratio(soft.lists.sum(relevant * inside), soft.lists.sum(relevant), 0.0)
 
 
+@soft_form("rbp")
 def _soft_rbp(soft: Soft, *, p: float = 0.8, k: int | None = None, threshold: float = 1) -> Tensor:
     persistence = torch.exp((soft.ranks - 1) * soft.ranks.new_full((), p).log())  # p^(r - 1) in compiled graphs too
-    return (1 - p) * soft.total(soft.relevant(threshold) * persistence * soft.top(k))
+    return (1 - p) * soft.lists.sum(soft.relevant(threshold) * persistence * soft.top(k))
 
 
+@soft_form("arp")
 def _soft_arp(soft: Soft) -> Tensor:
     """Minus the mean rank, because smaller ranks are better."""
     relevance = soft.gains("linear")
-    return -ratio(soft.total(relevance * soft.ranks), soft.total(relevance), 0.0)
+    return -ratio(soft.lists.sum(relevance * soft.ranks), soft.lists.sum(relevance), 0.0)
 
 
+@soft_form("map")
 def _soft_average_precision(soft: Soft, *, k: int | None = None, threshold: float = 1) -> Tensor:
     relevant, counted = soft.relevant(threshold), wide(soft.labels >= threshold)
     hits = counted + soft.above(counted)
-    return ratio(soft.total(relevant * soft.top(k) * hits / soft.ranks), soft.total(relevant), 0.0)
+    return ratio(soft.lists.sum(relevant * soft.top(k) * hits / soft.ranks), soft.lists.sum(relevant), 0.0)
 
 
+@soft_form("err")
 def _soft_err(soft: Soft, *, max_label: float, k: int | None = None) -> Tensor:
     satisfied = gain_of(soft.labels) / 2.0**max_label
     unsatisfied = torch.log1p(-satisfied).clamp(min=-800.0)  # as in `err`
-    return soft.total(soft.weighted(satisfied) * torch.exp(soft.above(unsatisfied)) * soft.top(k) / soft.ranks)
+    return soft.lists.sum(soft.weighted(satisfied) * torch.exp(soft.above(unsatisfied)) * soft.top(k) / soft.ranks)
 
 
+@soft_form("auc")
 def _soft_auc(soft: Soft, *, threshold: float = 1) -> Tensor:
     relevant = soft.relevant(threshold)
     others = wide(soft.labels < threshold)
-    wrong = ratio(soft.total(relevant * soft.above(others)), soft.total(relevant) * soft.total(others), 1.0)
+    wrong = ratio(soft.lists.sum(relevant * soft.above(others)), soft.lists.sum(relevant) * soft.lists.sum(others), 1.0)
     return 1 - wrong
 
 
 def _soft_wrong_pairs(soft: Soft) -> Tensor:
     """The share of the pairs with different labels in the wrong order; where all scores are equal it is a half."""
-    sizes = {"weights": soft.weights, "max_length": soft.longest}
+    own = wide(soft.scores) / soft.temperature
     wrong, half = (
-        soft_zero_one_loss(scores, soft.labels, soft.offsets, **sizes)
-        for scores in (wide(soft.scores) / soft.temperature, torch.zeros_like(soft.ranks))
+        soft_zero_one_loss(scores, soft.labels, soft.lists, weights=soft.weights)
+        for scores in (own, torch.zeros_like(own))
     )
     return ratio(wrong, 2 * half, 0.0)
 
 
+@soft_form("opa")
 def _soft_opa(soft: Soft) -> Tensor:
     return 1 - _soft_wrong_pairs(soft)
 
 
+@soft_form("all_pairs_error")
 def _soft_all_pairs_error(soft: Soft) -> Tensor:
     """Minus the error, because smaller errors are better."""
     return -_soft_wrong_pairs(soft)
 
 
-SOFT: dict[str, Callable[..., Tensor]] = {
-    "ndcg": _soft_ndcg,
-    "dcg": _soft_dcg,
-    "map": _soft_average_precision,
-    "mrr": _soft_reciprocal_rank,
-    "p": _soft_precision,
-    "recall": _soft_recall,
-    "hit": _soft_hit,
-    "hits": _soft_hits,
-    "r_precision": _soft_r_precision,
-    "rbp": _soft_rbp,
-    "arp": _soft_arp,
-    "err": _soft_err,
-    "auc": _soft_auc,
-    "opa": _soft_opa,
-    "all_pairs_error": _soft_all_pairs_error,
-}
-NAMES = {"average_precision": "map", "reciprocal_rank": "mrr", "precision": "p"}  # functions of other names
-
-
 def _loss(
-    loss: ListLoss,
+    measure: Callable[..., Tensor],
     scores: Tensor,
     labels: Tensor,
-    offsets: Tensor,
+    lists: Lists,
     weights: Tensor | None,
-    list_weights: Tensor | None,
-    *,
-    max_length: int | None,
-    num_grades: int | None,
+    temperature: float,
     **options: Any,
 ) -> Tensor:
-    """The loss of each list after the checks that all of them share."""
-    check_lists(scores, labels, offsets)
-    check_weights(scores=scores, offsets=offsets, weights=weights, list_weights=list_weights)
+    """Minus the measure of soft ranks; the scores of lists without two different labels are taken for 0, so that their
+    gradient is 0 whatever they are."""
     check_cutoff(options.get("k"))
-    grades = count_grades(labels, num_grades)
+    check_positive(temperature=temperature)
     if "gain" in options or "max_label" in options:
-        check_gains(labels, options.get("gain", "exp2"), grades)
-    longest = read_longest(offsets, len(scores), max_length)
-    floating = scores if scores.is_floating_point() else wide(scores)
-    found = loss(floating, labels, offsets, weights, list_weights, longest=longest, **options)
-    return found.to(result_dtype(scores))
-
-
-def _formula(measure: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Minus the measure of soft ranks; the scores of lists without two different labels are taken for 0, so that
-    their slopes are 0 whatever they are."""
-
-    def formula(
-        scores: Tensor,
-        labels: Tensor,
-        offsets: Tensor,
-        weights: Tensor | None,
-        *,
-        temperature: float,
-        longest: int,
-        **options: Any,
-    ) -> Tensor:
-        several = has_pairs(labels, offsets)
-        taught = torch.where(per_entry(several, offsets, len(scores)), scores, 0)
-        ranks = 1 + soft_counts(taught, offsets, temperature=temperature, max_length=longest)
-        soft = Soft(taught, ranks, labels, offsets, weights, temperature, longest)
-        return torch.where(several, -measure(soft, **options), 0.0)
-
-    return formula
-
-
-_FORMULAS = {family: formula_loss(f"soft {family}", _formula(measure)) for family, measure in SOFT.items()}
-_NDCG = formula_loss("approx_ndcg_loss", _formula(_soft_ndcg))
-_MRR = formula_loss("approx_mrr_loss", _formula(_soft_mrr))
+        check_gains(labels, options.get("gain", "exp2"), lists.grades)
+    several = lists.several(labels)
+    taught = lists.each(several)
+    own = torch.where(taught, scores if scores.is_floating_point() else wide(scores), 0)
+    if "threshold" in inspect.signature(measure).parameters:
+        gaining = labels >= options.get("threshold", 1)
+    else:
+        gaining = gain_of(labels.detach(), options.get("gain", "linear")) != 0
+    soft = Soft(own, labels, lists, weights, taught & gaining, temperature)
+    return torch.where(several, -measure(soft, **options), 0.0)

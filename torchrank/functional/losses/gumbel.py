@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from torchrank.errors import check_integer, check_number
-from torchrank.functional.arrays import Array, offsets_of, to_tensor
-from torchrank.functional.operations import result_dtype
+from torchrank.functional.arrays import Array, result_dtype, to_tensor
+from torchrank.functional.lists import Lists, takes_arrays
 
 # options with a number per entry or list; a margin may also be a matrix
 REPEATED = frozenset(("weights", "list_weights", "tiebreak", "num_relevant", "margin"))
@@ -43,27 +43,30 @@ def gumbel(
     check_number(">= 0", beta=beta)
 
     @wraps(loss)
-    def call(
-        scores: Array,
-        labels: Array,
-        offsets: Array = None,
-        *,
-        group: Array = None,
-        qid: Array = None,
-        num_pairs: int | None = None,
-        **options: Any,
-    ) -> Any:
-        own, grades = to_tensor(scores, "scores"), to_tensor(labels, "labels")
-        ends = offsets_of(len(own), offsets, group, qid, what="scores").to(own.device)
-        ends = torch.nn.functional.pad(ends.diff().repeat(samples).cumsum(0), (1, 0))
-        for name in REPEATED & options.keys():
-            options[name] = _repeated(options[name], name, samples)
-        if num_pairs is not None:
-            options["num_pairs"] = samples * num_pairs
-        values = loss(_perturbed(own, samples, beta, generator), grades.repeat(samples), ends, **options)
-        return values.unflatten(0, (samples, -1)).mean(0)
+    def call(scores: Array, labels: Array, offsets: Array = None, **options: Any) -> Any:
+        return _copied(loss, samples, beta, generator, scores, labels, offsets, **options)
 
     return call
+
+
+@takes_arrays
+def _copied(
+    loss: Callable[..., Any],
+    samples: int,
+    beta: float,
+    generator: torch.Generator | None,
+    scores: Array,
+    labels: Array,
+    offsets: Array = None,
+    **options: Any,
+) -> Any:
+    lists: Lists = offsets
+    ends = torch.nn.functional.pad(lists.offsets.diff().repeat(samples).cumsum(0), (1, 0))
+    copies = Lists(ends, samples * lists.num_entries, longest=lists.bound, grades=lists.grades or None)
+    for name in REPEATED & options.keys():
+        options[name] = _repeated(options[name], name, samples)
+    values = loss(_perturbed(scores, samples, beta, generator), labels.repeat(samples), copies, **options)
+    return values.unflatten(0, (samples, -1)).mean(0)
 
 
 def _repeated(given: Any, name: str, samples: int) -> Any:

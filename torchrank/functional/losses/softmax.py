@@ -1,33 +1,28 @@
-"""Cross entropies of a softmax over the list: of gains, with a polynomial term, of every entry in its own softmax."""
+"""Softmax losses: softmax cross entropy, ListNet, PolyLoss, unique softmax."""
 
-import math
-from dataclasses import replace
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from torchrank.functional.arrays import takes_arrays
-from torchrank.functional.domination import domination_products, domination_sums
+from torchrank.functional.arrays import Array, wide
+from torchrank.functional.autograd import diagonal_of
 from torchrank.functional.gains import Gain, check_gains, gain_of
-from torchrank.functional.losses.layout import LOWEST, Layout, lay_out, narrow
-from torchrank.functional.operations import ListLoss, formula_loss, readable
-from torchrank.functional.ragged import per_entry, read, segment_logsumexp, segment_sum, wide
-from torchrank.functional.ranking import check_lists, check_weights, ratio
+from torchrank.functional.lists import Lists, Weighted, loss
+from torchrank.functional.losses.domination import domination_diagonal, domination_terms
+from torchrank.functional.ranking import ratio
 
 
-@takes_arrays
+@loss
 def softmax_loss(
-    scores: Tensor,
-    labels: Tensor,
-    offsets: Tensor,
+    scores: Array,
+    labels: Array,
+    offsets: Array = None,
     *,
     gain: Gain = "linear",
     normalize: bool = False,
-    weights: Tensor | None = None,
-    list_weights: Tensor | None = None,
-    max_length: int | None = None,
-    num_grades: int | None = None,
-    num_pairs: int | None = None,
+    weights: Array = None,
+    **given: Unpack[Weighted],
 ) -> Tensor:
     """Softmax cross entropy: -sum of g_i log softmax(s)_i over the list, g_i = w_i gain(y_i).
 
@@ -39,82 +34,104 @@ def softmax_loss(
     Args:
         scores: score of each entry, `(N,)`.
         labels: relevance label of each entry, `(N,)`.
-        offsets: where the lists begin and end, `(Q + 1,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`.
         gain: the gain of a label: "linear" is the label itself, "exp2" is 2^y - 1; or a function of the labels.
         normalize: whether the gains of a list are divided by their sum.
         weights: importance w of each entry, `(N,)`, which multiplies its gain; None is 1.
         list_weights: importance of each list, `(Q,)`, which multiplies its value; None is 1.
-        max_length, num_pairs: sizes of the batch, which this loss does not need.
-        num_grades: labels are the integers 0..num_grades-1, which saves a look at them if gains are exponential.
 
     Returns:
-        The loss of each list, `(Q,)`, which can be differentiated twice.
+        The loss of each list, `(Q,)`, which torch differentiates, also at labels and weights.
 
     Example:
         >>> softmax_loss(torch.tensor([2.0, 1.0, 3.0]), torch.tensor([1, 0, 0]), torch.tensor([0, 3]))
         tensor([1.4076])
     """
-    check_lists(scores, labels, offsets)
-    check_weights(scores, offsets, weights, list_weights)
-    check_gains(labels, gain, num_grades)
-    return _SOFTMAX(scores, labels, offsets, weights, list_weights, gain=gain, normalize=normalize)
+    lists: Lists = offsets
+    gains = _gains(labels, lists, gain, weights)
+    total = lists.sum(gains)
+    entropy = -lists.sum(gains * lists.log_softmax(_taught(scores, total, lists)))
+    return ratio(entropy, total, 0.0) if normalize else entropy
 
 
-@takes_arrays
-def poly1_softmax_loss(
-    scores: Tensor,
-    labels: Tensor,
-    offsets: Tensor,
-    *,
-    epsilon: float = 1.0,
-    gain: Gain = "linear",
-    weights: Tensor | None = None,
-    list_weights: Tensor | None = None,
-    max_length: int | None = None,
-    num_grades: int | None = None,
-    num_pairs: int | None = None,
+@loss
+def listnet_loss(
+    scores: Array, labels: Array, offsets: Array = None, *, weights: Array = None, **given: Unpack[Weighted]
 ) -> Tensor:
-    """PolyLoss of a softmax: `softmax_loss` + epsilon (1 - p), p the probability of the target (Leng et al. 2022).
+    """ListNet: cross entropy of softmax(labels) and softmax(scores) over the list (Cao et al. 2007, top one).
 
-    With g_i = w_i gain(y_i), p is the sum of softmax(s)_i g_i / sum of g. As in rax the target is uniform if all gains
-    of a list are 0: then the value is epsilon (1 - 1/n) and its slopes are 0.
+    A list with one distinct label has loss 0: it says nothing about the order.
 
     Args:
         scores: score of each entry, `(N,)`.
         labels: relevance label of each entry, `(N,)`.
-        offsets: where the lists begin and end, `(Q + 1,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`.
+        weights: importance of each entry, `(N,)`, by which its share of softmax(labels) is multiplied before the shares
+            are divided by their sum: rax's `softmax_loss` of exp(labels). A list whose weights are all 0 has loss 0.
+        list_weights: importance of each list, `(Q,)`, by which its loss is multiplied.
+
+    Returns:
+        The loss of each list, `(Q,)`, which torch differentiates, also at labels and weights.
+
+    Example:
+        >>> listnet_loss(torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
+        tensor([0.6931, 0.0000])
+    """
+    lists: Lists = offsets
+    target = label_shares(labels, lists, weights)
+    return -lists.sum(target * lists.log_softmax(_taught(scores, lists.sum(target), lists)))
+
+
+@loss
+def poly1_softmax_loss(
+    scores: Array,
+    labels: Array,
+    offsets: Array = None,
+    *,
+    epsilon: float = 1.0,
+    gain: Gain = "linear",
+    weights: Array = None,
+    **given: Unpack[Weighted],
+) -> Tensor:
+    """PolyLoss of a softmax: `softmax_loss` + epsilon (1 - p), p the probability of the target (Leng et al. 2022).
+
+    With g_i = w_i gain(y_i), p is the sum of softmax(s)_i g_i / sum of g. As in rax the target is uniform if all gains
+    of a list are 0: then the value is epsilon (1 - 1/n) and its gradient is 0.
+
+    Args:
+        scores: score of each entry, `(N,)`.
+        labels: relevance label of each entry, `(N,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`.
         epsilon: the weight of the polynomial term.
         gain: the gain of a label: "linear" is the label itself, "exp2" is 2^y - 1; or a function of the labels.
         weights: importance w of each entry, `(N,)`, which multiplies its gain; None is 1.
         list_weights: importance of each list, `(Q,)`, which multiplies its value; None is 1.
-        max_length, num_pairs: sizes of the batch, which this loss does not need.
-        num_grades: labels are the integers 0..num_grades-1, which saves a look at them if gains are exponential.
 
     Returns:
-        The loss of each list, `(Q,)`, which can be differentiated twice.
+        The loss of each list, `(Q,)`, which torch differentiates, also at labels and weights.
 
     Example:
         >>> poly1_softmax_loss(torch.tensor([2.0, 1.0, 3.0]), torch.tensor([1, 0, 0]), torch.tensor([0, 3]))
         tensor([2.1629])
     """
-    check_lists(scores, labels, offsets)
-    check_weights(scores, offsets, weights, list_weights)
-    check_gains(labels, gain, num_grades)
-    return _POLY1(scores, labels, offsets, weights, list_weights, gain=gain, epsilon=epsilon)
+    lists: Lists = offsets
+    gains = _gains(labels, lists, gain, weights)
+    total, lengths = lists.sum(gains), wide(lists.offsets.diff())
+    log_shares = lists.log_softmax(_taught(scores, total, lists))
+    hit = ratio(lists.sum(gains * log_shares.exp()), total, 0.0)
+    hit = torch.where(total > 0, hit, 1 / lengths.clamp(min=1))
+    return epsilon * (1 - hit) * (lengths > 0) - lists.sum(gains * log_shares)
 
 
-@takes_arrays
+@loss
 def unique_softmax_loss(
-    scores: Tensor,
-    labels: Tensor,
-    offsets: Tensor,
+    scores: Array,
+    labels: Array,
+    offsets: Array = None,
     *,
     gain: Gain = "exp2",
-    weights: Tensor | None = None,
-    list_weights: Tensor | None = None,
-    max_length: int | None = None,
-    num_grades: int | None = None,
-    num_pairs: int | None = None,
+    weights: Array = None,
+    **given: Unpack[Weighted],
 ) -> Tensor:
     """Every entry in a softmax with the less relevant ones: sum of g_i log(1 + sum of exp(s_j - s_i) over y_j < y_i).
 
@@ -124,106 +141,98 @@ def unique_softmax_loss(
     Args:
         scores: score of each entry, `(N,)`.
         labels: relevance label of each entry, `(N,)`.
-        offsets: where the lists begin and end, `(Q + 1,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`.
         gain: the gain of a label: "exp2" is 2^y - 1, as in rax, "linear" the label itself; or a function of the labels.
         weights: importance w of each entry, `(N,)`, which multiplies its gain; None is 1.
         list_weights: importance of each list, `(Q,)`, which multiplies its value; None is 1.
-        max_length: an upper bound of the list lengths, which saves a synchronisation.
-        num_grades: labels are the integers 0..num_grades-1; 0: real-valued; None: find out where that is free (CPU).
-        num_pairs: not needed by this loss.
 
     Returns:
-        The loss of each list, `(Q,)`. Its gradient is in closed form, and so is the second derivative.
+        The loss of each list, `(Q,)`, which torch differentiates, also at the gains.
 
     Example:
         >>> unique_softmax_loss(torch.tensor([2.0, 1.0, 3.0]), torch.tensor([2, 1, 0]), torch.tensor([0, 3]))
         tensor([6.3497])
     """
-    check_lists(scores, labels, offsets)
-    check_weights(scores, offsets, weights, list_weights)
-    check_gains(labels, gain, num_grades)
-    sizes = {"max_length": max_length, "num_grades": num_grades}
-    return _UNIQUE(scores, labels, offsets, wide(_gains(labels, weights, gain)), list_weights, margin=None, **sizes)
+    lists: Lists = offsets
+    return lists.sum(_gains(labels, lists, gain, weights) * domination_terms(wide(scores), labels.detach(), lists))
 
 
-def _gains(labels: Tensor, weights: Tensor | None, gain: Gain) -> Tensor:
-    gains = labels if gain == "linear" else gain_of(labels, gain)
-    return gains if weights is None else wide(gains) * wide(weights)
+def label_shares(labels: Tensor, lists: Lists, weights: Tensor | None = None) -> Tensor:
+    """The softmax of the labels of each list, times the weights and divided by their sum, `(N,)` in float64; 0 in lists
+    without two different labels or without weight, which teach nothing."""
+    values, own = wide(labels), None if weights is None else wide(weights)
+    several = lists.several(labels)
+    peak = lists.max(values.detach() if own is None else torch.where(own.detach() > 0, values.detach(), -torch.inf))
+    shares = torch.exp(torch.clamp(values - lists.each(peak), max=0))
+    if own is not None:
+        several, shares = several & (peak > -torch.inf), shares * own
+    shares = torch.where(lists.each(several), shares, 0.0)
+    return shares / lists.each(lists.sum(shares)).clamp(min=torch.finfo(shares.dtype).tiny)
 
 
-# in closed form: slopes T p - g, with T the sum of the gains g and p the shares
+def _gains(labels: Tensor, lists: Lists, gain: Gain, weights: Tensor | None) -> Tensor:
+    check_gains(labels, gain, lists.grades)
+    return gain_of(labels, gain) if weights is None else gain_of(labels, gain) * wide(weights)
 
 
-def _softmax_sums(
-    scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None, *, gain: Gain, normalize: bool
-) -> tuple[Tensor, Tensor]:
-    own, lists = narrow(scores), lay_out(scores, offsets)
-    shares, target, total, loss = _entropy(own, _gains(labels, weights, gain), lists)
-    slopes = shares.mul_(lists.each(total).to(own.dtype)).sub_(target)
-    if normalize:
-        share = ratio(torch.ones_like(total), total, 0.0)
-        loss, slopes = loss * share, slopes * lists.each(share.to(own.dtype))
-    return _taught(loss, slopes, total, lists)
+def _taught(scores: Tensor, total: Tensor, lists: Lists) -> Tensor:
+    """The scores in float64, and 0 in lists without a target, whose gradient is 0 whatever their scores are."""
+    return torch.where(lists.each(total.detach() > 0), wide(scores), 0.0)
 
 
-def _poly1_sums(
-    scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None, *, gain: Gain, epsilon: float
-) -> tuple[Tensor, Tensor]:
-    own, lists = narrow(scores), lay_out(scores, offsets)
-    shares, target, total, loss = _entropy(own, _gains(labels, weights, gain), lists)
-    part = ratio(torch.ones_like(total), total, 0.0)
-    hit = lists.sum(shares * target) * part
-    pull = lists.each((total + epsilon * hit).to(own.dtype)) - target * lists.each((epsilon * part).to(own.dtype))
-    loss, slopes = _taught(loss + epsilon * (1 - hit), shares * pull - target, total, lists)
-    lengths = wide(offsets.diff())
-    return torch.where(total > 0, loss, epsilon * (1 - 1 / lengths.clamp(min=1)) * (lengths > 0)), slopes
-
-
-def _entropy(scores: Tensor, gains: Tensor, lists: Layout) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Laid out the shares and the gains, `(Q,)` the sum of the gains and the loss: no term of it is negative."""
-    low, target = lists.enter(scores, LOWEST), lists.enter(gains.to(scores.dtype))
-    low -= lists.each(lists.highest(low))
-    shares, log_mass = lists.shares(low)
-    total, linear = lists.sum(target), lists.sum(low.mul_(target))
-    return shares, target, total, total * log_mass - linear
-
-
-def _taught(loss: Tensor, slopes: Tensor, total: Tensor, lists: Layout) -> tuple[Tensor, Tensor]:
-    """0 for lists without gain, whatever their scores are; slopes of finite scores are 0 there already."""
-    learns, slopes = total > 0, lists.leave(slopes)
-    if not (readable(slopes) and math.isfinite(read(slopes.sum()))):
-        slopes = torch.where(per_entry(learns, lists.offsets, len(slopes)), slopes, 0.0)
-    return torch.where(learns, loss, 0.0), slopes
-
-
-# as operations that torch can differentiate, in float64
-
-
-def _softmax(
-    scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None, *, gain: Gain, normalize: bool
+@diagonal_of(softmax_loss)
+def _softmax_diagonal(
+    scores: Array,
+    labels: Array,
+    offsets: Array = None,
+    *,
+    gain: Gain = "linear",
+    normalize: bool = False,
+    weights: Array = None,
+    **given: Unpack[Weighted],
 ) -> Tensor:
-    *_, total, loss = _formula(scores, _gains(labels, weights, gain), offsets)
-    return loss * ratio(torch.ones_like(total), total, 0.0) if normalize else loss
+    total = offsets.sum(_gains(labels, offsets, gain, weights))
+    shares = offsets.log_softmax(_taught(scores, total, offsets)).exp()
+    return offsets.each(wide(total > 0) if normalize else total) * shares * (1 - shares)
 
 
-def _poly1(
-    scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None, *, gain: Gain, epsilon: float
+@diagonal_of(listnet_loss)
+def _listnet_diagonal(
+    scores: Array, labels: Array, offsets: Array = None, *, weights: Array = None, **given: Unpack[Weighted]
 ) -> Tensor:
-    log_shares, target, total, loss = _formula(scores, _gains(labels, weights, gain), offsets)
-    lengths = per_entry(wide(offsets.diff()), offsets, len(scores))
-    target = torch.where(per_entry(total > 0, offsets, len(scores)), target, 1 / lengths)
-    hit = segment_sum(target * log_shares.exp(), offsets) * ratio(torch.ones_like(total), total, 1.0)
-    return loss + epsilon * (1 - hit) * (offsets.diff() > 0)
+    total = offsets.sum(label_shares(labels, offsets, weights))
+    shares = offsets.log_softmax(_taught(scores, total, offsets)).exp()
+    return offsets.each(total) * shares * (1 - shares)
 
 
-def _formula(scores: Tensor, gains: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    target = wide(gains)
-    total = segment_sum(target, offsets)
-    own = torch.where(per_entry(total > 0, offsets, len(scores)), wide(scores), 0.0)
-    log_shares = own - per_entry(segment_logsumexp(own, offsets), offsets, len(own))
-    return log_shares, target, total, -segment_sum(target * log_shares, offsets)
+@diagonal_of(poly1_softmax_loss)
+def _poly1_diagonal(
+    scores: Array,
+    labels: Array,
+    offsets: Array = None,
+    *,
+    epsilon: float = 1.0,
+    gain: Gain = "linear",
+    weights: Array = None,
+    **given: Unpack[Weighted],
+) -> Tensor:
+    lists: Lists = offsets
+    gains = _gains(labels, lists, gain, weights)
+    total = lists.sum(gains)
+    shares = lists.log_softmax(_taught(scores, total, lists)).exp()
+    target = gains * lists.each(ratio(torch.ones_like(total), total, 0.0))
+    above = target - lists.each(lists.sum(target * shares))
+    return lists.each(total) * shares * (1 - shares) - epsilon * shares * above * (1 - 2 * shares)
 
 
-_UNIQUE = ListLoss("unique_softmax_loss", domination_sums, domination_products)
-_SOFTMAX = replace(formula_loss("softmax_loss", _softmax), sums=_softmax_sums)
-_POLY1 = replace(formula_loss("poly1_softmax_loss", _poly1), sums=_poly1_sums)
+@diagonal_of(unique_softmax_loss)
+def _unique_diagonal(
+    scores: Array,
+    labels: Array,
+    offsets: Array = None,
+    *,
+    gain: Gain = "exp2",
+    weights: Array = None,
+    **given: Unpack[Weighted],
+) -> Tensor:
+    return domination_diagonal(scores, labels, offsets, _gains(labels, offsets, gain, weights))

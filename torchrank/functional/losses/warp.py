@@ -1,32 +1,29 @@
 """WARP: the exact weighted approximate-rank pairwise loss, without forming pairs."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
 from torchrank.errors import check_choice
-from torchrank.functional.arrays import takes_arrays
-from torchrank.functional.operations import ListLoss, empty_sums, in_forward_mode, no_curvature, one_operation
-from torchrank.functional.ragged import dominating, list_ids, longest_list, segment_cumsum, segment_sum, wide
-from torchrank.functional.ranking import check_lists, check_weights, levels_of, ratio, result_dtype
-from torchrank.functional.sorting import sort_keys, stable_order
+from torchrank.functional.arrays import Array, wide
+from torchrank.functional.autograd import OnceDifferentiable
+from torchrank.functional.lists import Lists, Weighted, loss
+from torchrank.functional.ranking import ratio
+from torchrank.functional.sorting import order_within, stable_order
 
 
-@takes_arrays
+@loss
 def warp_loss(
-    scores: Tensor,
-    labels: Tensor,
-    offsets: Tensor,
+    scores: Array,
+    labels: Array,
+    offsets: Array = None,
     *,
     margin: float = 0.1,
     negatives: str = "lower",
-    weights: Tensor | None = None,
-    list_weights: Tensor | None = None,
-    max_length: int | None = None,
-    num_grades: int | None = None,
-    num_pairs: int | None = None,
+    weights: Array = None,
+    **given: Unpack[Weighted],
 ) -> Tensor:
     """WARP: the mean over the entries i that have a negative of L(|V|) / |V| sum_V (margin - s_i + s_j).
 
@@ -37,88 +34,45 @@ def warp_loss(
     Args:
         scores: score of each entry, `(N,)`.
         labels: relevance label of each entry, `(N,)`.
-        offsets: where the lists begin and end, `(Q + 1,)`.
+        offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`.
         margin: by how much an entry should score above its negatives.
         negatives: the negatives of an entry: "lower" are those with a smaller label, "zero" those with label 0.
         weights: importance of each entry, `(N,)`, by which what it pays as i is multiplied. The mean still divides by
             the number of these entries.
         list_weights: importance of each list, `(Q,)`, by which its loss is multiplied.
-        max_length: an upper bound of the list lengths, which saves a synchronisation.
-        num_grades: labels are the integers 0..num_grades-1; 0: real-valued; None: find out where that is free (CPU).
-        num_pairs: not needed by this loss.
 
     Returns:
-        The loss of each list, `(Q,)`. Its gradient is in closed form; the second derivative is 0, because the loss
-        is linear between its jumps.
+        The loss of each list, `(Q,)`. Its gradient is in closed form.
 
     Example:
         >>> warp_loss(torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
         tensor([0.1000, 0.0000])
     """
-    check_lists(scores, labels, offsets)
-    check_weights(scores, offsets, weights, list_weights)
-    labels, num_grades = warp_labels(labels, negatives), num_grades if negatives == "lower" else 2
-    loss = _LOSS(
-        wide(scores),
-        labels,
-        offsets,
-        weights,
-        list_weights,
-        margin=margin,
-        max_length=max_length,
-        num_grades=num_grades,
-        graph=torch.is_grad_enabled() or in_forward_mode(),
-    )
-    return loss.to(result_dtype(scores))
-
-
-def _warp(
-    scores: Tensor,
-    labels: Tensor,
-    offsets: Tensor,
-    weights: Tensor | None,
-    margin: float,
-    max_length: int | None,
-    num_grades: int | None,
-    graph: bool,
-) -> tuple[Tensor, Tensor]:
-    """The loss `(Q,)` in float64 and, if somebody needs them for a graph, its slopes `(N,)`.
-
-    The negatives of an entry are those with a smaller label.
-    """
-    longest, ids = longest_list(offsets, len(scores), max_length), list_ids(offsets, len(scores))
-    levels, num_levels = levels_of(labels, offsets, max_length=longest, num_grades=num_grades)
-    splits = list(_splits(scores, margin + scores, levels, ids, lists=len(offsets) - 1, num_levels=num_levels))
-    violators, hinges = _violations(scores, splits, longest)
-    eligible = wide(dominating(levels, offsets))
-    shares = ratio(eligible, segment_sum(eligible, offsets)[ids], 0.0)
-    prices = shares * rank_weights(longest, scores.device)[violators] / violators.clamp(min=1)
-    prices = prices if weights is None else prices * wide(weights)
-    loss = segment_sum(prices * hinges, offsets)
-    if not graph:
-        return loss, torch.zeros_like(scores)
-    slopes = _pulls(prices, splits, longest) - prices * violators
-    return loss, torch.where(loss.isnan()[ids], torch.nan, slopes)
-
-
-_operation = one_operation("warp", _warp, empty_sums)
+    labels, lists = warp_labels(labels, negatives), offsets
+    if negatives == "zero":
+        lists = offsets.regraded(2)
+    return _LOSS(wide(scores), labels, lists, weights, rise=margin)
 
 
 def _sums(
-    scores: Tensor,
-    labels: Tensor,
-    offsets: Tensor,
-    weights: Tensor | None,
-    *,
-    margin: float,
-    max_length: int | None,
-    num_grades: int | None,
-    graph: bool,
-) -> tuple[Tensor, Tensor]:
-    return _operation(scores, labels, offsets, weights, margin, max_length, num_grades, graph)
+    scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, order: int, *, rise: float
+) -> tuple[Tensor, ...]:
+    """The loss `(Q,)` in float64 and its gradient `(N,)`. The negatives of an entry are those with a smaller label."""
+    levels, num_levels = lists.levels(labels)
+    splits = list(_splits(scores, rise + scores, levels, num_levels, lists))
+    violators, hinges = _violations(scores, splits)
+    eligible = wide(labels > lists.each(lists.min(labels)))
+    shares = ratio(eligible, lists.each(lists.sum(eligible)), 0.0)
+    prices = shares * rank_weights(lists.bound, scores.device)[violators] / violators.clamp(min=1)
+    prices = prices if weights is None else prices * wide(weights)
+    loss = lists.sum(prices * hinges)
+    if order == 0:
+        return (loss,)
+    gradient = _pulls(prices, splits) - prices * violators
+    return loss, torch.where(lists.each(loss.isnan()), torch.nan, gradient)
 
 
-_LOSS = ListLoss("warp_loss", _sums, no_curvature)
+_LOSS = OnceDifferentiable("warp_loss", _sums)
 
 
 def rank_weights(longest: int, device: torch.device | str | None = None) -> Tensor:
@@ -153,13 +107,13 @@ class _Split(NamedTuple):
     """Entries in groups, within a group from the highest key to the lowest."""
 
     order: Tensor  # (N,) entries in this order
-    groups: Tensor  # (G+1,) offsets of the groups
+    groups: Lists
     upper: Tensor  # (N,) True: may be an i, False: may be a j
     keys: Tensor  # (N,)
 
 
 def _splits(
-    upper_keys: Tensor, lower_keys: Tensor, levels: Tensor, ids: Tensor, *, lists: int, num_levels: int
+    upper_keys: Tensor, lower_keys: Tensor, levels: Tensor, num_levels: int, lists: Lists
 ) -> Iterator[_Split]:
     """All pairs of a list with levels[i] > levels[j], without forming them: one split per bit of the levels.
 
@@ -167,20 +121,22 @@ def _splits(
     agree above it form a group, the ones (`upper`) with their upper key and the zeros with their lower key, sorted by
     descending key and at equal keys ones first: the zeros before a one are its j with lower_keys[j] > upper_keys[i].
     """
-    both = sort_keys(torch.cat([upper_keys, lower_keys]), torch.cat([ids, ids]), lists=lists)
+    ids, count = lists.ids, len(lists)
+    both = order_within(torch.cat([upper_keys, lower_keys]), torch.cat([ids, ids]), count)
     places = torch.empty_like(both).scatter(0, both, torch.arange(len(both), device=both.device))
     upper_places, lower_places = places.tensor_split(2)
     for bit in range((num_levels - 1).bit_length()):
         one, prefix = (levels >> bit & 1).bool(), levels >> bit + 1
         keys = torch.where(one, upper_places, lower_places).add_(prefix, alpha=len(both))
         order = stable_order(keys, num_levels * len(both))
-        group = (prefix * lists + ids)[order]
-        num_groups = ((num_levels - 1 >> bit + 1) + 1) * lists
-        groups = torch.searchsorted(group, torch.arange(num_groups + 1, device=group.device))
+        group = (prefix * count + ids)[order]
+        num_groups = ((num_levels - 1 >> bit + 1) + 1) * count
+        ends = torch.searchsorted(group, torch.arange(num_groups + 1, device=group.device))
+        groups = Lists(ends, len(ids), longest=lists.bound)
         yield _Split(order, groups, one[order], torch.where(one, upper_keys, lower_keys)[order])
 
 
-def _violations(scores: Tensor, splits: list[_Split], longest: int) -> tuple[Tensor, Tensor]:
+def _violations(scores: Tensor, splits: list[_Split]) -> tuple[Tensor, Tensor]:
     """|V| and the sum over V of (lower key of j - upper key of i) for every entry i, `(N,)` each.
 
     The sum adds the steps from key to key down to i, each multiplied by the number of j above it. No term is negative,
@@ -190,19 +146,18 @@ def _violations(scores: Tensor, splits: list[_Split], longest: int) -> tuple[Ten
     hinges = torch.where(scores.isnan(), scores, 0.0)  # NaN scores must not have the smallest loss
     for order, groups, upper, keys in splits:
         lower = (~upper).long()
-        above = segment_cumsum(lower, groups) - lower
+        above = groups.cumsum(lower) - lower
         before = keys.roll(1)
         steps = torch.where((above > 0) & (before != keys), above * (before - keys), 0.0)
         violators.index_add_(0, order, above * upper)
-        hinges.index_add_(0, order, torch.where(upper, segment_cumsum(steps, groups, max_length=longest), 0.0))
+        hinges.index_add_(0, order, torch.where(upper, groups.cumsum(steps), 0.0))
     return violators, hinges
 
 
-def _pulls(weights: Tensor, splits: list[_Split], longest: int) -> Tensor:
+def _pulls(weights: Tensor, splits: list[_Split]) -> Tensor:
     """For every entry j the sum of the weights of those i that have j among their violators, `(N,)`."""
     pulls = torch.zeros_like(weights)
     for order, groups, upper, _ in splits:
-        backwards = torch.where(upper, weights[order], 0.0).flip(0)
-        below = segment_cumsum(backwards, len(weights) - groups.flip(0), max_length=longest).flip(0)
+        below = groups.remaining(torch.where(upper, weights[order], 0.0))
         pulls.index_add_(0, order, torch.where(upper, 0.0, below))
     return pulls

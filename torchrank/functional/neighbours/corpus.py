@@ -23,10 +23,10 @@ from torchrank.functional.operations import readable
 from torchrank.functional.ragged import list_ids
 
 SIMILARITIES = ("inner", "cosine", "euclidean")
-TILE = 48  # documents: a multiple of those that a kernel of products takes at a time, as others may round differently
-DOCUMENTS = 85 * 4 * TILE  # of a block: a multiple of GROUP, too
-SCORES = 2**24  # of a block: 64 MB
-CACHED = 2**18  # scores that are counted at a time on the CPU: 1 MB
+TILE_ROWS = 48  # a multiple of the row block of BLAS, so that a document is rounded the same wherever it stands
+BLOCK_DOCUMENTS = 85 * 4 * TILE_ROWS  # a multiple of GROUP, too
+BLOCK_SCORES = 2**24  # 64 MB in float32
+COUNTED_SCORES = 2**18  # scores that are counted at a time on the CPU: 1 MB
 GROUP = 64  # documents whose highest score is compared before each of them is
 
 
@@ -67,13 +67,11 @@ def search(
     """
     check_integer(">= 1", k=k)
     corpus = Corpus(queries, documents, similarity, factor, order)
-    shape = (len(queries), min(k, len(documents)))
-    best = Found(
-        corpus.queries.new_full(shape, -torch.inf), torch.zeros(shape, dtype=torch.int64, device=queries.device)
-    )
+    scores = corpus.queries.new_full((len(queries), min(k, len(documents))), -torch.inf)
+    best = Found(scores, torch.zeros_like(scores, dtype=torch.int64))
     for block in corpus.blocks():
         _merge(best, block)
-    return Found(corpus.told(best.scores), best.rows if order is None else order[best.rows])
+    return Found(corpus.similarities(best.scores), best.rows if order is None else order[best.rows])
 
 
 @takes_arrays
@@ -116,13 +114,12 @@ def document_ranks(
     query = list_ids(offsets, len(rows))
     scores = torch.zeros(len(rows), dtype=corpus.dtype, device=queries.device)
     for block in corpus.blocks():
-        here = block.holds(query, place)
-        scores[here] = block.scores[query[here] - block.queries.start, place[here] - block.documents.start]
-    ranks, counted = torch.ones_like(place), CACHED if rows.device.type == "cpu" else SCORES
+        pairs = block.pairs_inside(query, place)
+        scores[pairs] = block.scores[query[pairs] - block.queries.start, place[pairs] - block.documents.start]
+    ranks, most = torch.ones_like(place), COUNTED_SCORES if rows.device.type == "cpu" else BLOCK_SCORES
     for block in corpus.blocks():
-        for some, ties in block.against(query, place):
-            for part in some.split(max(counted // len(block.documents), 1)):
-                ranks[part] += block.better(query[part], place[part], scores[part], ties)
+        for pairs in block.pairs_inside(query).split(max(most // len(block.documents), 1)):
+            ranks[pairs] += block.count_above(query[pairs], place[pairs], scores[pairs])
     return ranks
 
 
@@ -133,27 +130,27 @@ class Block(NamedTuple):
     queries: range
     documents: range
 
-    def holds(self, query: Tensor, place: Tensor | None = None) -> Tensor:
+    def pairs_inside(self, query: Tensor, place: Tensor | None = None) -> Tensor:
         """Which of these pairs of a query and a document the block has; without documents, which of these queries."""
         inside = (query >= self.queries.start) & (query < self.queries.stop)
         if place is not None:
             inside &= (place >= self.documents.start) & (place < self.documents.stop)
         return inside.nonzero().flatten()
 
-    def against(self, query: Tensor, place: Tensor) -> Iterator[tuple[Tensor, str]]:
-        """These pairs of a query and a document where the block has the query, by the equal scores that rank above the
-        document: none, where it stands before the block, all after the block, and some inside of it."""
-        here = self.holds(query)
-        after, before = place[here] >= self.documents.stop, place[here] < self.documents.start
-        yield from ((here[before], "none"), (here[after], "all"), (here[~(before | after)], "some"))
+    def count_above(self, query: Tensor, place: Tensor, scores: Tensor) -> Tensor:
+        """How many documents of the block rank above each of these `(m,)`, given their places and scores.
 
-    def better(self, query: Tensor, place: Tensor, scores: Tensor, ties: str) -> Tensor:
-        """How many documents of the block rank above each of these `(m,)`, given their places and scores."""
-        others, scores = self.scores.index_select(0, query - self.queries.start), scores[:, None]
-        if ties != "some":
-            return (others > scores if ties == "none" else others >= scores).sum(1)
-        earlier = torch.arange(self.documents.start, self.documents.stop, device=place.device) < place[:, None]
-        return torch.where(earlier, others >= scores, others > scores).sum(1)
+        Those are the documents with a higher score, and of those with an equal score the earlier ones. A block that is
+        earlier as a whole counts its equal scores as well: those above the next smaller number.
+        """
+        first, last = self.documents.start, self.documents.stop
+        others = self.scores.index_select(0, query - self.queries.start)
+        limits = torch.where(place >= last, scores.nextafter(scores.new_tensor(-torch.inf)), scores)
+        counts = (others > limits[:, None]).sum(1)
+        inside = ((place >= first) & (place < last)).nonzero().flatten()
+        earlier = torch.arange(first, last, device=place.device) < place[inside, None]
+        counts[inside] += ((others[inside] == scores[inside, None]) & earlier).sum(1)
+        return counts
 
 
 class Corpus:
@@ -164,28 +161,28 @@ class Corpus:
     ):
         check_choice(SIMILARITIES, similarity=similarity)
         _check_vectors(queries, documents, factor, order)
-        queries, documents = queries.detach(), documents.detach()  # what is found has no gradient
+        queries, documents = queries.detach(), documents.detach()  # the results have no gradient
         self.documents, self.order, self.similarity = documents, order, similarity
         self.dtype = torch.promote_types(torch.promote_types(queries.dtype, documents.dtype), torch.float32)
         queries = queries.to(self.dtype).contiguous()  # the same bits, however they lie in memory
         self.factor = None if factor is None else factor.detach().to(self.dtype)
         images = queries if self.factor is None else queries @ self.factor
         if similarity == "cosine":
-            images = torch.nn.functional.normalize(images, dim=1, eps=_tiny(self.dtype))
+            images = torch.nn.functional.normalize(images, dim=1, eps=torch.finfo(self.dtype).tiny)
         self.lengths = images.square().sum(1, keepdim=True)  # of the queries, squared
         self.queries = images if self.factor is None else images @ self.factor.T
 
     def blocks(self) -> Iterator[Block]:
         """All scores: blocks of documents one after another, and for each of them all queries. They all lie in the same
         memory, so that a block is to be used before the next one is asked for."""
-        count = max(SCORES // DOCUMENTS, 1)
-        width = -(-min(DOCUMENTS, len(self.documents)) // TILE) * TILE
+        count = max(BLOCK_SCORES // BLOCK_DOCUMENTS, 1)
+        width = -(-min(BLOCK_DOCUMENTS, len(self.documents)) // TILE_ROWS) * TILE_ROWS
         memory = self.queries.new_empty(min(count, len(self.queries)) * width)
-        for first in range(0, len(self.documents), DOCUMENTS):
-            last = min(first + DOCUMENTS, len(self.documents))
-            some = slice(first, last) if self.order is None else self.order[first:last]
-            rows = whole_tiles(self.documents[some].to(self.dtype).contiguous())
-            scale, shift = self._beside(rows)
+        for first in range(0, len(self.documents), BLOCK_DOCUMENTS):
+            last = min(first + BLOCK_DOCUMENTS, len(self.documents))
+            chosen = slice(first, last) if self.order is None else self.order[first:last]
+            rows = whole_tiles(self.documents[chosen].to(self.dtype).contiguous())
+            scale, shift = self._scale_and_shift(rows)
             for start in range(0, len(self.queries), count):
                 part = self.queries[start : start + count]
                 scores = memory[: len(part) * len(rows)].view(len(part), len(rows))
@@ -196,8 +193,8 @@ class Corpus:
                 scores = scores if scale is None else scores.mul_(scale)
                 yield Block(scores[:, : last - first], range(start, start + len(part)), range(first, last))
 
-    def _beside(self, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """What the inner products are multiplied with, and what is added to them, `(d,)` each."""
+    def _scale_and_shift(self, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Scale and shift of the inner products of each document, `(d,)` each."""
         if self.similarity == "inner":
             return None, None
         squares = (rows if self.factor is None else rows @ self.factor).square().sum(1)
@@ -205,8 +202,8 @@ class Corpus:
             return None, squares.div_(-2)
         return torch.where(squares > 0, squares.rsqrt(), 0.0), None
 
-    def told(self, scores: Tensor) -> Tensor:
-        """The scores as the similarity defines them, of those by which blocks rank."""
+    def similarities(self, scores: Tensor) -> Tensor:
+        """The similarities, given the scores of blocks, which rank documents in the same order."""
         return scores if self.similarity != "euclidean" else (2 * scores - self.lengths).clamp_(max=0.0)
 
 
@@ -216,7 +213,7 @@ def whole_tiles(rows: Tensor) -> Tensor:
     >>> whole_tiles(torch.ones(50, 2)).shape
     torch.Size([96, 2])
     """
-    beyond = -len(rows) % TILE
+    beyond = -len(rows) % TILE_ROWS
     return torch.nn.functional.pad(rows, (0, 0, 0, beyond)) if beyond else rows
 
 
@@ -252,27 +249,20 @@ def _candidates(block: Block, best: Tensor) -> tuple[Tensor, Tensor]:
     return query[which], group[which] * GROUP + place
 
 
-def _tiny(dtype: torch.dtype) -> float:
-    return torch.finfo(dtype).tiny
-
-
 def _check_vectors(queries: Tensor, documents: Tensor, factor: Tensor | None, order: Tensor | None) -> None:
     for name, vectors in (("queries", queries), ("documents", documents)):
         if vectors.ndim != 2 or not vectors.is_floating_point():
-            raise ValueError(
-                f"{name} must be vectors of floats, one per row, got {vectors.dtype} {tuple(vectors.shape)}"
-            )
-    if queries.shape[1] != documents.shape[1]:
-        raise ValueError(f"queries have {queries.shape[1]} numbers each, and documents {documents.shape[1]}")
-    if factor is not None and (factor.ndim != 2 or len(factor) != queries.shape[1]):
-        raise ValueError(
-            f"factor must have {queries.shape[1]} rows, as the vectors have numbers, got {tuple(factor.shape)}"
-        )
-    if readable(queries):
-        for name, vectors in (("query", queries), ("document", documents)):
-            for start, part in enumerate(vectors.split(DOCUMENTS)):
-                if not part.sum().isfinite() and not part.isfinite().all():
-                    row = start * DOCUMENTS + int((~part.isfinite()).any(1).nonzero()[0])
-                    raise ValueError(f"the vector of {name} {row} is not finite")
+            actual = f"{vectors.dtype} {tuple(vectors.shape)}"
+            raise ValueError(f"{name} must be vectors of floats, one per row, got {actual}")
+    width = queries.shape[1]
+    if width != documents.shape[1]:
+        raise ValueError(f"queries have {width} numbers each, and documents {documents.shape[1]}")
+    if factor is not None and (factor.ndim != 2 or len(factor) != width):
+        raise ValueError(f"factor must have {width} rows, as the vectors have numbers, got {tuple(factor.shape)}")
     if order is not None and order.shape != (len(documents),):
         raise ValueError(f"order must hold each of the {len(documents)} rows once, got {tuple(order.shape)}")
+    for name, vectors in (("query", queries), ("document", documents)) if readable(queries) else ():
+        for start, part in enumerate(vectors.split(BLOCK_DOCUMENTS)):
+            if not part.sum().isfinite() and not part.isfinite().all():
+                row = start * BLOCK_DOCUMENTS + int((~part.isfinite()).any(1).nonzero()[0])
+                raise ValueError(f"the vector of {name} {row} is not finite")

@@ -2,13 +2,12 @@
 
 Some most violated ranking keeps each class in the order of its scores. Such a ranking is described by b_i, the number
 of irrelevant entries before the i-th best relevant one: see merged.py. The measures of the first k ranks are in
-top_k.py; average precision and NDCG of the whole list, which are sums over irrelevant entries, are in whole_list.py.
+top_k.py, those of the whole list in whole_list.py.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -16,27 +15,25 @@ from torch import Tensor
 
 from torchrank.errors import check_choice
 from torchrank.functional.arrays import takes_arrays
+from torchrank.functional.chunks import Chunk, length_chunks, side_by_side
 from torchrank.functional.gains import DISCOUNTS, discount_of
 from torchrank.functional.operations import ListLoss, empty_sums, no_curvature, one_operation, readable
-from torchrank.functional.oracles.merged import Merged, merge, running_sums
-from torchrank.functional.oracles.top_k import cut_ndcg, cut_precision
-from torchrank.functional.oracles.whole_list import average_precision_places, ndcg_places
+from torchrank.functional.oracles.merged import Merged, merge
+from torchrank.functional.oracles.top_k import top_ndcg, top_precision
+from torchrank.functional.oracles.whole_list import whole_auc, whole_average_precision, whole_mrr, whole_ndcg
 from torchrank.functional.ragged import (
     entries_of,
     has_pairs,
-    list_ids,
     longest_list,
+    per_entry,
     read,
     segment_max,
     segment_sum,
     wide,
 )
 from torchrank.functional.ranking import check, check_cutoff, check_lists, check_weights, ratio, result_dtype
-from torchrank.functional.threads import side_by_side
 
-HOST_NUMBERS = 2**17  # numbers in the rows that are made at once on the CPU: all temporary tensors stay in the cache
-
-Oracle = Callable[..., Tensor]
+CACHED_NUMBERS = 2**17  # entries, with padding, that are solved at once on the CPU: their tensors stay in the cache
 
 
 @takes_arrays
@@ -80,8 +77,9 @@ def most_violated(
     check(scores, labels, offsets)
     if readable(scores) and not math.isfinite(read(scores.sum())) and (count := read(scores.isinf().sum())):
         raise ValueError(f"scores must be finite, got {count} infinite ones of {len(scores)}: psi would have no value")
-    coefficients, loss = _operation(scores.detach(), labels, offsets, measure, k, threshold, discount, max_length)
-    dtype = result_dtype(scores)
+    _check_options(measure, k, threshold, discount)
+    relevant, dtype = labels >= threshold, result_dtype(scores)
+    coefficients, loss = _most_violated(scores.detach(), relevant, offsets, measure, k, discount, max_length)
     return coefficients.to(dtype), loss.to(dtype)
 
 
@@ -132,73 +130,13 @@ def structured_hinge(
     """
     check_lists(scores, labels, offsets)
     check_weights(scores, offsets, weights, list_weights)
-    return _LOSS(
-        scores,
-        labels,
-        offsets,
-        weights,
-        list_weights,
-        measure=measure,
-        k=k,
-        threshold=threshold,
-        discount=discount,
-        max_length=max_length,
-    )
+    _check_options(measure, k, threshold, discount)
+    options = {"measure": measure, "k": k, "threshold": threshold, "discount": discount, "max_length": max_length}
+    return _LOSS(scores, labels, offsets, weights, list_weights, **options)
 
 
-def _hinge(
-    scores: Tensor,
-    labels: Tensor,
-    offsets: Tensor,
-    weights: Tensor | None,
-    *,
-    measure: str,
-    k: int | None,
-    threshold: float,
-    discount: str,
-    max_length: int | None,
-) -> tuple[Tensor, Tensor]:
-    """The hinge of each list, `(Q,)`, and its slopes, `(N,)`."""
-    ids, most, values = list_ids(offsets, len(scores)), torch.finfo(result_dtype(scores)).max, wide(scores)
-    scale = _scale(values, offsets)
-    values = values * scale[ids]
-    coefficients, loss = _operation(values, labels, offsets, measure, k, threshold, discount, max_length)
-    several = has_pairs((labels >= threshold).long(), offsets)
-    values = torch.where(several[ids], values, 0.0)  # without pairs the hinge is 0 whatever the scores are
-    sizes, tiny = coefficients.abs(), torch.finfo(values.dtype).tiny
-    # the mean of the misplaced scores is subtracted, so that no digits are lost to a shift or to scores far away
-    means = segment_sum(sizes * values, offsets) / segment_sum(sizes, offsets).clamp(min=tiny)
-    hinge = ((scale * loss - segment_sum(coefficients * (values - means[ids]), offsets)) / scale).clamp(-most, most)
-    slopes = torch.where(hinge.isnan()[ids], torch.nan, -coefficients)
-    if weights is None:
-        return hinge, slopes
-    relevant = wide(labels >= threshold)
-    mean = ratio(segment_sum(relevant * wide(weights), offsets), segment_sum(relevant, offsets), 0.0)
-    return hinge * mean, slopes * mean[ids]
-
-
-_LOSS = ListLoss("structured_hinge", _hinge, no_curvature)
-
-
-def _scale(values: Tensor, offsets: Tensor) -> Tensor:
-    """1 for each list, `(Q,)`; a smaller power of two where scores are so large that their sums would be infinite."""
-    largest = segment_max(values.abs(), offsets)
-    one = torch.ones_like(largest)
-    return torch.where(largest > torch.finfo(values.dtype).max * 2.0**-40, one * 2.0**-40, one)
-
-
-def _violate(
-    scores: Tensor,
-    labels: Tensor,
-    offsets: Tensor,
-    measure: str,
-    k: int | None,
-    threshold: float,
-    discount: str,
-    max_length: int | None,
-) -> tuple[Tensor, Tensor]:
-    """Coefficients `(N,)` and loss `(Q,)` in float64."""
-    check_choice(ORACLES, measure=measure)
+def _check_options(measure: str, k: int | None, threshold: float, discount: str) -> None:
+    check_choice(MEASURES, measure=measure)
     if discount not in DISCOUNTS:  # NDCG of the whole list needs a discount that is convex, or almost
         raise ValueError(f"unknown discount={discount!r}: choose one of {', '.join(DISCOUNTS)}")
     if isinstance(threshold, str):
@@ -206,119 +144,107 @@ def _violate(
     check_cutoff(k)
     if measure == "precision" and k is None:
         raise ValueError("measure='precision' needs the cut-off k, the number of ranks that count")
-    relevant, oracle = labels >= threshold, partial(_oracle, measure=measure, k=k, discount=discount)
-    coefficients = wide(scores[:0]).new_empty(len(scores))
+
+
+def hinge_and_gradient(
+    scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None, *, threshold: float, **options: Any
+) -> tuple[Tensor, Tensor]:
+    """The hinge of each list, `(Q,)`, and its gradient at the scores, `(N,)`, in float64; `options` are those of
+    `most_violated`."""
+    relevant, largest, values = labels >= threshold, torch.finfo(result_dtype(scores)).max, wide(scores)
+    scale = _scale(values, offsets)
+    values = values * per_entry(scale, offsets, len(values))
+    coefficients, loss = _most_violated(values, relevant, offsets, *(options[name] for name in OPTIONS))
+    several = has_pairs(relevant, offsets)
+    values = torch.where(per_entry(several, offsets, len(values)), values, 0.0)  # else 0, whatever the scores are
+    sizes, tiny = coefficients.abs(), torch.finfo(values.dtype).tiny
+    # the mean of the misplaced scores is subtracted, so that no digits are lost to a shift or to scores far away
+    means = segment_sum(sizes * values, offsets) / segment_sum(sizes, offsets).clamp(min=tiny)
+    centred = values - per_entry(means, offsets, len(values))
+    hinge = (scale * loss - segment_sum(coefficients * centred, offsets)) / scale
+    factor = torch.where(hinge.isnan(), torch.nan, 1.0)
+    if weights is not None:
+        total = segment_sum(torch.where(relevant, wide(weights), 0), offsets)
+        factor = factor * ratio(total, segment_sum(wide(relevant), offsets), 0.0)
+    return hinge.clamp(-largest, largest) * factor, -coefficients * per_entry(factor, offsets, len(values))
+
+
+_LOSS = ListLoss("structured_hinge", hinge_and_gradient, no_curvature)
+
+
+def _scale(values: Tensor, offsets: Tensor) -> Tensor:
+    """1 for each list, `(Q,)`; a smaller power of two where scores are so large that their sums would be infinite."""
+    largest = segment_max(values.abs(), offsets)
+    return torch.where(largest > torch.finfo(values.dtype).max * 2.0**-40, 2.0**-40, torch.ones_like(largest))
+
+
+OPTIONS = ("measure", "k", "discount", "max_length")  # in the order of `_find`
+
+
+def _find(
+    scores: Tensor, relevant: Tensor, offsets: Tensor, measure: str, k: int | None, discount: str, longest: int | None
+) -> tuple[Tensor, Tensor]:
+    """Coefficients `(N,)` and loss `(Q,)` in float64.
+
+    On the CPU, where reading lengths is free, lists of similar length are solved together, and not too many at a time.
+    """
+    solve, num_lists = partial(_find_together, measure=measure, k=k, discount=discount), len(offsets) - 1
     if offsets.device.type != "cpu":
-        return coefficients, oracle(scores, relevant, offsets, out=coefficients, max_length=max_length)
-    longest = longest_list(offsets, len(scores), max_length)
-    return coefficients, _in_parts(oracle, scores, relevant, offsets, coefficients, longest)
+        return solve(scores, relevant, offsets, longest)
+    longest = longest_list(offsets, len(scores), longest)
+    if num_lists * longest <= CACHED_NUMBERS:
+        return solve(scores, relevant, offsets, longest)
+    coefficients, loss = wide(scores).new_empty(len(scores)), wide(scores[:0]).new_zeros(num_lists)
 
+    def write(chunk: Chunk) -> None:
+        entries, bounds = _entries(offsets, chunk.lists)
+        coefficients[entries], loss[chunk.lists] = solve(scores[entries], relevant[entries], bounds, chunk.longest)
 
-def _empty(scores: Tensor, labels: Tensor, offsets: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    loss, coefficients = empty_sums(scores, labels, offsets)
+    most = min(CACHED_NUMBERS, num_lists * longest // torch.get_num_threads())
+    side_by_side(write, length_chunks(offsets, len(scores), most, similar=0.5), scores.device)
     return coefficients, loss
 
 
-_operation = one_operation("most_violated", _violate, _empty)
+def _entries(offsets: Tensor, lists: Tensor) -> tuple[Tensor | slice, Tensor]:
+    """The entries of these lists, as a slice if the lists follow one another, and the offsets of the result."""
+    if not read((lists.diff() == 1).all()):
+        return entries_of(offsets, lists)
+    bounds = offsets[lists[0] : lists[-1] + 2]
+    return slice(read(bounds[0]), read(bounds[-1])), bounds - bounds[0]
 
 
-def _in_parts(oracle: Oracle, scores: Tensor, relevant: Tensor, offsets: Tensor, out: Tensor, longest: int) -> Tensor:
-    """`_oracle` on the CPU, where reading lengths is free: some lists at a time, and lists of similar length together
-    if rows of equal length would be mostly empty."""
-    num_lists = len(offsets) - 1
-    if num_lists * longest <= HOST_NUMBERS:
-        return oracle(scores, relevant, offsets, out=out, max_length=longest)
-    loss = out.new_empty(num_lists)
-    if num_lists * longest > 4 * len(scores):
-        for lists, entries, bounds in _by_length(offsets, longest):
-            found, most = out.new_empty(len(entries)), longest_list(bounds, len(entries), None)
-            loss[lists] = _in_parts(oracle, scores[entries], relevant[entries], bounds, found, most)
-            out[entries] = found
-        return loss
-
-    room = min(HOST_NUMBERS, num_lists * longest // torch.get_num_threads())
-    starts, step = read(offsets), max(1, room // longest)
-
-    def fill(lists: slice) -> None:
-        bounds = offsets[lists.start : lists.stop + 1]
-        entries = slice(starts[lists.start], starts[lists.stop])
-        some = scores[entries], relevant[entries], bounds - entries.start
-        loss[lists] = oracle(*some, out=out[entries], max_length=None)
-
-    parts = [slice(first, min(first + step, num_lists)) for first in range(0, num_lists, step)]
-    side_by_side(fill, parts, scores.device)
-    return loss
+def _no_values(scores: Tensor, relevant: Tensor, offsets: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    loss, coefficients = empty_sums(scores, relevant, offsets)
+    return coefficients, loss
 
 
-def _by_length(offsets: Tensor, longest: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """The lists with 0, 1, 2-3, 4-7, ... entries: the numbers of the lists, their entries, and the offsets of these."""
-    ordered, order = offsets.diff().sort()
-    edges = read(torch.searchsorted(ordered, 2 ** torch.arange(longest.bit_length() + 1)))
-    for first, last in pairwise([0, *edges]):
-        if last > first:
-            yield order[first:last], *entries_of(offsets, order[first:last])
+_most_violated = one_operation("most_violated", _find, _no_values)
 
 
-def _oracle(
-    scores: Tensor,
-    relevant: Tensor,
-    offsets: Tensor,
-    measure: str,
-    k: int | None,
-    discount: str,
-    out: Tensor,
-    max_length: int | None,
-) -> Tensor:
-    """The loss `(Q,)`; the coefficients are written to `out (N,)`."""
-    merged = merge(scores, relevant, offsets, max_length=max_length, lower=0.5 if measure == "auc" else 0.0)
-    longest = merged.order.shape[1]
-    if longest == 0:
-        return out.new_zeros(len(offsets) - 1)
-    inversions, loss = ORACLES[measure](merged, min(k or longest, longest), discount)
-    merged.write_coefficients(inversions, out)
-    return torch.where(merged.scale[:, 0] > 0, loss, 0)
-
-
-def _auc(merged: Merged, k: int, discount: str) -> tuple[Tensor, Tensor]:
-    """Pair (i, j) is inverted if and only if s_i - s_j < 1/2: the ranking when relevant entries score 1/2 less.
-
-    P - t(j) pairs are inverted at the j-th irrelevant entry, and the sum of P - i over the relevant ones is known.
-    Floats take half the time of integers here; after the end of a list nothing is relevant.
-    """
-    relevant, places = merged.counts[0], merged.order.shape[1]
-    lost = relevant * places - merged.above.sum(1, keepdim=True) - relevant * (relevant - 1) // 2
-    ones, above, ranks = wide(merged.ones), wide(merged.above), torch.arange(1, places + 1, device=relevant.device)
-    return torch.lerp(above - wide(relevant), wide(ranks) - above, ones), (lost * merged.scale)[:, 0] / 2
-
-
-def _mrr(merged: Merged, k: int, discount: str) -> tuple[Tensor, Tensor]:
-    """b_1 = beta and b_i = max(m_i, beta) with the best beta: one candidate at each irrelevant entry, and beta = 0."""
-    above, below, scale, scores = merged.above, merged.below, merged.scale, merged.scores()
-    sums, first = running_sums(merged, scores), merged.nth(above, 1)[:, 1:]
-    score, least = scores.gather(1, first), sums.costs.gather(1, first)
-    several = sums.costs - above * sums.irrelevant + below * sums.relevant
-    cost = torch.where(above > 0, several, least - sums.irrelevant + below * score)
-    values = torch.where(merged.irrelevant, below / wide(below + 1) - scale * cost, -torch.inf)
-    value, place = values.max(1, keepdim=True)
-    beta = torch.where(value >= -scale * least, below.gather(1, place), 0)
-    before_relevant = torch.where(above == 1, beta, torch.maximum(below, beta))
-    before_irrelevant = torch.where(below <= beta, 0, above.clamp(min=1))
-    return merged.inversions(before_relevant, before_irrelevant), (beta / wide(beta + 1))[:, 0]
+def _find_together(
+    scores: Tensor, relevant: Tensor, offsets: Tensor, longest: int | None, measure: str, k: int | None, discount: str
+) -> tuple[Tensor, Tensor]:
+    """`_find` for all lists at once, as rows of equal length."""
+    merged = merge(scores, relevant, offsets, max_length=longest, lower=0.5 if measure == "auc" else 0.0)
+    width = merged.order.shape[1]
+    if width == 0:
+        return wide(scores).new_empty(0), wide(scores).new_zeros(len(offsets) - 1)
+    inversions, loss = MEASURES[measure](merged, min(k or width, width), discount)
+    return merged.coefficients(inversions), torch.where(merged.scale[:, 0] > 0, loss, 0)
 
 
 def _ndcg(merged: Merged, k: int, discount: str) -> tuple[Tensor, Tensor]:
     discounts = discount_of(torch.arange(1, k + 1, device=merged.above.device), discount)
     if k < merged.above.shape[1]:
-        return cut_ndcg(merged, discounts)
-    return ndcg_places(merged, discounts, convex=discount != "letor")
+        return top_ndcg(merged, discounts)
+    return whole_ndcg(merged, discounts, convex=discount != "letor")
 
 
-def _precision(merged: Merged, k: int, discount: str) -> tuple[Tensor, Tensor]:
-    return cut_precision(merged, k)
-
-
-def _map(merged: Merged, k: int, discount: str) -> tuple[Tensor, Tensor]:
-    return average_precision_places(merged)
-
-
-ORACLES = {"auc": _auc, "precision": _precision, "map": _map, "mrr": _mrr, "ndcg": _ndcg}
+# the inversions `(Q, L)` and the loss `(Q,)` of the most violated ranking
+MEASURES: dict[str, Callable[[Merged, int, str], tuple[Tensor, Tensor]]] = {
+    "auc": lambda merged, k, discount: whole_auc(merged),
+    "precision": lambda merged, k, discount: top_precision(merged, k),
+    "map": lambda merged, k, discount: whole_average_precision(merged),
+    "mrr": lambda merged, k, discount: whole_mrr(merged),
+    "ndcg": _ndcg,
+}

@@ -21,10 +21,10 @@ from torchrank.functional.sorting import sort_marked
 class Merged:
     """The sorted lists. After the end of a list nothing is relevant and the counts do not change."""
 
-    unordered: Tensor  # (N,) scores in float64
+    scores_of_entries: Tensor  # (N,) scores in float64, in the given order
     order: Tensor  # (Q, L) which entry of the list is at each place
     ones: Tensor  # (Q, L) 1 at relevant entries, 0 at others
-    place: Tensor | None  # (N,) where each entry is in unordered rows; None: the rows have no padding
+    slots: Tensor | None  # (N,) where each entry is in rows in the given order; None: the rows have no padding
     lengths: Tensor  # (Q, 1)
 
     @cached_property
@@ -33,7 +33,7 @@ class Merged:
 
     @cached_property
     def irrelevant(self) -> Tensor:  # (Q, L)
-        return ~self.relevant if self.place is None else self.inside & ~self.relevant
+        return ~self.relevant if self.slots is None else self.inside & ~self.relevant
 
     @cached_property
     def inside(self) -> Tensor:  # (Q, L)
@@ -48,7 +48,7 @@ class Merged:
     def below(self) -> Tensor:
         """The number of irrelevant entries up to here, `(Q, L)`: m_i at relevant entries, j at irrelevant ones."""
         ranks = torch.arange(1, self.order.shape[1] + 1, device=self.lengths.device)
-        return (ranks if self.place is None else torch.minimum(ranks, self.lengths)) - self.above
+        return (ranks if self.slots is None else torch.minimum(ranks, self.lengths)) - self.above
 
     @property
     def counts(self) -> tuple[Tensor, Tensor]:
@@ -63,26 +63,24 @@ class Merged:
         pairs = wide(relevant * irrelevant)
         return torch.where(pairs > 0, 2 / pairs, 0)
 
-    def scores(self, width: int | None = None) -> Tensor:
-        """Scores in rank order `(Q, L)`, or the first `width` columns, minus the best one of the list, so that sums
-        lose no digits to a shift or to scores that are far below; 0 after the end."""
-        rows = fill_rows(self.unordered, self.place, self.order.shape, 0)
-        scores = rows.gather(1, self.order[:, :width]).sub_(rows.gather(1, self.order[:, :1]))
-        return scores if self.place is None else torch.where(self.inside[:, :width], scores, 0)
+    @cached_property
+    def scores(self) -> Tensor:
+        """Scores in rank order `(Q, L)`, minus the best one of the list, so that sums lose no digits to a shift or to
+        scores that are far below; 0 after the end."""
+        rows = fill_rows(self.scores_of_entries, self.slots, self.order.shape, 0).gather(1, self.order)
+        scores = rows - rows[:, :1]
+        return scores if self.slots is None else torch.where(self.inside, scores, 0)
 
     def inversions(self, before_relevant: Tensor, before_irrelevant: Tensor) -> Tensor:
         """The number of pairs in the wrong order, `(Q, L)`: b_i at relevant entries, minus it, a_j - P, at others."""
         after = before_irrelevant - self.above[:, -1:]
         return torch.where(self.relevant, before_relevant, after, out=after)
 
-    def write_coefficients(self, inversions: Tensor, out: Tensor) -> None:
-        """Writes the coefficients of psi(y*) - psi(y) for inversions `(Q, L)` to `out (N,)`, in the given order."""
+    def coefficients(self, inversions: Tensor) -> Tensor:
+        """The coefficients of psi(y*) - psi(y) for inversions `(Q, L)`, `(N,)` in the given order."""
         values = inversions * self.scale
-        if self.place is None:
-            out.view(values.shape).scatter_(1, self.order, values)
-        else:
-            rows = torch.empty_like(values).scatter_(1, self.order, values)
-            torch.index_select(rows.flatten(), 0, self.place, out=out)
+        values = torch.empty_like(values).scatter_(1, self.order, values).flatten()
+        return values if self.slots is None else values.index_select(0, self.slots)
 
     def nth(self, counts: Tensor, numbers: int) -> Tensor:
         """The place of the n-th counted entry for n = 0..numbers, `(Q, numbers + 1)`; any place if there is none."""
@@ -103,21 +101,21 @@ def merge(
     if max_length is None and num_lists > 0:  # on other devices than the CPU this synchronises
         max_length = read(lengths.max())
     longest = longest_list(offsets, size, max_length)
-    place, shape = None, (num_lists, longest)
+    slots, shape = None, (num_lists, longest)
     if num_lists * longest > size:  # else all lists have the same length
-        place = list_ids(offsets, size) * longest + positions_within(offsets, size)
+        slots = list_ids(offsets, size) * longest + positions_within(offsets, size)
     scores = wide(scores)
     lowered = scores.sub(relevant.view(torch.uint8), alpha=lower) if lower else scores
-    rows, marks = fill_rows(lowered, place, shape, -torch.inf), fill_rows(relevant, place, shape, False)
+    rows, marks = fill_rows(lowered, slots, shape, -torch.inf), fill_rows(relevant, slots, shape, False)
     order, ones = sort_marked(rows, marks)
-    return Merged(scores, order, ones, place, lengths)
+    return Merged(scores, order, ones, slots, lengths)
 
 
-def fill_rows(values: Tensor, place: Tensor | None, shape: tuple[int, ...], end: float) -> Tensor:
+def fill_rows(values: Tensor, slots: Tensor | None, shape: tuple[int, ...], end: float) -> Tensor:
     """The values `(N,)` as rows `(Q, L)` in the order of the entries, `end` after the end of a list."""
-    if place is None:
+    if slots is None:
         return values.view(shape)
-    return values.new_full((math.prod(shape),), end).index_copy_(0, place, values).view(shape)
+    return values.new_full((math.prod(shape),), end).index_copy_(0, slots, values).view(shape)
 
 
 class Sums(NamedTuple):
@@ -131,10 +129,8 @@ class Sums(NamedTuple):
     costs: Tensor  # (Q, L) C(m_i) - m_i s_i of the relevant entries up to here
 
 
-def running_sums(merged: Merged, scores: Tensor) -> Sums:
-    """The running sums of the first columns, as many as `scores` has."""
-    is_relevant, below = merged.relevant[:, : scores.shape[1]], merged.below[:, : scores.shape[1]]
-    relevant = torch.where(is_relevant, scores, 0)
-    irrelevant = (scores - relevant).cumsum_(1)
-    costs = torch.where(is_relevant, irrelevant - below * scores, 0).cumsum_(1)
+def running_sums(merged: Merged) -> Sums:
+    relevant = torch.where(merged.relevant, merged.scores, 0)
+    irrelevant = (merged.scores - relevant).cumsum_(1)
+    costs = torch.where(merged.relevant, irrelevant - merged.below * merged.scores, 0).cumsum_(1)
     return Sums(irrelevant, relevant.cumsum_(1), costs)

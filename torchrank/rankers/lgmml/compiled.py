@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 from torchrank.errors import check_choice
 from torchrank.files import write_atomically
-from torchrank.functional.kernels import KERNELS
+from torchrank.rankers.lgmml.kernels import KERNELS
 
 WIDTH, DIRECTIONS = 256, 16  # if there are few metrics, up to 16 directions share a GEMM of at most 256 columns
 NUMBERS = {"cpu": 2**18, "cuda": 2**25}  # in an intermediate result: 1 MB per thread stays in its cache

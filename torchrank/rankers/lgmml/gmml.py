@@ -19,7 +19,6 @@ class GMML(LGMML):
             chosen.
         ridge: number added to the diagonals of both scatters; None: chosen.
         ridge_mode: whether the ridge is relative to the mean variance of each scatter, or absolute.
-        solver: how the geometric mean is computed: auto, eigh, svd, dbase or gemm.
         anchor: virtual, the ideal document mu+ + kappa (mu+ - mu-); best, the best real document; or search, the best
             of real and virtual documents. With best and search nothing is chosen: t is 0.5 and ridge 0.1 by default.
         kappa: how far the virtual anchor lies beyond the mean relevant document; inf: the linear limit; None: chosen.
@@ -43,7 +42,6 @@ class GMML(LGMML):
         t: float | None = None,
         ridge: float | None = None,
         ridge_mode: str = "relative",
-        solver: str = "auto",
         anchor: str = "virtual",
         kappa: float | None = None,
         anchor_candidates: int = 30,
@@ -60,7 +58,6 @@ class GMML(LGMML):
             t=t,
             ridge=ridge,
             ridge_mode=ridge_mode,
-            solver=solver,
             anchor=anchor,
             kappa=kappa,
             anchor_candidates=anchor_candidates,

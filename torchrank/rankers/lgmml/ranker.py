@@ -16,7 +16,6 @@ from torchrank.data.state import Derived, store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, NotFittedError, check_choice, check_number
 from torchrank.functional.columns import by_column
-from torchrank.functional.kernels import KERNELS
 from torchrank.functional.losses import warp_loss
 from torchrank.functional.measures import ndcg
 from torchrank.functional.ragged import has_pairs
@@ -25,6 +24,7 @@ from torchrank.rankers.core.ranker import Prepared, Ranker, TransformOption
 from torchrank.rankers.core.rounds import Round
 from torchrank.rankers.lgmml.compiled import CompiledScorer, compile_scorer
 from torchrank.rankers.lgmml.grouped import CompiledGroups, GroupScorer
+from torchrank.rankers.lgmml.kernels import KERNELS
 from torchrank.rankers.lgmml.scorer import (
     SAMPLE,
     LocalScorer,
@@ -79,7 +79,6 @@ class LGMML(Ranker):
         ridge: number added to the diagonals of both scatters; None: chosen, or 0.1 with groups="random".
         ridge_mode: whether the ridge is relative to the mean variance of each scatter, or absolute.
         scatter: mean or sum over the pairs; groups="random" only.
-        solver: how the geometric mean is computed: auto, eigh, svd, dbase or gemm.
         anchor: virtual, the ideal document mu+ + kappa (mu+ - mu-); with groups="random" also best, the best real
             document, or search, the best of real and virtual documents.
         kappa: how far the virtual anchor lies beyond the mean relevant document; None: chosen, or 10 with
@@ -134,7 +133,6 @@ class LGMML(Ranker):
         ridge: float | None = None,
         ridge_mode: str = "relative",
         scatter: str = "mean",
-        solver: str = "auto",
         anchor: str = "virtual",
         kappa: float | None = None,
         anchor_candidates: int = 30,
@@ -163,7 +161,6 @@ class LGMML(Ranker):
             ridge=0.1 if ridge is None else ridge,
             ridge_mode=ridge_mode,
             scatter=scatter,
-            solver=solver,
             anchor=anchor,
             kappa=10.0 if kappa is None else kappa,
             anchor_candidates=anchor_candidates,

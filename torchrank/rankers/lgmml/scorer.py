@@ -5,9 +5,9 @@ from torch import Tensor, nn
 
 from torchrank.data.batch import Batch
 from torchrank.data.state import Derived
-from torchrank.functional.kernels import KERNELS
 from torchrank.functional.ragged import list_ids, per_entry, segment_forms
 from torchrank.rankers.lgmml.compiled import CompiledMetrics
+from torchrank.rankers.lgmml.kernels import KERNELS
 from torchrank.solvers.local_metrics.closed_form import LocalMetrics
 
 SAMPLE = 10_000  # training rows from which scales are taken

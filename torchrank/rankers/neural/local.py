@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from torchrank.errors import check_choice
-from torchrank.functional.kernels import KERNELS
 from torchrank.rankers.lgmml.distances import anchor_distances
+from torchrank.rankers.lgmml.kernels import KERNELS
 
 
 class LocalMetricScorer(nn.Module):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchrank.functional.clouds import nearest_clouds
+from torchrank.functional.clouds.directions import nearest_clouds
 from torchrank.functional.ragged import read
 from torchrank.functional.ranking import result_dtype
 

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchrank.functional.clouds import KINDS as DIRECTIONS
-from torchrank.functional.clouds import cloud_pca, cloud_similarity, nearest_clouds
-from torchrank.functional.gaussians import DIVERGENCES, cloud_gaussians, cloud_moments, gaussian_divergence
+from torchrank.functional.clouds.directions import DIRECTIONS, cloud_pca, cloud_similarity, nearest_clouds
+from torchrank.functional.clouds.gaussians import DIVERGENCES, cloud_gaussians, cloud_moments, gaussian_divergence
 from torchrank.functional.ragged import subsample, wide
 from torchrank.solvers.clouds.clustering import Clusters, cluster_similar
 

@@ -50,7 +50,6 @@ class MetricOptions:
     ridge: float = 0.1
     ridge_mode: str = "relative"
     scatter: str = "mean"
-    solver: str = "auto"
     anchor: str = "virtual"
     kappa: float = 10.0
     anchor_candidates: int = 30
@@ -200,7 +199,7 @@ def solve_metrics(scatter: Scatter, options: MetricOptions) -> Tensor:
             for sums, number in zip(scatter[:2], pairs.unbind(1), strict=True)
         )
         similar, dissimilar = ridged(similar, dissimilar, options, int(some[0]), scatter.pairs[some])
-        factors[some[:, None], live] = gmml_factor(similar, dissimilar, options.t, method=options.solver)
+        factors[some[:, None], live] = gmml_factor(similar, dissimilar, options.t)
     return factors
 
 

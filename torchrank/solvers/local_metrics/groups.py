@@ -237,7 +237,7 @@ def solve_directions(found: Averages, options: MetricOptions, ts: Sequence[float
 def solve_factors(found: Averages, options: MetricOptions) -> Tensor:
     """Factors (G, D, k) of the metrics, k the number of features that vary within lists; the others have zero rows."""
     live = _live(found)
-    factors = gmml_factor(*_ridged(found, options, live), options.t, method=options.solver)
+    factors = gmml_factor(*_ridged(found, options, live), options.t)
     return found.delta.new_zeros(len(factors), found.delta.shape[1], len(live)).index_copy(1, live, factors)
 
 

@@ -1,44 +1,36 @@
-"""Clouds: the rows of a list seen as a shape, without labels (Banerjee, Dubey, Machchhar & Chakrabarti 2009).
+"""Principal directions of clouds and the similarity of clouds by them (Banerjee, Dubey, Machchhar & Chakrabarti 2009).
 
 The principal directions of a cloud describe how its documents spread; two queries are similar if their directions are.
-A cloud of rank 0 (one document, or only equal ones) has no shape. Nothing here has a gradient.
+A cloud of rank 0 (one document, or only equal ones) has no directions. Nothing here has a gradient.
 """
 
-from collections.abc import Callable, Iterable
 from itertools import product
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.linalg import qr, svd, vector_norm
+from torch.linalg import svd, vector_norm
 
 from torchrank.errors import check_choice
 from torchrank.functional.arrays import takes_arrays
-from torchrank.functional.batching import Chunk, Cloud, centred, check_rows, cloud_chunks
+from torchrank.functional.chunks import many_eigh
+from torchrank.functional.clouds.rows import Cloud, for_clouds, width_of
 from torchrank.functional.ragged import read, wide
 from torchrank.functional.ranking import result_dtype
-from torchrank.functional.threads import many_eigh as eigh
-from torchrank.functional.threads import side_by_side
 
-EXTRA, STEPS, PER_QR = 6, 16, 2  # subspace iteration: directions in addition to P, products, products between two QR
-RANK_TOLERANCE = {torch.float64: 1e-12}  # share of the first eigenvalue that still counts; 1e-6 for all other dtypes
+DIRECTIONS = ("ordered", "squared", "subspace", "weighted")  # similarities of clouds by their directions
 TILE = 512  # clouds on either side of a tile of similarities, which stays in the cache
 
 
 @takes_arrays
 @torch.no_grad()
-def cloud_pca(
-    x: Tensor, offsets: Tensor, components: int, *, route: str = "exact", max_length: int | None = None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def cloud_pca(x: Tensor, offsets: Tensor, components: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Principal directions of the rows of each list.
 
     Args:
         x: the rows of all lists, `(N, D)`.
         offsets: where the lists begin and end, `(Q + 1,)`.
         components: the number P of directions.
-        route: "exact", or "subspace": power iteration of P + 6 directions, which is faster, and wrong only where
-            variances are nearly equal.
-        max_length: an upper bound of the list lengths, which is only checked: all lengths are needed.
 
     Returns:
         Directions `(Q, P, D)` as unit rows by descending variance, their variances `(Q, P)`, the total variance `(Q,)`
@@ -52,22 +44,15 @@ def cloud_pca(
         (tensor([0.6000, 0.8000]), tensor([[6.2500, 0.0000],
                 [0.0000, 0.0000]]), tensor([1, 0]))
     """
-    check_rows(x)
-    check_choice(ROUTES, route=route)
     if components < 1:
         raise ValueError(f"components must be >= 1, got {components}")
-    (lists, width), dtype = (len(offsets) - 1, x.shape[1]), result_dtype(x)
+    (lists, width), dtype = (len(offsets) - 1, width_of(x)), result_dtype(x)
     u, eigenvalues = x.new_zeros(lists, components, width, dtype=dtype), x.new_zeros(lists, components, dtype=dtype)
     total, rank = x.new_zeros(lists, dtype=dtype), offsets.new_zeros(lists)
-
-    def solve(chunk: Chunk) -> None:
-        cloud = centred(x, offsets, chunk)
-        found = _decompose(cloud, components, ROUTES[route], x.dtype)
-        for whole, part in zip((u, eigenvalues, total, rank), found, strict=True):
-            whole[chunk.lists, ...] = part.to(whole.dtype)
-
-    side_by_side(solve, cloud_chunks(x, offsets, shortest=2, max_length=max_length), x.device)
-    return u, eigenvalues, total, rank
+    tolerance = 1e-12 if x.dtype == torch.float64 else 1e-6
+    results = (u, eigenvalues, total, rank)
+    for_clouds(lambda cloud: _decompose(cloud, components, tolerance), x, offsets, results, shortest=2)
+    return results
 
 
 @takes_arrays
@@ -97,83 +82,40 @@ def choose_components(eigenvalues: Tensor, total: Tensor, rank: Tensor, variance
     return min(too_few + 1, cap, width)
 
 
-# Principal directions.
-
-
-Route = Callable[[Tensor, int, torch.dtype], tuple[Tensor, Tensor]]
-
-
-def _decompose(
-    cloud: Cloud, components: int, route: Route, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _decompose(cloud: Cloud, components: int, tolerance: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Directions, variances, total variance and rank of a chunk, from the smaller one of X X' / n and X' X / n."""
     x, width = cloud.x, cloud.x.shape[2]
-    gram = x.shape[1] <= width
-    matrices = (torch.bmm(x, x.mT) if gram else torch.bmm(x.mT, x)).div_(cloud.length[:, None, None])
+    between_rows = x.shape[1] <= width
+    matrices = (torch.bmm(x, x.mT) if between_rows else torch.bmm(x.mT, x)).div_(cloud.length[:, None, None])
     total = matrices.diagonal(dim1=1, dim2=2).sum(1)
     if total.device.type == "cpu" and not read(total.isfinite().all()):
         raise ValueError("a cloud has values that are not finite or too large to be squared: clean or scale the rows")
-    eigenvalues, vectors = route(matrices, components, dtype)  # (B, k), (B, k, L or D), k <= P
-    rank = _rank(eigenvalues, cloud, width, dtype)
+    eigenvalues, vectors = _largest_eigenvalues(matrices, components)  # (B, k), (B, k, L or D), k <= P
+    # The rank is the number of variances that are more than rounding errors; centring leaves at most n - 1.
+    rounding = (torch.finfo(eigenvalues.dtype).eps * cloud.size).square() * width
+    large = (eigenvalues > tolerance * eigenvalues[:, :1]) & (eigenvalues[:, :1] > rounding[:, None])
+    rank = torch.minimum(large.sum(1), cloud.length.long() - 1)
     inside = torch.arange(eigenvalues.shape[1], device=x.device) < rank[:, None]
-    u = torch.bmm(vectors, x) if gram else vectors
+    u = torch.bmm(vectors, x) if between_rows else vectors
     u = u / torch.where(inside, vector_norm(u, dim=2), 1).unsqueeze(2)
     largest = u.abs().argmax(2, keepdim=True)
     u = torch.where(inside.unsqueeze(2), u * u.gather(2, largest).sign(), 0)
-    missing = components - eigenvalues.shape[1]
-    pad = torch.nn.functional.pad
+    missing, pad = components - eigenvalues.shape[1], torch.nn.functional.pad
     return pad(u, (0, 0, 0, missing)), pad(torch.where(inside, eigenvalues, 0), (0, missing)), total, rank
 
 
-def _rank(eigenvalues: Tensor, cloud: Cloud, width: int, dtype: torch.dtype) -> Tensor:
-    """The number of variances that are more than rounding errors; centring leaves at most n - 1."""
-    tiny = (torch.finfo(eigenvalues.dtype).eps * cloud.size).square() * width
-    large = eigenvalues > RANK_TOLERANCE.get(dtype, 1e-6) * eigenvalues[:, :1]
-    large &= eigenvalues[:, :1] > tiny[:, None]
-    return torch.minimum(large.sum(1), cloud.length.long() - 1)
-
-
-def _exact(matrices: Tensor, components: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _largest_eigenvalues(matrices: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The largest eigenvalues in descending order, and their eigenvectors as rows.
 
     LAPACK's divide and conquer fails on a few matrices with entries as small as the smallest floats; their svd is the
     same decomposition.
     """
     try:
-        values, vectors = eigh(matrices)
+        values, vectors = many_eigh(matrices)
     except RuntimeError:  # torch.linalg.LinAlgError is one
         _, values, rows = svd(matrices)
-        return values[:, :components], rows[:, :components]
-    return values[:, -components:].flip(1), vectors[:, :, -components:].flip(2).mT
-
-
-def _subspace(matrices: Tensor, components: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Block power iteration in the dtype of the input, then Rayleigh-Ritz.
-
-    Directions are rows: as columns the products take four times as long on the CPU. The start is the same for every
-    cloud, whatever its padding.
-    """
-    size, block = matrices.shape[1], components + EXTRA
-    if block >= size:
-        return _exact(matrices, components, dtype)
-    start = torch.empty(-(-size // 16) * 16, block, dtype=torch.float64)  # torch draws 16 numbers at a time
-    start = start.normal_(generator=torch.Generator().manual_seed(0))[:size]
-    scale = matrices.diagonal(dim1=1, dim2=2).sum(1).clamp_min(torch.finfo(matrices.dtype).tiny)
-    powers = (matrices / scale[:, None, None]).to(torch.promote_types(dtype, torch.float32))
-    u = start.to(powers).T.expand(len(powers), block, size)
-    for step in range(1, STEPS + 1):
-        u = torch.bmm(u, powers)
-        if step % PER_QR == 0:
-            u = qr(u.mT)[0].mT
-    u = qr(u.to(matrices.dtype).mT)[0].mT
-    values, turn = _exact(torch.bmm(torch.bmm(u, matrices), u.mT), components, dtype)
-    return values, torch.bmm(turn, u)
-
-
-ROUTES: dict[str, Route] = {"exact": _exact, "subspace": _subspace}
-
-
-# Similarities.
+        return values[:, :count], rows[:, :count]
+    return values[:, -count:].flip(1), vectors[:, :, -count:].flip(2).mT
 
 
 @takes_arrays
@@ -211,22 +153,20 @@ def cloud_similarity(
         >>> [cloud_similarity(u, rank, u.flip(1), rank, kind=kind).item() for kind in ("ordered", "subspace")]
         [0.0, 1.0]
     """
-    left, right = _sides(u, ranks, v, ranks_v, kind, eigenvalues, eigenvalues_v)
+    left, right = _sides(kind, (u, ranks, eigenvalues), (v, ranks_v, eigenvalues_v))
     size = len(u) * len(v) * left.u.dtype.itemsize
     if size > max_bytes:
-        raise ValueError(
-            f"similarities of {len(u)} x {len(v)} clouds need {size / 2**30:.1f} GiB, but max_bytes allows "
-            f"{max_bytes / 2**30:.1f}: use nearest_clouds, or raise max_bytes"
-        )
-    found = left.u.new_empty(len(u), len(v))
+        needed = f"similarities of {len(u)} x {len(v)} clouds need {size / 2**30:.1f} GiB, but max_bytes allows "
+        raise ValueError(f"{needed}{max_bytes / 2**30:.1f}: use nearest_clouds, or raise max_bytes")
+    similarities = left.u.new_empty(len(u), len(v))
     for top in range(0, len(u), TILE):
         for begin in range(top if left is right else 0, len(v), TILE):
             tile = _similarity(left, right, kind, top, begin)
             if left is right:
                 tile = tile.triu_().add_(tile.triu(1).T) if begin == top else tile
-                found[begin : begin + TILE, top : top + TILE] = tile.T
-            found[top : top + TILE, begin : begin + TILE] = tile
-    return found
+                similarities[begin : begin + TILE, top : top + TILE] = tile.T
+            similarities[top : top + TILE, begin : begin + TILE] = tile
+    return similarities
 
 
 @takes_arrays
@@ -269,12 +209,24 @@ def nearest_clouds(
     """
     if not 1 <= k <= len(v):
         raise ValueError(f"k must be from 1 to {len(v)}, the number of clouds of v, got {k}")
-    left, right = _sides(u, ranks, v, ranks_v, kind, eigenvalues, eigenvalues_v)
-    similarity, index = left.u.new_empty(len(u), k), ranks.new_empty(len(u), k, dtype=torch.int64)
-    for top in range(0, len(u), TILE):
-        rows = slice(top, top + TILE)
-        similarity[rows], index[rows] = _nearest(left, right, ranks_v == 0, kind, top, k)
-    return similarity, index
+    left, right = _sides(kind, (u, ranks, eigenvalues), (v, ranks_v, eigenvalues_v))
+    best = left.u.new_full((len(u), k), -1)  # worse than any similarity
+    index = ranks.new_full((len(u), k), -1, dtype=torch.int64)
+    for top, begin in product(range(0, len(u), TILE), range(0, len(v), TILE)):
+        rows, tile = slice(top, top + TILE), _similarity(left, right, kind, top, begin)
+        tile.masked_fill_(ranks_v[begin : begin + TILE] == 0, -1)
+        place = torch.arange(begin, begin + tile.shape[1], device=index.device).expand(tile.shape)
+        best[rows], chosen = _top(torch.cat([best[rows], tile], 1), k)
+        index[rows] = torch.cat([index[rows], place], 1).gather(1, chosen)
+    return best.clamp_(min=0), index
+
+
+def _top(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest values of each row and their indices, the first of equal ones: `topk` may take any of them."""
+    if k == 1:
+        return values.max(1, keepdim=True)
+    ordered, index = values.sort(dim=1, descending=True, stable=True)
+    return ordered[:, :k], index[:, :k]
 
 
 class _Side(NamedTuple):
@@ -284,45 +236,27 @@ class _Side(NamedTuple):
     divisor: Tensor  # (Q,)
 
 
-def _nearest(left: _Side, right: _Side, flat: Tensor, kind: str, top: int, k: int) -> tuple[Tensor, Tensor]:
-    """The neighbours of a tile of rows, from row `top`: each tile of columns is merged with the k best so far."""
-    height, width = left.u[:, top : top + TILE].shape[1], right.u.shape[1]
-    best, index = left.u.new_full((height, k), -1), flat.new_full((height, k), -1, dtype=torch.int64)
-    for begin in range(0, width, TILE):
-        tile = _similarity(left, right, kind, top, begin)
-        tile.masked_fill_(flat[begin : begin + TILE], -1)  # not better than the start
-        place = torch.arange(begin, begin + tile.shape[1], device=index.device).expand(tile.shape)
-        best, chosen = _first_largest(torch.cat([best, tile], 1), k)
-        index = torch.cat([index, place], 1).gather(1, chosen)
-    return best.clamp_(min=0), index
+Directions = tuple[Tensor, Tensor, Tensor | None]  # u, ranks, eigenvalues
 
 
-def _sides(
-    u: Tensor,
-    ranks: Tensor,
-    v: Tensor,
-    ranks_v: Tensor,
-    kind: str,
-    eigenvalues: Tensor | None,
-    eigenvalues_v: Tensor | None,
-) -> tuple[_Side, _Side]:
-    check_choice(KINDS, kind=kind)
-    if u.ndim != 3 or v.ndim != 3 or u.shape[1:] != v.shape[1:]:
-        raise ValueError(f"u and v must be (Q, P, D) with the same P and D, got {tuple(u.shape)} and {tuple(v.shape)}")
-    if kind == "weighted" and (eigenvalues is None or eigenvalues_v is None):
+def _sides(kind: str, one: Directions, other: Directions) -> tuple[_Side, _Side]:
+    """Both sets, prepared for products; one object if they are the same set."""
+    check_choice(DIRECTIONS, kind=kind)
+    shape, shape_v = one[0].shape, other[0].shape
+    if len(shape) != 3 or len(shape_v) != 3 or shape[1:] != shape_v[1:]:
+        raise ValueError(f"u and v must be (Q, P, D) with the same P and D, got {tuple(shape)} and {tuple(shape_v)}")
+    weighted = kind == "weighted"
+    if weighted and (one[2] is None or other[2] is None):
         raise ValueError("kind='weighted' needs the variances: give eigenvalues and eigenvalues_v")
-    if kind != "weighted":
-        eigenvalues = eigenvalues_v = None
-    left = _side(u, ranks, eigenvalues)
-    same = u is v and ranks is ranks_v and eigenvalues is eigenvalues_v
-    return left, left if same else _side(v, ranks_v, eigenvalues_v)
+    left, same = _side(*one, weighted), all(a is b for a, b in zip(one, other, strict=True))
+    return left, left if same else _side(*other, weighted)
 
 
-def _side(u: Tensor, ranks: Tensor, eigenvalues: Tensor | None) -> _Side:
+def _side(u: Tensor, ranks: Tensor, eigenvalues: Tensor | None, weighted: bool) -> _Side:
     dtype, ranks = result_dtype(u), ranks.clamp(max=u.shape[1])
     weights = (torch.arange(u.shape[1], device=u.device) < ranks[:, None]).to(dtype)
     divisor = ranks.to(dtype)
-    if eigenvalues is not None:
+    if weighted and eigenvalues is not None:
         shares = weights * eigenvalues.to(dtype)
         weights = (shares / shares.sum(1, keepdim=True).clamp_min(torch.finfo(dtype).tiny)).sqrt()
         divisor = torch.ones_like(divisor)
@@ -332,8 +266,8 @@ def _side(u: Tensor, ranks: Tensor, eigenvalues: Tensor | None) -> _Side:
 def _similarity(left: _Side, right: _Side, kind: str, top: int, begin: int) -> Tensor:
     """A tile of the similarities from row `top` and column `begin`, by one product per pair of directions."""
     u, v = left.u[:, top : top + TILE], right.u[:, begin : begin + TILE]
-    total = u.new_zeros(u.shape[1], v.shape[1])
-    for p, q in KINDS[kind](len(u)):
+    total, numbers = u.new_zeros(u.shape[1], v.shape[1]), range(len(u))
+    for p, q in product(numbers, numbers) if kind == "subspace" else zip(numbers, numbers, strict=True):
         cosines = u[p] @ v[q].T
         if kind in ("squared", "subspace"):
             total.addcmul_(cosines, cosines)
@@ -341,27 +275,3 @@ def _similarity(left: _Side, right: _Side, kind: str, top: int, begin: int) -> T
             total.add_(cosines.abs_())
     divisor = torch.maximum(left.divisor[top : top + TILE, None], right.divisor[begin : begin + TILE])
     return total.div_(divisor.clamp_(min=1)).clamp_(max=1)
-
-
-def _in_turn(components: int) -> Iterable[tuple[int, int]]:
-    return zip(range(components), range(components), strict=True)
-
-
-def _all_pairs(components: int) -> Iterable[tuple[int, int]]:
-    return product(range(components), range(components))
-
-
-KINDS = {"ordered": _in_turn, "squared": _in_turn, "subspace": _all_pairs, "weighted": _in_turn}
-
-
-def _first_largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest values of each row and their indices, the first of equal ones: `topk` may take any of them."""
-    if k == 1:
-        return values.max(1, keepdim=True)
-    width = values.shape[1]
-    last = values.topk(k).values[:, -1:]
-    above, level = values > last, values == last
-    chosen = above | (level & (level.cumsum(1) <= k - above.sum(1, keepdim=True)))
-    place = torch.where(chosen, torch.arange(width, 0, -1, device=values.device), 0).topk(k).indices  # ascending
-    best, order = values.gather(1, place).sort(dim=1, descending=True, stable=True)
-    return best, place.gather(1, order)

@@ -4,18 +4,20 @@ The baselines for the principal directions in Banerjee, Dubey, Machchhar & Chakr
 float64; the result has the dtype of the input. Nothing here has a gradient.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.linalg import cholesky_ex, solve_triangular
 
 from torchrank.errors import NotPositiveDefinite, check_choice
 from torchrank.functional.arrays import takes_arrays
-from torchrank.functional.batching import Chunk, centred, check_rows, cloud_chunks
+from torchrank.functional.chunks import side_by_side
+from torchrank.functional.clouds.rows import Cloud, for_clouds, width_of
 from torchrank.functional.ragged import read, wide
 from torchrank.functional.ranking import result_dtype
-from torchrank.functional.threads import side_by_side
 
-FLAT = 1e-12  # variance up to which a feature has no skew
+LEAST_VARIANCE = 1e-12  # variance up to which a feature has no skew
 PAIR_CLOUDS = 1000  # largest number of clouds on a side for which every pair gets a Cholesky factor
 PAIR_NUMBERS = 2**21  # numbers in the matrices of pairs that are made at once
 
@@ -37,20 +39,17 @@ def cloud_moments(x: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         >>> [part.tolist() for part in cloud_moments(torch.tensor([[0.0], [0.0], [3.0]]), torch.tensor([0, 3]))]
         [[[1.0]], [[2.0]], [[0.7071067690849304]]]
     """
-    check_rows(x)
-    moments = [x.new_zeros(len(offsets) - 1, x.shape[1], dtype=result_dtype(x)) for _ in range(3)]
+    lists, width, dtype = len(offsets) - 1, width_of(x), result_dtype(x)
+    mean, variance, skew = (x.new_zeros(lists, width, dtype=dtype) for _ in range(3))
 
-    def solve(chunk: Chunk) -> None:
-        cloud = centred(x, offsets, chunk)
-        count = cloud.length[:, None]
-        squares = cloud.x.square()
+    def moments(cloud: Cloud) -> tuple[Tensor, Tensor, Tensor]:
+        count, squares = cloud.length[:, None], cloud.x.square()
         variance, third = squares.sum(1) / count, squares.mul_(cloud.x).sum(1) / count
-        skew = torch.where(variance > FLAT, third / variance.clamp_min(FLAT).pow(1.5), 0)
-        for whole, part in zip(moments, (cloud.mean, variance, skew), strict=True):
-            whole[chunk.lists] = part.to(whole.dtype)
+        skew = torch.where(variance > LEAST_VARIANCE, third / variance.clamp_min(LEAST_VARIANCE).pow(1.5), 0)
+        return cloud.mean, variance, skew
 
-    side_by_side(solve, cloud_chunks(x, offsets, shortest=1), x.device)
-    return moments[0], moments[1], moments[2]
+    for_clouds(moments, x, offsets, (mean, variance, skew), shortest=1)
+    return mean, variance, skew
 
 
 @takes_arrays
@@ -75,25 +74,21 @@ def cloud_gaussians(x: Tensor, offsets: Tensor, *, shrink: float = 0.1, ridge: f
         tensor([[[0.7500, 0.0000],
                  [0.0000, 0.2500]]])
     """
-    check_rows(x)
     if not 0 <= shrink <= 1 or ridge < 0:
         raise ValueError(f"shrink must be from 0 to 1 and ridge >= 0, got shrink={shrink} and ridge={ridge}")
-    lists, width = len(offsets) - 1, x.shape[1]
-    means = x.new_zeros(lists, width, dtype=result_dtype(x))
-    covariances = x.new_zeros(lists, width, width, dtype=result_dtype(x))
+    lists, width, dtype = len(offsets) - 1, width_of(x), result_dtype(x)
+    means, covariances = x.new_zeros(lists, width, dtype=dtype), x.new_zeros(lists, width, width, dtype=dtype)
     covariances.diagonal(dim1=1, dim2=2).fill_(ridge)  # lists without rows keep this
 
-    def solve(chunk: Chunk) -> None:
-        cloud = centred(x, offsets, chunk)
-        scatter = torch.bmm(cloud.x.mT, cloud.x).div_(cloud.length[:, None, None])
-        diagonal = scatter.diagonal(dim1=1, dim2=2)
-        mean = diagonal.sum(1, keepdim=True) / max(width, 1)
-        scatter.mul_(1 - shrink)
-        diagonal.add_(shrink * mean + ridge)
-        means[chunk.lists] = cloud.mean.to(means.dtype)
-        covariances[chunk.lists] = scatter.to(means.dtype)
+    def gaussians(cloud: Cloud) -> tuple[Tensor, Tensor]:
+        covariance = torch.bmm(cloud.x.mT, cloud.x).div_(cloud.length[:, None, None])
+        diagonal = covariance.diagonal(dim1=1, dim2=2)
+        variance = diagonal.sum(1, keepdim=True) / max(width, 1)
+        covariance.mul_(1 - shrink)
+        diagonal.add_(shrink * variance + ridge)
+        return cloud.mean, covariance
 
-    side_by_side(solve, cloud_chunks(x, offsets, shortest=1), x.device)
+    for_clouds(gaussians, x, offsets, (means, covariances), shortest=1)
     return means, covariances
 
 
@@ -131,67 +126,72 @@ def gaussian_divergence(
             f"{PAIR_CLOUDS} on a side are allowed: use kind='jeffreys', or fewer clouds"
         )
     dtype = torch.promote_types(result_dtype(means), result_dtype(means_v))
-    first, second = (wide(means), wide(covariances)), (wide(means_v), wide(covariances_v))
-    (roots, info), (roots_v, info_v) = cholesky_ex(first[1]), cholesky_ex(second[1])
+    (roots, info), (roots_v, info_v) = cholesky_ex(wide(covariances)), cholesky_ex(wide(covariances_v))
     _check_roots(info, info_v)
-    return DIVERGENCES[kind](*first, roots, *second, roots_v).clamp_(min=0).to(dtype)
+    one = _Gaussians(wide(means), wide(covariances), roots)
+    other = _Gaussians(wide(means_v), wide(covariances_v), roots_v)
+    return DIVERGENCES[kind](one, other).clamp_(min=0).to(dtype)
 
 
-def _jeffreys(means: Tensor, s: Tensor, roots: Tensor, means_v: Tensor, s_v: Tensor, roots_v: Tensor) -> Tensor:
+class _Gaussians(NamedTuple):
+    """One of the two sets."""
+
+    means: Tensor  # (Q, D) float64
+    covariances: Tensor  # (Q, D, D)
+    roots: Tensor  # (Q, D, D) Cholesky factors of the covariances
+
+
+def _jeffreys(one: _Gaussians, other: _Gaussians) -> Tensor:
     """(T + T' - 2 D) / 4 with T = tr(S2^-1 S1) + (m1 - m2)' S2^-1 (m1 - m2): the log determinants cancel.
 
     The common mean is subtracted from all means, which only saves digits.
     """
-    centre = torch.cat([means, means_v]).sum(0) / max(len(means) + len(means_v), 1)
-    means, means_v = means - centre, means_v - centre
-    there = _one_way(means, s, means_v, roots_v)
-    back = _one_way(means_v, s_v, means, roots)
-    return there.add_(back.T).sub_(2 * means.shape[1]).div_(4)
+    centre = torch.cat([one.means, other.means]).sum(0) / max(len(one.means) + len(other.means), 1)
+    one, other = (side._replace(means=side.means - centre) for side in (one, other))
+    there, back = _one_way(one, other), _one_way(other, one)
+    return there.add_(back.T).sub_(2 * len(centre)).div_(4)
 
 
-def _one_way(means: Tensor, s: Tensor, means_v: Tensor, roots_v: Tensor) -> Tensor:
+def _one_way(one: _Gaussians, other: _Gaussians) -> Tensor:
     """T = (S1 + m1 m1') . S2^-1 - 2 m1 . S2^-1 m2 + m2' S2^-1 m2 of all pairs, by two matrix products."""
-    inverses = torch.cholesky_inverse(roots_v)
-    images = torch.bmm(inverses, means_v.unsqueeze(2)).squeeze(2)
-    second = torch.baddbmm(s, means.unsqueeze(2), means.unsqueeze(1))  # E[x x']
-    total = (images * means_v).sum(1) + second.flatten(1) @ inverses.flatten(1).T
-    return total.addmm_(means, images.T, alpha=-2)
+    inverses = torch.cholesky_inverse(other.roots)
+    images = torch.bmm(inverses, other.means.unsqueeze(2)).squeeze(2)
+    second_moments = torch.baddbmm(one.covariances, one.means.unsqueeze(2), one.means.unsqueeze(1))
+    total = (images * other.means).sum(1) + second_moments.flatten(1) @ inverses.flatten(1).T
+    return total.addmm_(one.means, images.T, alpha=-2)
 
 
-def _bhattacharyya(means: Tensor, s: Tensor, roots: Tensor, means_v: Tensor, s_v: Tensor, roots_v: Tensor) -> Tensor:
+def _bhattacharyya(one: _Gaussians, other: _Gaussians) -> Tensor:
     """(m1 - m2)' S^-1 (m1 - m2) / 8 + ln(|S| / sqrt(|S1| |S2|)) / 2 with S = (S1 + S2) / 2, in chunks of pairs."""
-    shape, half, half_v = (len(means), len(means_v)), _half_log_determinant(roots), _half_log_determinant(roots_v)
-    step = max(1, PAIR_NUMBERS // max(1, means.shape[1] ** 2))
+    (count, width), count_v = one.means.shape, len(other.means)
+    half, half_v = _half_log_determinants(one.roots), _half_log_determinants(other.roots)
 
-    def solve(pair: Tensor) -> Tensor:
-        i, j = pair // shape[1], pair % shape[1]
-        root = cholesky_ex(s[i].add_(s_v[j]).div_(2))[0]
-        image = solve_triangular(root, (means[i] - means_v[j]).unsqueeze(2), upper=False)
-        distance: Tensor = image.square().sum((1, 2)) / 8 + _half_log_determinant(root) - (half[i] + half_v[j]) / 2
+    def solve(pairs: Tensor) -> Tensor:
+        i, j = pairs // count_v, pairs % count_v
+        root = cholesky_ex(one.covariances[i].add_(other.covariances[j]).div_(2))[0]
+        image = solve_triangular(root, (one.means[i] - other.means[j]).unsqueeze(2), upper=False)
+        distance: Tensor = image.square().sum((1, 2)) / 8 + _half_log_determinants(root) - (half[i] + half_v[j]) / 2
         return distance
 
-    pairs = torch.arange(shape[0] * shape[1], device=means.device)
-    found = side_by_side(solve, list(torch.split(pairs, step)), means.device)
-    return torch.cat(found).view(shape)
+    chunks = torch.arange(count * count_v, device=half.device).split(max(1, PAIR_NUMBERS // max(1, width**2)))
+    return torch.cat(side_by_side(solve, list(chunks), half.device)).view(count, count_v)
 
 
 DIVERGENCES = {"jeffreys": _jeffreys, "bhattacharyya": _bhattacharyya}
 
 
-def _half_log_determinant(roots: Tensor) -> Tensor:
+def _half_log_determinants(roots: Tensor) -> Tensor:
     return roots.diagonal(dim1=1, dim2=2).log().sum(1)
 
 
 def _check_gaussians(means: Tensor, covariances: Tensor, means_v: Tensor, covariances_v: Tensor) -> None:
-    for centre, spread in ((means, covariances), (means_v, covariances_v)):
-        if centre.ndim != 2 or spread.shape != (*centre.shape, centre.shape[-1]):
-            raise ValueError(
-                f"means must be (Q, D) and covariances (Q, D, D), got {tuple(centre.shape)} and {tuple(spread.shape)}"
-            )
-    if means.shape[1] != means_v.shape[1]:
-        raise ValueError(
-            f"the two sets must have the same number of features, got {means.shape[1]} and {means_v.shape[1]}"
-        )
+    for mean, covariance in ((means, covariances), (means_v, covariances_v)):
+        shapes = tuple(mean.shape), tuple(covariance.shape)
+        if mean.ndim != 2 or shapes[1] != (*shapes[0], shapes[0][1]):
+            raise ValueError("means must be (Q, D) and covariances (Q, D, D), got {} and {}".format(*shapes))
+    widths = means.shape[1], means_v.shape[1]
+    if widths[0] != widths[1]:
+        raise ValueError("the two sets must have the same number of features, got {} and {}".format(*widths))
 
 
 def _check_roots(info: Tensor, info_v: Tensor) -> None:

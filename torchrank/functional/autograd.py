@@ -1,0 +1,238 @@
+"""Losses with a gradient in closed form, for those whose graph would need too much memory or time.
+
+All other losses are formulas that torch differentiates.
+"""
+
+import inspect
+from ast import literal_eval
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
+
+from torchrank.functional.arrays import Array, as_argument, host, wide
+from torchrank.functional.lists import Lists, Weighted, per_entry
+
+Options = dict[str, Any]
+
+
+def scaled(upstream: Tensor, gradient: Tensor, scores: Tensor, labels: Tensor, lists: Lists, *others: Any) -> Tensor:
+    """The gradient of each entry times the upstream gradient of its list; after `.mean()` that is one number."""
+    if upstream.stride() == (0,) and len(upstream):
+        return gradient * upstream[0]
+    return gradient * lists.each(upstream).view(-1, *[1] * (gradient.ndim - 1))
+
+
+class OnceDifferentiable:
+    """A loss per list, `(Q,)` in float64, whose gradient at the scores is known in closed form.
+
+    `sums(scores, labels, lists, weights, order, **options)` gives the loss of each list; for order 1 also its gradient
+    `(N,)`; and for order 2 the diagonal of the second derivative, where there is one. It sees plain tensors without a
+    graph. The gradient is computed only if somebody can ask for it. There is none at labels and weights, and there are
+    no second derivatives, no forward mode and no vmap: each is refused in one line.
+
+    `pull(upstream, gradient, scores, labels, lists, weights, **options)` gives the gradient at the scores, by default
+    that of `sums` times the upstream gradient of the list. With a pull of its own, `sums` gives values of entries.
+
+    >>> def squares(scores, labels, lists, weights, order):
+    ...     rest = scores - labels
+    ...     return (lists.sum(rest.square()), 2 * rest)[: order + 1]
+    >>> loss, scores = OnceDifferentiable("squares", squares), torch.tensor([1.0, 3.0], requires_grad=True)
+    >>> torch.autograd.grad(loss(scores, torch.tensor([0.0, 1.0]), Lists.of([0, 2])).sum(), scores)
+    (tensor([2., 4.]),)
+    """
+
+    def __init__(
+        self, name: str, sums: Callable[..., tuple[Tensor, ...]], pull: Callable[..., Tensor] = scaled
+    ):
+        self.name, self.sums, self.pull = name, sums, pull
+        ALL[name] = self
+
+    def __call__(
+        self, scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None = None, **options: Any
+    ) -> Tensor:
+        for name, part in (("labels", labels), ("weights", weights)):
+            if part is not None and part.requires_grad:
+                raise ValueError(f"{self.name} has no gradient at {name}: give {name}.detach()")
+        if torch.compiler.is_compiling():
+            return _Compiled.apply(scores, labels, lists.offsets, weights, options.pop("margin", None), self.name, repr(options))  # type: ignore  # noqa: E501
+        wanted = scores.requires_grad and torch.is_grad_enabled()
+        if not wanted and host(scores) is not None and unpack_dual(scores).tangent is None:
+            return self.sums(scores, labels, lists, weights, 0, **options)[0]
+        return _Once.apply(self, lists, options, int(wanted), scores, labels, lists.offsets, weights)[0]  # type: ignore
+
+    def refuse(self, what: str) -> RuntimeError:
+        return RuntimeError(f"{self.name} has no {what}: its gradient is known in closed form and differentiated once")
+
+
+ALL: dict[str, OnceDifferentiable] = {}
+
+
+class _Once(torch.autograd.Function):
+    """The loss of each list and its gradient, of which the loss alone has a graph."""
+
+    @staticmethod
+    def forward(
+        loss: OnceDifferentiable, lists: Lists, options: Options, order: int, *tensors: Any
+    ) -> tuple[Tensor, Tensor]:
+        scores, labels, offsets, weights = tensors
+        values, *gradient = loss.sums(scores, labels, lists.by(offsets), weights, order, **options)
+        return values, gradient[0] if gradient else values.new_empty(0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.loss, ctx.lists, ctx.options, _, *tensors = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1], *tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # somebody may differentiate this gradient too
+            product = _Gradient.apply(ctx.loss, ctx.lists, ctx.options, upstream[0], *ctx.saved_tensors)
+        else:
+            gradient, scores, labels, offsets, weights = ctx.saved_tensors
+            lists = ctx.lists.by(offsets)
+            product = ctx.loss.pull(upstream[0], gradient, scores, labels, lists, weights, **ctx.options)
+        return None, None, None, None, product.to(ctx.saved_tensors[1].dtype), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise ctx.loss.refuse("forward mode")
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, loss: OnceDifferentiable, *arguments: Any) -> Any:
+        raise loss.refuse("vmap")
+
+
+class _Gradient(torch.autograd.Function):
+    """The gradient at the scores, which may not be differentiated."""
+
+    @staticmethod
+    def forward(loss: OnceDifferentiable, lists: Lists, options: Options, *tensors: Any) -> Tensor:
+        upstream, gradient, scores, labels, offsets, weights = tensors
+        return loss.pull(upstream, gradient, scores, labels, lists.by(offsets), weights, **options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.loss = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> Any:
+        raise ctx.loss.refuse("second derivative")
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise ctx.loss.refuse("second derivative")
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, *arguments: Any) -> tuple[Tensor, int]:
+        """Of a Jacobian: the upstream gradients of several values, one after the other."""
+        loss, lists, options, upstream, *saved = arguments
+        rows = upstream.movedim(dims[3], 0)
+        return torch.stack([_Gradient.apply(loss, lists, options, row, *saved) for row in rows]), 0
+
+
+class _Compiled(torch.autograd.Function):
+    """The same in a compiled graph: two operations, whose course may depend on the numbers."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, *arguments: Any) -> Tensor:
+        values, gradient = torch.ops.torchrank.loss(scores, *arguments)
+        ctx.arguments = arguments[-2:]
+        ctx.save_for_backward(gradient, scores, *arguments[:-2])
+        return values  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        gradient = torch.ops.torchrank.loss_gradient(upstream[0], *ctx.saved_tensors, *ctx.arguments)
+        return gradient, *[None] * 6
+
+
+@torch.library.custom_op("torchrank::loss", mutates_args=())
+def _loss(
+    scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None, margin: Tensor | None, name: str, options: str
+) -> tuple[Tensor, Tensor]:
+    lists, options_ = Lists(offsets, len(scores)).about(labels), _options(options, margin)
+    values, *gradient = ALL[name].sums(scores, labels, lists, weights, 1, **options_)
+    return values, gradient[0].to(scores.dtype) if gradient else torch.zeros_like(scores)
+
+
+@torch.library.custom_op("torchrank::loss_gradient", mutates_args=())
+def _loss_gradient(
+    upstream: Tensor, gradient: Tensor, scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None,
+    margin: Tensor | None, name: str, options: str,
+) -> Tensor:
+    lists = Lists(offsets, len(scores)).about(labels)
+    product = ALL[name].pull(upstream, gradient, scores, labels, lists, weights, **_options(options, margin))
+    return product.to(scores.dtype).clone()
+
+
+def _options(text: str, margin: Tensor | None) -> Options:
+    return literal_eval(text) | ({} if margin is None else {"margin": margin})
+
+
+@_loss.register_fake
+def _(scores: Tensor, labels: Tensor, offsets: Tensor, weights: Any, margin: Any, name: str, options: str) -> Any:
+    count = offsets.shape[0] - 1 if ALL[name].pull is scaled else scores.shape[0]
+    return wide(scores.new_empty(count)), torch.empty_like(scores)
+
+
+@_loss_gradient.register_fake
+def _(upstream: Tensor, gradient: Tensor, scores: Tensor, *others: Any) -> Tensor:
+    return torch.empty_like(scores)
+
+
+DIAGONALS: dict[Callable[..., Any], Callable[..., Tensor]] = {}
+
+
+def diagonal_of(loss: Callable[..., Tensor]) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Registers a function of the arguments of a loss as the diagonal of its second derivative, `(N,)`."""
+
+    def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        DIAGONALS[loss] = per_entry(function)
+        return function
+
+    return register
+
+
+def diagonals_of(loss: Callable[..., Tensor], kernel: OnceDifferentiable, **fixed: Any) -> None:
+    """Registers the diagonal that the closed form of a loss knows; `fixed` are options that the loss itself gives."""
+    parameters = inspect.signature(loss).parameters.values()
+    defaults = {each.name: each.default for each in parameters if each.kind == each.KEYWORD_ONLY} | fixed
+    for name in ("weights", *Weighted.__annotations__):
+        defaults.pop(name, None)
+
+    @diagonal_of(loss)
+    def diagonal(
+        scores: Array, labels: Array, offsets: Array = None, *, weights: Array = None, **options: Any
+    ) -> Tensor:
+        return kernel.sums(scores, labels, offsets, weights, 2, **(defaults | options))[2]
+
+
+def derivatives(loss: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """The gradient of a loss and the diagonal of its second derivative, as boosting and Newton steps need them.
+
+    Args:
+        loss: one of `LOSSES`, or any function of scores, labels and offsets that torch can differentiate.
+
+    Returns:
+        A function of the arguments of the loss, which gives the gradient of the sum over all lists and the diagonal of
+        its second derivative, of the shape of the scores. The diagonal is None for losses whose formula has none.
+
+    Example:
+        >>> from torchrank.functional import ranknet_loss
+        >>> derivatives(ranknet_loss)(torch.tensor([0.0, 0.0]), torch.tensor([0, 1]), torch.tensor([0, 2]))
+        (tensor([ 0.5000, -0.5000]), tensor([0.2500, 0.2500]))
+    """
+
+    def call(scores: Array, labels: Array, offsets: Array = None, **options: Any) -> tuple[Tensor, Tensor | None]:
+        point = as_argument("scores", scores, None, padded=True).detach()
+        point = (point if point.is_floating_point() else wide(point)).requires_grad_()
+        with torch.enable_grad():
+            (gradient,) = torch.autograd.grad(loss(point, labels, offsets, **options).sum(), point)
+        diagonal = DIAGONALS.get(loss)
+        return gradient, None if diagonal is None else diagonal(point.detach(), labels, offsets, **options)
+
+    return call

@@ -1,0 +1,1 @@
+"""Clouds: the rows of a list seen as a set of points, without labels."""

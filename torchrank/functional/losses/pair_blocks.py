@@ -1,0 +1,286 @@
+"""Sums over the pairs of entries of a list, with their gradient: what pairwise losses and soft ranks are made of.
+
+Lists of similar length are the rows of a block `(B, L)`; a few entries of each at a time are compared with all entries
+that can be their partners, `(B, rows, columns)`, and nothing of a pair is kept. So memory is bounded, however long a
+list is. Pairs of float32 scores (and of half precision) are computed in float32, all others in float64; sums are in
+float64.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchrank.errors import check_number
+from torchrank.functional.arrays import host, narrow, wide
+from torchrank.functional.lists import ROWS, Block, Lists
+
+PLACES = 2**17  # pairs that are worked on at once on the CPU: temporary tensors stay in the cache
+FEW = 2**15  # pairs that take less time than the preparation of another block
+DEVICE = 64  # times as many on other devices
+
+Function = Callable[[Tensor, int], list[Tensor]]
+
+
+def check_positive(**options: float) -> None:
+    """Refuses numbers that are not positive, but not in a compiled graph, where they may have no value yet.
+
+    >>> check_positive(temperature=0.0)
+    Traceback (most recent call last):
+    ValueError: temperature must be > 0, got 0.0
+    """
+    if not torch.compiler.is_compiling():
+        check_number("> 0", **options)
+
+
+def logistic(rises: Tensor, order: int) -> list[Tensor]:
+    """log(1 + exp(r)) and its derivatives up to an order. It may write to the rises. At -inf it is 0, as all are."""
+    values = [torch.nn.functional.softplus(rises, threshold=40)]
+    if order > 0:
+        values.append(rises.sigmoid_())
+    return values if order < 2 else [*values, values[1] * (1 - values[1])]
+
+
+def hinge(rises: Tensor, order: int) -> list[Tensor]:
+    """max(0, 1 + r) and its derivatives."""
+    values = rises.add_(1).relu_()
+    if order == 0:
+        return [values]
+    return [values, (values * 1e30).clamp_(max=1), torch.zeros_like(values)][: order + 1]  # NaN stays NaN
+
+
+def soft_zero_one(rises: Tensor, order: int) -> list[Tensor]:
+    """sigmoid(r) and its derivatives."""
+    values = [rises.sigmoid_()]
+    if order > 0:
+        values.append(values[0] * (1 - values[0]))
+    return values if order < 2 else [*values, values[1] * (1 - 2 * values[0])]
+
+
+PAIRS: dict[str, Function] = {"logistic": logistic, "hinge": hinge, "soft_zero_one": soft_zero_one}
+
+
+class Swap(NamedTuple):
+    """The weight of a pair: |gain_i - gain_j| (|discount_i - discount_j| + near(|rank_i - rank_j|)), where what is not
+    given is left out."""
+
+    gains: Tensor  # (N,)
+    discounts: Tensor | None = None  # (N,)
+    ranks: Tensor | None = None  # (N,)
+    near: Tensor | None = None  # (longest list + 1,) values of a function of 0, 1, 2, ...
+
+
+def pair_blocks(lists: Lists) -> list[Block]:
+    """The lists in blocks for work on pairs, which a `Lists` keeps."""
+    times = 1 if lists.offsets.device.type == "cpu" else DEVICE
+    return lists.blocks(times * PLACES, few=times * FEW)
+
+
+def strips(block: Block, rows: int, columns: int, *, triangle: bool) -> Iterator[tuple[slice, slice]]:
+    """The first `rows` places of the lists of a block, a few at a time, with the columns of their partners: all up to
+    `columns`, or of a triangle those from the first row on.
+
+    >>> block = Lists.of([0, 4]).blocks(64)[0]
+    >>> list(strips(block, 2, 4, triangle=True))
+    [(slice(0, 2, None), slice(0, 4, None))]
+    """
+    lists, longest = block.entries.shape
+    places = PLACES if block.entries.device.type == "cpu" else PLACES * DEVICE
+    step = max(1, places // max(lists * longest, 1))
+    if triangle and lists * longest * longest > FEW:
+        step = min(step, ROWS)
+    for begin in range(0, rows, step):
+        yield slice(begin, min(begin + step, rows)), slice(begin if triangle else 0, columns)
+
+
+def most(inside: Tensor) -> int:
+    """The most places that are True in a row of `(B, L)`; L where they cannot be read."""
+    known = host(inside)
+    return inside.shape[1] if known is None else int(known.sum(1).max(initial=0))
+
+
+ABOVE = 2**31 - 1  # a label above all others
+
+
+class PairSums:
+    """What is added up over the pairs of all blocks, and how: for entries in an order of their own inside each list.
+
+    Args:
+        scores: `(N,)`.
+        lists: their lists.
+        places: the order of the entries.
+        function: what a pair (i, j) costs, as a function of the rise s_j - s_i.
+        order: of derivatives.
+        weights: importance of the entries i, `(N,)`.
+        partners: importance of the entries j, `(N,)`.
+        swap: importance of pairs.
+        by_row: whether the loss is one value for each entry i, `(N,)`, not for each list.
+    """
+
+    def __init__(
+        self,
+        scores: Tensor,
+        lists: Lists,
+        places: Tensor,
+        function: Function,
+        order: int,
+        *,
+        weights: Tensor | None = None,
+        partners: Tensor | None = None,
+        swap: Swap | None = None,
+        by_row: bool = False,
+    ):
+        self.function, self.order, self.places, self.by_row = function, order, places, by_row
+        self.scores = narrow(scores).index_select(0, places)
+        self.near = None if swap is None or swap.near is None else swap.near.to(self.scores.dtype)
+        parts = {"weights": weights, "partners": partners} | ({} if swap is None else swap._asdict())
+        self.parts = {
+            name: part.index_select(0, places) for name, part in parts.items() if part is not None and name != "near"
+        }
+        self.loss = wide(self.scores).new_zeros(len(scores) if by_row else len(lists))
+        self.totals = [torch.zeros_like(wide(self.scores)) for _ in range(order)]
+
+    def open(self, block: Block) -> None:
+        self.block, self.s = block, block.fill(self.scores, 0.0)
+        self.values = {name: block.fill(part.to(self.s.dtype), 0.0) for name, part in self.parts.items()}
+        self.added = [torch.zeros_like(self.s) for _ in range(self.order + self.by_row)]
+
+    def add(self, rows: slice, columns: slice, hidden: Tensor, signs: Tensor | None = None) -> None:
+        """Add the pairs of some rows and columns that are not hidden, `(B, rows, columns)`; where the sign is negative,
+        the column is i and the row j."""
+        rises = self.s[:, None, columns] - self.s[:, rows, None]
+        rises = rises if signs is None else rises.mul_(signs)
+        values = self.function(rises.masked_fill_(hidden, -torch.inf), self.order)
+        for factor in self._factors(rows, columns):
+            values = [part.mul_(factor) for part in values]
+        if self.by_row:
+            self.added[-1][:, rows] += values[0].sum(2)
+        else:
+            self.loss.index_add_(0, self.block.lists, values[0].sum((1, 2), dtype=self.loss.dtype))
+        for odd, part, total in zip((True, False), values[1:], self.added, strict=False):
+            part = part.mul_(signs) if odd and signs is not None else part
+            total[:, columns] += part.sum(1)
+            total[:, rows] += -part.sum(2) if odd else part.sum(2)
+
+    def _factors(self, rows: slice, columns: slice) -> Iterator[Tensor]:
+        if "weights" in self.values:
+            yield self.values["weights"][:, rows, None]
+        if "partners" in self.values:
+            yield self.values["partners"][:, None, columns]
+        if "gains" not in self.values:
+            return
+        gains, discounts, ranks = (self.values.get(name) for name in ("gains", "discounts", "ranks"))
+        yield (gains[:, rows, None] - gains[:, None, columns]).abs_()  # type: ignore[index]
+        moves = None if discounts is None else (discounts[:, rows, None] - discounts[:, None, columns]).abs_()
+        if ranks is not None and self.near is not None:
+            apart = self.near[(ranks[:, rows, None] - ranks[:, None, columns]).abs_().int()]
+            moves = apart if moves is None else moves.add_(apart)
+        if moves is not None:
+            yield moves
+
+    def close(self) -> None:
+        for total, added in zip((*self.totals, self.loss), self.added, strict=False):
+            self.block.add(total, added)
+
+    def result(self) -> tuple[Tensor, ...]:
+        """The loss, and the derivatives in the order in which the entries were given."""
+        sums = [torch.empty_like(total).scatter(0, self.places, total) for total in (*self.totals, self.loss)[: self.order + self.by_row]]
+        return (sums[-1], *sums[:-1]) if self.by_row else (self.loss, *sums)
+
+
+def pair_sums(
+    scores: Tensor,
+    labels: Tensor,
+    lists: Lists,
+    weights: Tensor | None = None,
+    order: int = 1,
+    *,
+    pair: str = "logistic",
+    swap: Swap | None = None,
+    counted: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """The sum of w_i f(s_j - s_i) over the pairs with y_i > y_j of each list, `(Q,)`; for order 1 also its gradient
+    `(N,)`; for order 2 the diagonal of the second derivative as well.
+
+    `pair` names f, `weights (N,)` belong to the more relevant entry, `swap` weighs the pairs in addition, and of
+    entries that are not `counted (N,)` there are no pairs. Sorted by label, the partners of an entry come after it:
+    only entries with partners are rows, and few other columns are visited.
+
+    >>> pair_sums(torch.tensor([1.0, 1.0]), torch.tensor([0, 1]), Lists.of([0, 2]))
+    (tensor([0.6931], dtype=torch.float64), tensor([ 0.5000, -0.5000], dtype=torch.float64))
+    """
+    levels = _levels(labels, lists, counted)
+    places = lists.order(levels, grades=0 if counted is not None else lists.grades)
+    sums, levels = PairSums(scores, lists, places, PAIRS[pair], order, weights=weights, swap=swap), levels[places]
+    for block in pair_blocks(lists):
+        upper = block.fill(levels, -1)
+        lower = torch.where(upper < 0, ABOVE, upper)
+        rows = most(upper > lower.amin(1, keepdim=True))
+        sums.open(block)
+        for some, columns in strips(block, rows, most(upper >= 0), triangle=True):
+            sums.add(some, columns, lower[:, None, columns] >= upper[:, some, None])
+        sums.close()
+    return sums.result()
+
+
+def top_pair_sums(
+    scores: Tensor, labels: Tensor, lists: Lists, k: int, order: int, *, pair: str, swap: Swap
+) -> tuple[Tensor, ...]:
+    """`pair_sums` of those pairs alone of which at least one entry is among the first k by score.
+
+    >>> swap = Swap(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0]))
+    >>> top_pair_sums(torch.zeros(2), torch.tensor([0, 1]), Lists.of([0, 2]), 1, 0, pair="logistic", swap=swap)
+    (tensor([0.6931], dtype=torch.float64),)
+    """
+    places, levels = lists.order(scores), _levels(labels, lists, None)
+    sums, levels = PairSums(scores, lists, places, PAIRS[pair], order, swap=swap), levels[places]
+    for block in pair_blocks(lists):
+        y, longest = block.fill(levels, -1), block.entries.shape[1]
+        sums.open(block)
+        for rows, columns in strips(block, min(k, longest), longest, triangle=True):
+            signs = (y[:, rows, None] - y[:, None, columns]).sign_().to(sums.s.dtype)
+            height = rows.stop - rows.start
+            signs[:, :, :height] *= torch.ones_like(signs[0, :, :height]).triu(1)  # each pair once
+            sums.add(rows, columns, (signs == 0) | (y[:, None, columns] < 0), signs)
+        sums.close()
+    return sums.result()
+
+
+def all_pair_sums(
+    scores: Tensor,
+    rows: Tensor,
+    lists: Lists,
+    weights: Tensor | None,
+    order: int,
+    *,
+    pair: str,
+    partners: Tensor | None = None,
+    counted: Tensor | None = None,
+    by_row: bool = False,
+) -> tuple[Tensor, ...]:
+    """The sum of w_i v_j f(s_j - s_i) over the entries i of `rows (N,)` and all other entries j of the list, in which
+    entries that are not `counted` do not take part; `by_row` gives the sum over j for each i, `(N,)`.
+
+    >>> all_pair_sums(torch.zeros(3), torch.tensor([True, False, False]), Lists.of([0, 3]), None, 0, pair="hinge")
+    (tensor([2.], dtype=torch.float64),)
+    """
+    levels = rows.to(torch.int32)
+    levels = levels if counted is None else torch.where(counted, levels, -1)
+    places = lists.order(levels + 1, grades=3)
+    sums = PairSums(scores, lists, places, PAIRS[pair], order, weights=weights, partners=partners, by_row=by_row)
+    levels = levels[places]
+    for block in pair_blocks(lists):
+        y = block.fill(levels, -1)
+        sums.open(block)
+        for some, columns in strips(block, most(y > 0), most(y >= 0), triangle=False):
+            hidden = (y[:, None, columns] < 0) | (y[:, some, None] <= 0)
+            hidden.diagonal(some.start, 1, 2).fill_(True)
+            sums.add(some, columns, hidden)
+        sums.close()
+    return sums.result()
+
+
+def _levels(labels: Tensor, lists: Lists, counted: Tensor | None) -> Tensor:
+    levels = labels.to(torch.int32) if lists.grades else wide(labels)
+    return levels if counted is None else torch.where(counted, levels, -1)
