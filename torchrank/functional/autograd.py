@@ -63,6 +63,14 @@ class OnceDifferentiable:
             return self.sums(scores, labels, lists, weights, 0, **options)[0]
         return _Once.apply(self, lists, options, int(wanted), scores, labels, lists.offsets, weights)[0]  # type: ignore
 
+    def with_gradient(
+        self, scores: Tensor, labels: Tensor, lists: Lists, **options: Any
+    ) -> tuple[Tensor, Tensor]:
+        """The loss and its gradient, without a graph."""
+        if torch.compiler.is_compiling():
+            return torch.ops.torchrank.loss(scores, labels, lists.offsets, None, None, self.name, repr(options))  # type: ignore  # noqa: E501
+        return self.sums(scores, labels, lists, None, 1, **options)  # type: ignore[return-value]
+
     def refuse(self, what: str) -> RuntimeError:
         return RuntimeError(f"{self.name} has no {what}: its gradient is known in closed form and differentiated once")
 

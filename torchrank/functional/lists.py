@@ -559,7 +559,7 @@ def check_weights(name: str, weights: Tensor, count: int, what: str) -> None:
 # ----------------------------------------------------------------------------------------------------- the door
 
 REMOVED = ("max_length", "num_grades", "num_pairs")  # options of earlier versions: `Lists` knows them
-COLUMNS = ("x", "values", "log_odds")  # first arguments with a row of numbers for each entry
+COLUMNS = ("x", "values", "rows")  # first arguments with a row of numbers for each entry
 ENTRIES = frozenset(("scores", "labels", "weights", "tiebreak", "classes", "ranks", "other", *COLUMNS))
 EXPLAINED = (  # what the docstring of every function on lists says about the other ways to give lists
     "    group: number of entries of each list, `(Q,)`; in place of offsets.",
@@ -602,6 +602,11 @@ def loss(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     return _door(function, "lists")
 
 
+def loss_of_columns(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """The door of a loss that takes several scores of each entry, `(N, ...)`."""
+    return _door(function, "lists", columns=True)
+
+
 def measure(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     """The door of a measure, as that of a loss: NaN scores are refused, or all values are NaN where they are unread."""
     return _door(function, "lists", ranks=True)
@@ -612,7 +617,7 @@ def per_entry(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     return _door(function, "entries")
 
 
-def _door(function: Callable[P, R], gives: str = "", *, ranks: bool = False) -> Callable[P, R]:
+def _door(function: Callable[P, R], gives: str = "", *, ranks: bool = False, columns: bool = False) -> Callable[P, R]:
     signature = inspect.signature(function)
     plain = {name: each for name, each in signature.parameters.items() if each.kind != each.VAR_KEYWORD}
     names, on_lists = tuple(plain), "offsets" in plain
@@ -622,7 +627,7 @@ def _door(function: Callable[P, R], gives: str = "", *, ranks: bool = False) -> 
     extra = [get_args(each.annotation) for each in signature.parameters.values() if each.kind == each.VAR_KEYWORD]
     keywords = tuple(name for each in extra if each for name in each[0].__annotations__)
     known, first = frozenset((*names, *keywords, *REMOVED)), names[0]
-    takes_any = any(not each for each in extra)
+    takes_any, columns = any(not each for each in extra), columns or first in COLUMNS
 
     @wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
@@ -646,7 +651,7 @@ def _door(function: Callable[P, R], gives: str = "", *, ranks: bool = False) -> 
             return function(**given)  # type: ignore[call-arg]
         list_weights = given.pop("list_weights") if "list_weights" in given and "list_weights" not in plain else None
         scores = given[first]
-        lists = given["offsets"] = _lists_of(given, first)
+        lists = given["offsets"] = _lists_of(given, first, columns)
         scores = given[first]
         if ranks and scores.is_floating_point():
             check_scores(scores)
@@ -679,7 +684,7 @@ def _explained(text: str) -> str:
     return text if place is None else "\n".join([*lines[:place], *EXPLAINED, *lines[place:]])
 
 
-def _lists_of(given: dict[str, Any], first: str) -> Lists:
+def _lists_of(given: dict[str, Any], first: str, columns: bool) -> Lists:
     """The lists of a call, from those arguments that say so, which are taken out; the others become flat, and what
     belongs to entries is checked."""
     for name in REMOVED:
@@ -700,7 +705,7 @@ def _lists_of(given: dict[str, Any], first: str) -> Lists:
     if lists.offsets.device != entries.device:
         raise ValueError(f"the lists are on {lists.offsets.device}, but {first} on {entries.device}: give lists.to(...)")
     labels = given.get("labels")
-    _check_shapes(first, entries, given.get("other", labels), lists)
+    _check_shapes(first, entries, given.get("other", labels), lists, columns)
     if labels is not None and lists._labels is not labels:
         check_labels(labels)
         lists = lists.about(labels)
@@ -737,15 +742,15 @@ def _masked(mask: Array, device: torch.device | None) -> Lists:
     return lists
 
 
-def _check_shapes(first: str, entries: Tensor, labels: Tensor | None, lists: Lists) -> None:
-    labels = entries if labels is None else labels
-    if entries.shape[:1] == labels.shape == (lists.num_entries,) and (entries.ndim == 1 or first in COLUMNS):
+def _check_shapes(first: str, entries: Tensor, labels: Tensor | None, lists: Lists, columns: bool) -> None:
+    size = (lists.num_entries,)
+    if entries.shape[:1] == size and (entries.ndim == 1 or columns) and (labels is None or labels.shape == size):
         return
     column = entries.ndim == 2 and entries.shape[1] == 1
     hint = f"Use {first}[:, 0] of a column" if column else "Of padded (B, L) tensors say by mask= what the entries are"
     raise ValueError(
-        f"expected {first} (N,), labels (N,), offsets (Q+1,), got {tuple(entries.shape)}, {tuple(labels.shape)}, "
-        f"{tuple(lists.offsets.shape)} for {lists.num_entries} entries. {hint}."
+        f"expected {first} (N,), labels (N,), offsets (Q+1,), got {tuple(entries.shape)}, "
+        f"{'none' if labels is None else tuple(labels.shape)}, {tuple(lists.offsets.shape)}. {hint}."
     )
 
 

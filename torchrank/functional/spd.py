@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.linalg import cholesky_ex, eigh, matrix_norm, solve_triangular, svd, vector_norm
 
 from torchrank.errors import NotPositiveDefinite
-from torchrank.functional.arrays import takes_arrays
+from torchrank.functional.arrays import Array, host, result_dtype, wide
+from torchrank.functional.lists import Given, Lists, Weighted, takes_arrays, loss
 from torchrank.functional.chunks import many_eigh, side_by_side
-from torchrank.functional.ragged import read, wide
-from torchrank.functional.ranking import result_dtype
+from torchrank.functional.ragged import read
 
 FORMED = 1e6  # condition up to which C = L^T D L may be formed: beyond it the svd of L^T K keeps twice the digits
 SUSPECT = 1e-8  # unexplained share of a variance below which eigenvalues must decide whether the rank is full
@@ -26,7 +26,7 @@ broadcast_shapes: Callable[..., torch.Size] = torch.broadcast_shapes  # which ha
 
 @takes_arrays
 @torch.no_grad()
-def geometric_mean(a: Tensor, b: Tensor, t: float = 0.5) -> Tensor:
+def geometric_mean(a: Array, b: Array, t: float = 0.5) -> Tensor:
     """Point A #_t B on the geodesic from A (t=0) to B (t=1): A^1/2 (A^-1/2 B A^-1/2)^t A^1/2.
 
     Zadeh, Hosseini & Sra, ICML 2016. Computed through Cholesky factors, never through an inverse, from the nearer end:
@@ -63,7 +63,7 @@ def geometric_mean(a: Tensor, b: Tensor, t: float = 0.5) -> Tensor:
 
 @takes_arrays
 @torch.no_grad()
-def gmml(similar: Tensor, dissimilar: Tensor, t: float = 0.5) -> Tensor:
+def gmml(similar: Array, dissimilar: Array, t: float = 0.5) -> Tensor:
     """Geometric-mean metric M = S^-1 #_t D of pair scatters (Zadeh, Hosseini & Sra, ICML 2016).
 
     At t=1/2 it is the only positive definite solution of M S M = D.
@@ -89,7 +89,7 @@ def gmml(similar: Tensor, dissimilar: Tensor, t: float = 0.5) -> Tensor:
 
 @takes_arrays
 @torch.no_grad()
-def gmml_factor(similar: Tensor, dissimilar: Tensor, t: float = 0.5) -> Tensor:
+def gmml_factor(similar: Array, dissimilar: Array, t: float = 0.5) -> Tensor:
     """A factor F of the geometric-mean metric: F F^T = `gmml(similar, dissimilar, t)`.
 
     Args:
@@ -113,7 +113,7 @@ def gmml_factor(similar: Tensor, dissimilar: Tensor, t: float = 0.5) -> Tensor:
 
 
 @takes_arrays
-def gmml_residual(factor: Tensor, similar: Tensor, dissimilar: Tensor) -> Tensor:
+def gmml_residual(factor: Array, similar: Array, dissimilar: Array) -> Tensor:
     """The residual ||M S M - D|| / ||D|| in the Frobenius norm with M = F F^T: 0 for the metric of t=1/2.
 
     Args:
@@ -135,7 +135,7 @@ def gmml_residual(factor: Tensor, similar: Tensor, dissimilar: Tensor) -> Tensor
 
 
 @takes_arrays
-def pair_scatter(positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def pair_scatter(positives: Array, negatives: Array) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Scatters of similar and of dissimilar pairs (Su, King & Lyu 2017, eq. 4 and 5).
 
     They are the sums of (x_i - x_j)(x_i - x_j)^T over all pairs of two positives, each once, and over all pairs of a
@@ -166,7 +166,7 @@ def pair_scatter(positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, 
 
 @takes_arrays
 @torch.no_grad()
-def project_psd(a: Tensor) -> Tensor:
+def project_psd(a: Array) -> Tensor:
     """The positive semi-definite matrix nearest to the symmetric part of `a` in the Frobenius norm.
 
     Args:
@@ -185,7 +185,7 @@ def project_psd(a: Tensor) -> Tensor:
 
 
 @takes_arrays
-def mahalanobis(x: Tensor, anchors: Tensor, factors: Tensor) -> Tensor:
+def mahalanobis(x: Array, anchors: Array, factors: Array) -> Tensor:
     """Distances |F_r^T (x_i - a_r)| of rows x_i from anchors a_r under the metrics F_r F_r^T. Differentiable.
 
     One matrix product with an intermediate of N M k numbers. Distances below its rounding error are 0, for instance

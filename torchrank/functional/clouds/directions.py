@@ -5,18 +5,18 @@ A cloud of rank 0 (one document, or only equal ones) has no directions. Nothing 
 """
 
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 from torch.linalg import svd, vector_norm
 
 from torchrank.errors import check_choice
-from torchrank.functional.arrays import takes_arrays
+from torchrank.functional.arrays import Array, host, result_dtype, wide
+from torchrank.functional.lists import Given, Lists, Weighted, takes_arrays, loss
 from torchrank.functional.chunks import many_eigh
 from torchrank.functional.clouds.rows import Cloud, for_clouds, width_of
-from torchrank.functional.ragged import read, wide
-from torchrank.functional.ranking import result_dtype
+from torchrank.functional.ragged import read
 
 DIRECTIONS = ("ordered", "squared", "subspace", "weighted")  # similarities of clouds by their directions
 TILE = 512  # clouds on either side of a tile of similarities, which stays in the cache
@@ -24,7 +24,7 @@ TILE = 512  # clouds on either side of a tile of similarities, which stays in th
 
 @takes_arrays
 @torch.no_grad()
-def cloud_pca(x: Tensor, offsets: Tensor, components: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def cloud_pca(x: Array, offsets: Array, components: int, **given: Unpack[Given]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Principal directions of the rows of each list.
 
     Args:
@@ -46,17 +46,18 @@ def cloud_pca(x: Tensor, offsets: Tensor, components: int) -> tuple[Tensor, Tens
     """
     if components < 1:
         raise ValueError(f"components must be >= 1, got {components}")
-    (lists, width), dtype = (len(offsets) - 1, width_of(x)), result_dtype(x)
+    bounds, width, dtype = offsets.offsets, width_of(x), result_dtype(x)
+    lists = len(offsets)
     u, eigenvalues = x.new_zeros(lists, components, width, dtype=dtype), x.new_zeros(lists, components, dtype=dtype)
-    total, rank = x.new_zeros(lists, dtype=dtype), offsets.new_zeros(lists)
+    total, rank = x.new_zeros(lists, dtype=dtype), bounds.new_zeros(lists)
     tolerance = 1e-12 if x.dtype == torch.float64 else 1e-6
     results = (u, eigenvalues, total, rank)
-    for_clouds(lambda cloud: _decompose(cloud, components, tolerance), x, offsets, results, shortest=2)
+    for_clouds(lambda cloud: _decompose(cloud, components, tolerance), x, bounds, results, shortest=2)
     return results
 
 
 @takes_arrays
-def choose_components(eigenvalues: Tensor, total: Tensor, rank: Tensor, variance: float = 0.8, cap: int = 20) -> int:
+def choose_components(eigenvalues: Array, total: Array, rank: Array, variance: float = 0.8, cap: int = 20) -> int:
     """The smallest number of directions that explain a share of the variance of the clouds, on average.
 
     Args:
@@ -121,14 +122,14 @@ def _largest_eigenvalues(matrices: Tensor, count: int) -> tuple[Tensor, Tensor]:
 @takes_arrays
 @torch.no_grad()
 def cloud_similarity(
-    u: Tensor,
-    ranks: Tensor,
-    v: Tensor,
-    ranks_v: Tensor,
+    u: Array,
+    ranks: Array,
+    v: Array,
+    ranks_v: Array,
     *,
     kind: str = "ordered",
-    eigenvalues: Tensor | None = None,
-    eigenvalues_v: Tensor | None = None,
+    eigenvalues: Array = None,
+    eigenvalues_v: Array = None,
     max_bytes: int = 2**31,
 ) -> Tensor:
     """Similarity of all clouds of one set to all of another, from 0 to 1. The same set twice takes half the products.
@@ -172,15 +173,15 @@ def cloud_similarity(
 @takes_arrays
 @torch.no_grad()
 def nearest_clouds(
-    u: Tensor,
-    ranks: Tensor,
-    v: Tensor,
-    ranks_v: Tensor,
+    u: Array,
+    ranks: Array,
+    v: Array,
+    ranks_v: Array,
     k: int = 1,
     *,
     kind: str = "ordered",
-    eigenvalues: Tensor | None = None,
-    eigenvalues_v: Tensor | None = None,
+    eigenvalues: Array = None,
+    eigenvalues_v: Array = None,
 ) -> tuple[Tensor, Tensor]:
     """The k clouds of `v` most similar to each cloud of `u`. Needs the memory of a few tiles for any number of clouds.
 

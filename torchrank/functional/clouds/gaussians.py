@@ -4,18 +4,18 @@ The baselines for the principal directions in Banerjee, Dubey, Machchhar & Chakr
 float64; the result has the dtype of the input. Nothing here has a gradient.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 from torch.linalg import cholesky_ex, solve_triangular
 
 from torchrank.errors import NotPositiveDefinite, check_choice
-from torchrank.functional.arrays import takes_arrays
+from torchrank.functional.arrays import Array, host, result_dtype, wide
+from torchrank.functional.lists import Given, Lists, Weighted, takes_arrays, loss
 from torchrank.functional.chunks import side_by_side
 from torchrank.functional.clouds.rows import Cloud, for_clouds, width_of
-from torchrank.functional.ragged import read, wide
-from torchrank.functional.ranking import result_dtype
+from torchrank.functional.ragged import read
 
 LEAST_VARIANCE = 1e-12  # variance up to which a feature has no skew
 PAIR_CLOUDS = 1000  # largest number of clouds on a side for which every pair gets a Cholesky factor
@@ -24,7 +24,7 @@ PAIR_NUMBERS = 2**21  # numbers in the matrices of pairs that are made at once
 
 @takes_arrays
 @torch.no_grad()
-def cloud_moments(x: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def cloud_moments(x: Array, offsets: Array, **given: Unpack[Given]) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, variance (1/n) and skew E[(x - mean)^3] / s^3 of every feature in each list.
 
     Args:
@@ -39,7 +39,7 @@ def cloud_moments(x: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         >>> [part.tolist() for part in cloud_moments(torch.tensor([[0.0], [0.0], [3.0]]), torch.tensor([0, 3]))]
         [[[1.0]], [[2.0]], [[0.7071067690849304]]]
     """
-    lists, width, dtype = len(offsets) - 1, width_of(x), result_dtype(x)
+    lists, width, dtype = len(offsets), width_of(x), result_dtype(x)
     mean, variance, skew = (x.new_zeros(lists, width, dtype=dtype) for _ in range(3))
 
     def moments(cloud: Cloud) -> tuple[Tensor, Tensor, Tensor]:
@@ -48,13 +48,13 @@ def cloud_moments(x: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         skew = torch.where(variance > LEAST_VARIANCE, third / variance.clamp_min(LEAST_VARIANCE).pow(1.5), 0)
         return cloud.mean, variance, skew
 
-    for_clouds(moments, x, offsets, (mean, variance, skew), shortest=1)
+    for_clouds(moments, x, offsets.offsets, (mean, variance, skew), shortest=1)
     return mean, variance, skew
 
 
 @takes_arrays
 @torch.no_grad()
-def cloud_gaussians(x: Tensor, offsets: Tensor, *, shrink: float = 0.1, ridge: float = 1e-6) -> tuple[Tensor, Tensor]:
+def cloud_gaussians(x: Array, offsets: Array, *, shrink: float = 0.1, ridge: float = 1e-6, **given: Unpack[Given]) -> tuple[Tensor, Tensor]:
     """Means and shrunk covariances (1 - shrink) S + shrink (tr S / D) I + ridge I of the lists.
 
     Without shrinkage and ridge the covariance is singular for lists with D rows or fewer, and for features that are
@@ -76,7 +76,7 @@ def cloud_gaussians(x: Tensor, offsets: Tensor, *, shrink: float = 0.1, ridge: f
     """
     if not 0 <= shrink <= 1 or ridge < 0:
         raise ValueError(f"shrink must be from 0 to 1 and ridge >= 0, got shrink={shrink} and ridge={ridge}")
-    lists, width, dtype = len(offsets) - 1, width_of(x), result_dtype(x)
+    lists, width, dtype = len(offsets), width_of(x), result_dtype(x)
     means, covariances = x.new_zeros(lists, width, dtype=dtype), x.new_zeros(lists, width, width, dtype=dtype)
     covariances.diagonal(dim1=1, dim2=2).fill_(ridge)  # lists without rows keep this
 
@@ -88,14 +88,14 @@ def cloud_gaussians(x: Tensor, offsets: Tensor, *, shrink: float = 0.1, ridge: f
         diagonal.add_(shrink * variance + ridge)
         return cloud.mean, covariance
 
-    for_clouds(gaussians, x, offsets, (means, covariances), shortest=1)
+    for_clouds(gaussians, x, offsets.offsets, (means, covariances), shortest=1)
     return means, covariances
 
 
 @takes_arrays
 @torch.no_grad()
 def gaussian_divergence(
-    means: Tensor, covariances: Tensor, means_v: Tensor, covariances_v: Tensor, *, kind: str = "jeffreys"
+    means: Array, covariances: Array, means_v: Array, covariances_v: Array, *, kind: str = "jeffreys"
 ) -> Tensor:
     """Divergences between all Gaussians of one set and all of another; equal Gaussians have 0.
 

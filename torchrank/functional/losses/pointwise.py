@@ -7,7 +7,7 @@ from torch import Tensor
 
 from torchrank.functional.arrays import Array, wide
 from torchrank.functional.autograd import diagonal_of
-from torchrank.functional.lists import Lists, Weighted, loss, takes_arrays
+from torchrank.functional.lists import Weighted, loss, loss_of_columns, takes_arrays
 
 
 @loss
@@ -62,7 +62,7 @@ def bce_loss(
     return offsets.sum(_weighted(_cross_entropy(wide(scores), wide(labels).clamp(max=1)), weights))
 
 
-@loss
+@loss_of_columns
 def ordinal_loss(
     scores: Array, labels: Array, offsets: Array = None, *, weights: Array = None, **given: Unpack[Weighted]
 ) -> Tensor:

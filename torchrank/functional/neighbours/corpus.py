@@ -12,15 +12,14 @@ computes a score by the same blocks, so that the scores of two functions are equ
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
 from torchrank.errors import check_choice, check_integer
-from torchrank.functional.arrays import takes_arrays
-from torchrank.functional.operations import readable
-from torchrank.functional.ragged import list_ids
+from torchrank.functional.arrays import Array, host, result_dtype, wide
+from torchrank.functional.lists import Given, Lists, Weighted, takes_arrays, loss
 
 SIMILARITIES = ("inner", "cosine", "euclidean")
 TILE_ROWS = 48  # a multiple of the row block of BLAS, so that a document is rounded the same wherever it stands
@@ -39,13 +38,13 @@ class Found(NamedTuple):
 
 @takes_arrays
 def search(
-    queries: Tensor,
-    documents: Tensor,
+    queries: Array,
+    documents: Array,
     k: int = 100,
     *,
     similarity: str = "inner",
-    factor: Tensor | None = None,
-    order: Tensor | None = None,
+    factor: Array = None,
+    order: Array = None,
 ) -> Found:
     """The k documents with the highest scores for each query, exactly.
 
@@ -76,14 +75,15 @@ def search(
 
 @takes_arrays
 def document_ranks(
-    rows: Tensor,
-    queries: Tensor,
-    documents: Tensor,
-    offsets: Tensor,
+    rows: Array,
+    queries: Array,
+    documents: Array,
+    offsets: Array,
     *,
     similarity: str = "inner",
-    factor: Tensor | None = None,
-    order: Tensor | None = None,
+    factor: Array = None,
+    order: Array = None,
+    **given: Unpack[Given],
 ) -> Tensor:
     """The rank of some documents of each query among all documents of the corpus, without sorting them.
 
@@ -105,13 +105,13 @@ def document_ranks(
         tensor([2, 1])
     """
     corpus = Corpus(queries, documents, similarity, factor, order)
-    if len(offsets) != len(queries) + 1:
-        raise ValueError(f"offsets must have {len(queries) + 1} numbers for {len(queries)} queries, got {len(offsets)}")
-    if readable(rows) and len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(documents):
+    if len(offsets) != len(queries):
+        raise ValueError(f"there must be a list for each of {len(queries)} queries, got {len(offsets)}")
+    if host(rows) is not None and len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(documents):
         raise ValueError(f"rows must be numbers of documents, 0..{len(documents) - 1}")
     rows = rows.reshape(-1)  # a column of a table has two dimensions
     place = rows if order is None else order.argsort()[rows]
-    query = list_ids(offsets, len(rows))
+    query = offsets.ids
     scores = torch.zeros(len(rows), dtype=corpus.dtype, device=queries.device)
     for block in corpus.blocks():
         pairs = block.pairs_inside(query, place)
@@ -261,7 +261,7 @@ def _check_vectors(queries: Tensor, documents: Tensor, factor: Tensor | None, or
         raise ValueError(f"factor must have {width} rows, as the vectors have numbers, got {tuple(factor.shape)}")
     if order is not None and order.shape != (len(documents),):
         raise ValueError(f"order must hold each of the {len(documents)} rows once, got {tuple(order.shape)}")
-    for name, vectors in (("query", queries), ("document", documents)) if readable(queries) else ():
+    for name, vectors in (("query", queries), ("document", documents)) if host(queries) is not None else ():
         for start, part in enumerate(vectors.split(BLOCK_DOCUMENTS)):
             if not part.sum().isfinite() and not part.isfinite().all():
                 row = start * BLOCK_DOCUMENTS + int((~part.isfinite()).any(1).nonzero()[0])

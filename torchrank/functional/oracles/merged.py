@@ -13,7 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchrank.functional.ragged import list_ids, longest_list, positions_within, read, wide
+from torchrank.functional.arrays import wide
+from torchrank.functional.lists import Lists
 from torchrank.functional.sorting import sort_marked
 
 
@@ -88,27 +89,21 @@ class Merged:
         return torch.searchsorted(counts, n).clamp(max=counts.shape[1] - 1)
 
 
-def merge(
-    scores: Tensor, relevant: Tensor, offsets: Tensor, *, max_length: int | None = None, lower: float = 0.0
-) -> Merged:
+def merge(scores: Tensor, relevant: Tensor, lists: Lists, *, lower: float = 0.0) -> Merged:
     """Sorts the lists, relevant entries as if they scored `lower` less.
 
-    >>> merged = merge(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([False, True, False]), torch.tensor([0, 3]))
+    >>> merged = merge(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([False, True, False]), Lists.of([0, 3]))
     >>> merged.relevant.tolist(), merged.below.tolist()
     ([[False, True, False]], [[1, 1, 2]])
     """
-    size, num_lists, lengths = len(scores), len(offsets) - 1, offsets.diff()[:, None]
-    if max_length is None and num_lists > 0:  # on other devices than the CPU this synchronises
-        max_length = read(lengths.max())
-    longest = longest_list(offsets, size, max_length)
-    slots, shape = None, (num_lists, longest)
-    if num_lists * longest > size:  # else all lists have the same length
-        slots = list_ids(offsets, size) * longest + positions_within(offsets, size)
+    slots, shape = None, (len(lists), lists.longest)
+    if math.prod(shape) > lists.num_entries:  # otherwise all lists have the same length
+        slots = lists.ids * lists.longest + lists.positions
     scores = wide(scores)
     lowered = scores.sub(relevant.view(torch.uint8), alpha=lower) if lower else scores
     rows, marks = fill_rows(lowered, slots, shape, -torch.inf), fill_rows(relevant, slots, shape, False)
     order, ones = sort_marked(rows, marks)
-    return Merged(scores, order, ones, slots, lengths)
+    return Merged(scores, order, ones, slots, lists.offsets.diff()[:, None])
 
 
 def fill_rows(values: Tensor, slots: Tensor | None, shape: tuple[int, ...], end: float) -> Tensor:
