@@ -20,7 +20,6 @@ from torchrank.functional.clouds.gaussians import cloud_gaussians as cloud_gauss
 from torchrank.functional.clouds.gaussians import cloud_moments as cloud_moments
 from torchrank.functional.clouds.gaussians import gaussian_divergence as gaussian_divergence
 from torchrank.functional.conventions import CONVENTIONS as CONVENTIONS
-from torchrank.functional.conventions import MEASURES as MEASURES
 from torchrank.functional.conventions import describe as describe
 from torchrank.functional.lists import Lists as Lists
 from torchrank.functional.losses import LOSSES as LOSSES
@@ -49,6 +48,7 @@ from torchrank.functional.losses import softmax_loss as softmax_loss
 from torchrank.functional.losses import unique_softmax_loss as unique_softmax_loss
 from torchrank.functional.losses import warp_loss as warp_loss
 from torchrank.functional.losses.soft_ranks import soft_ranks as soft_ranks
+from torchrank.functional.measures import MEASURES as MEASURES
 from torchrank.functional.measures.binary import average_precision as average_precision
 from torchrank.functional.measures.binary import hit as hit
 from torchrank.functional.measures.binary import hits as hits
@@ -87,7 +87,7 @@ from torchrank.functional.spd import pair_scatter as pair_scatter
 from torchrank.functional.spd import project_psd as project_psd
 
 _own = {name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, _Module)}
-__all__ = sorted(_own | {row.function.__name__ for row in MEASURES.values()})  # noqa: PLE0605
+__all__ = sorted(_own | {row.function.__name__ for row in MEASURES.values()})
 
 
 if not _TYPE_CHECKING:  # a type checker would take any name for a measure

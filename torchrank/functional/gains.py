@@ -13,6 +13,7 @@ from torchrank.functional.lists import Lists, bounds_of
 Function = Callable[[Tensor], Tensor]
 Gain = str | Function
 Discount = str | Function
+Cuts = list[int | None]  # cut-offs; None is the whole list
 
 GAINS: dict[str, Function] = {
     "exp2": lambda labels: torch.exp2(labels) - 1,
@@ -81,9 +82,9 @@ def _named(choice: str | Function, table: dict[str, Function], name: str) -> Fun
 
 
 def dcg_at(
-    ordered: Tensor, lists: Lists, cuts: list[int | None], *, gain: Gain, discount: Discount, ranks: Tensor | None = None
+    ordered: Tensor, lists: Lists, cuts: Cuts, *, gain: Gain, discount: Discount, ranks: Tensor | None = None
 ) -> list[Tensor]:
-    """DCG of each list at each cut-off, `(Q,)` each; the labels `ordered (N,)` are in rank order, None is the whole list.
+    """DCG of each list at each cut-off, `(Q,)` each, of labels in rank order, `(N,)`; None is the whole list.
 
     Small cut-offs share one `(Q, k)` block of the first labels of each list: entries after the cut-off are not touched,
     and three cut-offs cost as much as one. Where `ranks (N,)` are given, they are not 1, 2, ... and there is no block.
@@ -105,9 +106,7 @@ def dcg_at(
     return [values[k] for k in cuts]
 
 
-def ideal_dcg_at(
-    labels: Tensor, lists: Lists, cuts: list[int | None], *, gain: Gain, discount: Discount
-) -> list[Tensor]:
+def ideal_dcg_at(labels: Tensor, lists: Lists, cuts: Cuts, *, gain: Gain, discount: Discount) -> list[Tensor]:
     """DCG of each list in its best order at each cut-off, `(Q,)` each. Many labels with grades are counted, not sorted.
 
     >>> ideal_dcg_at(torch.tensor([0, 1]), Lists.of([0, 2]), [1], gain="exp2", discount="letor")

@@ -12,9 +12,7 @@ from torchrank.functional.lists import Given, measure
 from torchrank.functional.ranking import Ranking, check_cutoff, rank
 
 
-def knn_error_of(
-    ranking: Ranking, cuts: Sequence[int], *, classes: Tensor, query_classes: Tensor
-) -> list[Tensor]:
+def knn_error_of(ranking: Ranking, cuts: Sequence[int], *, classes: Tensor, query_classes: Tensor) -> list[Tensor]:
     offsets, lists = ranking.lists.offsets, ranking.lists
     if query_classes.shape != (len(lists),):
         raise ValueError(
