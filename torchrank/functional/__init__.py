@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from torchrank.functional.arrays import to_offsets as to_offsets
+from torchrank.functional.autograd import derivatives as derivatives
 from torchrank.functional.clouds.directions import choose_components as choose_components
 from torchrank.functional.clouds.directions import cloud_pca as cloud_pca
 from torchrank.functional.clouds.directions import cloud_similarity as cloud_similarity

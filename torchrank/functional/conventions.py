@@ -88,7 +88,7 @@ def in_table(name: str, *aliases: str, of: Callable[..., Any], **facts: Any) -> 
     return enter
 
 
-def soft_form(name: str) -> Callable[[Public], Public]:
+def soft(name: str) -> Callable[[Public], Public]:
     """Enters the soft form of a measure into its row: a function of lists with soft ranks, see `as_loss`."""
 
     def enter(function: Public) -> Public:

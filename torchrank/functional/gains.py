@@ -138,7 +138,7 @@ def ideal_labels(labels: Tensor, lists: Lists, gain: Gain) -> Tensor:
 
 
 def best_dcg(gains: Tensor, lists: Lists, k: int | None = None, discount: Discount = "log2p1") -> Tensor:
-    """The DCG at k of each list in its best order, `(Q,)`, from the gain of each entry, `(N,)`."""
+    """The DCG at k of each list in its best order, `(Q,)`, from the gain of each entry, `(N,)`. Differentiable."""
     place = lists.positions
     discounts = discount_of(torch.arange(1, lists.bound + 1, device=gains.device), discount).index_select(0, place)
     best = gains.index_select(0, lists.order(gains)) * discounts

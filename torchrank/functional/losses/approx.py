@@ -9,13 +9,13 @@ entries that can gain something have soft ranks.
 import inspect
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from torchrank.functional.arrays import Array, wide
-from torchrank.functional.conventions import NAMES, parse_measure, soft_form
+from torchrank.functional.conventions import NAMES, parse_measure, soft
 from torchrank.functional.gains import Discount, Gain, best_dcg, check_gains, discount_of, gain_of
 from torchrank.functional.lists import Lists, Weighted, loss
 from torchrank.functional.losses.pair_blocks import check_positive
@@ -119,16 +119,14 @@ def as_loss(measure: str | Callable[..., Any], *, temperature: float = 1.0, **op
         >>> loss(torch.tensor([0.0, 1.0, 3.0, 2.0]), torch.tensor([0, 0, 1, 2]), torch.tensor([0, 4]))
         tensor([-0.6966])
     """
-    family, k = _family(measure)
-    form = cast(Callable[..., Tensor], MEASURES[family].soft)
-    known = inspect.signature(form).parameters
+    family, k, form = _soft_form(measure)
+    parameters = dict(list(inspect.signature(form).parameters.items())[1:])
     given = {"k": k} | options if k is not None else options
     if k is not None and options.get("k", k) != k:
         raise ValueError(f"{measure!r} has the cut-off {k}, got k={options['k']} as well")
-    if unknown := sorted(given.keys() - set(list(known)[1:])):
-        raise ValueError(f"{family} has no option {unknown[0]}: choose among {', '.join(list(known)[1:]) or 'none'}")
-    if missing := [n for n, each in known.items() if each.kind == each.KEYWORD_ONLY and each.default is each.empty
-                   and given.get(n) is None]:  # fmt: skip
+    if unknown := sorted(given.keys() - parameters.keys()):
+        raise ValueError(f"{family} has no option {unknown[0]}: choose among {', '.join(parameters) or 'none'}")
+    if missing := [n for n, each in parameters.items() if each.default is each.empty and given.get(n) is None]:
         raise ValueError(f"{family} of soft ranks needs {missing[0]}: as_loss({family!r}, {missing[0]}=...)")
     check_cutoff(given.get("k"))
     check_positive(temperature=temperature)
@@ -143,17 +141,19 @@ def as_loss(measure: str | Callable[..., Any], *, temperature: float = 1.0, **op
     return soft_loss
 
 
-def _family(measure: str | Callable[..., Any]) -> tuple[str, int | None]:
+def _soft_form(measure: str | Callable[..., Any]) -> tuple[str, int | None, Callable[..., Tensor]]:
+    """The name of a measure, its cut-off and its soft form."""
     if isinstance(measure, str):
         parsed = parse_measure(measure)
         family, k = parsed.family, parsed.k
     else:
         name = getattr(measure, "__name__", repr(measure))
         family, k = NAMES.get(name, name), None
-    if family not in MEASURES or MEASURES[family].soft is None:
-        known = ", ".join(name for name, row in MEASURES.items() if row.soft)
+    row = MEASURES.get(family)
+    if row is None or row.soft is None:
+        known = ", ".join(name for name, row in MEASURES.items() if row.soft is not None)
         raise ValueError(f"there is no soft form of {family}: choose among {known}")
-    return family, k
+    return family, k, row.soft
 
 
 class Soft:
@@ -164,6 +164,7 @@ class Soft:
     ):
         self.scores, self.labels, self.lists, self.weights = scores, labels, lists, weights
         self.rows, self.temperature = rows, temperature
+        self.sum, self.max, self.each = lists.sum, lists.max, lists.each
 
     @cached_property
     def ranks(self) -> Tensor:
@@ -192,119 +193,119 @@ class Soft:
         if self.weights is None:
             return 1.0
         nearness = relevant / self.ranks
-        first = nearness == self.lists.each(self.lists.max(nearness))
-        return self.lists.max(relevant * first * wide(self.weights))
+        first = nearness == self.each(self.max(nearness))
+        return self.max(relevant * first * wide(self.weights))
 
 
-@soft_form("dcg")
-def _soft_dcg(soft: Soft, *, k: int | None = None, gain: Gain = "exp2", discount: Discount = "log2p1") -> Tensor:
-    return soft.lists.sum(soft.gains(gain) * discount_of(soft.ranks, discount) * soft.top(k))
+@soft("dcg")
+def _soft_dcg(lists: Soft, *, k: int | None = None, gain: Gain = "exp2", discount: Discount = "log2p1") -> Tensor:
+    return lists.sum(lists.gains(gain) * discount_of(lists.ranks, discount) * lists.top(k))
 
 
-@soft_form("ndcg")
-def _soft_ndcg(soft: Soft, *, k: int | None = None, gain: Gain = "exp2", discount: Discount = "log2p1") -> Tensor:
+@soft("ndcg")
+def _soft_ndcg(lists: Soft, *, k: int | None = None, gain: Gain = "exp2", discount: Discount = "log2p1") -> Tensor:
     """The ideal order is that of the gains times the weights, and it is cut off exactly."""
-    ideal = best_dcg(soft.gains(gain), soft.lists, k, discount)
-    return ratio(_soft_dcg(soft, k=k, gain=gain, discount=discount), ideal, 0.0)
+    ideal = best_dcg(lists.gains(gain), lists.lists, k, discount)
+    return ratio(_soft_dcg(lists, k=k, gain=gain, discount=discount), ideal, 0.0)
 
 
-def _soft_mrr(soft: Soft) -> Tensor:
-    relevance = soft.gains("linear")
-    return ratio(soft.lists.sum(relevance / soft.ranks), soft.lists.sum(relevance), 0.0)
+def _soft_mrr(lists: Soft) -> Tensor:
+    relevance = lists.gains("linear")
+    return ratio(lists.sum(relevance / lists.ranks), lists.sum(relevance), 0.0)
 
 
-@soft_form("mrr")
-def _soft_reciprocal_rank(soft: Soft, *, k: int | None = None, threshold: float = 1) -> Tensor:
-    relevant = wide(soft.labels >= threshold)
-    return soft.lists.max(relevant * soft.top(k) / soft.ranks) * soft.first_weight(relevant)
+@soft("mrr")
+def _soft_reciprocal_rank(lists: Soft, *, k: int | None = None, threshold: float = 1) -> Tensor:
+    relevant = wide(lists.labels >= threshold)
+    return lists.max(relevant * lists.top(k) / lists.ranks) * lists.first_weight(relevant)
 
 
-@soft_form("p")
-def _soft_precision(soft: Soft, *, k: int, threshold: float = 1) -> Tensor:
-    return soft.lists.sum(soft.relevant(threshold) * soft.top(k)) / k
+@soft("p")
+def _soft_precision(lists: Soft, *, k: int, threshold: float = 1) -> Tensor:
+    return lists.sum(lists.relevant(threshold) * lists.top(k)) / k
 
 
-@soft_form("recall")
-def _soft_recall(soft: Soft, *, k: int, threshold: float = 1) -> Tensor:
-    relevant = soft.relevant(threshold)
-    return ratio(soft.lists.sum(relevant * soft.top(k)), soft.lists.sum(relevant), 0.0)
+@soft("recall")
+def _soft_recall(lists: Soft, *, k: int, threshold: float = 1) -> Tensor:
+    relevant = lists.relevant(threshold)
+    return ratio(lists.sum(relevant * lists.top(k)), lists.sum(relevant), 0.0)
 
 
-@soft_form("hit")
-def _soft_hit(soft: Soft, *, k: int, threshold: float = 1) -> Tensor:
+@soft("hit")
+def _soft_hit(lists: Soft, *, k: int, threshold: float = 1) -> Tensor:
     """1 - the product of the shares to which the relevant entries are not among the first k."""
-    relevant = wide(soft.labels >= threshold)
-    missed = torch.nn.functional.logsigmoid((soft.ranks - k - 0.5) / soft.temperature)
-    return -torch.expm1(soft.lists.sum(relevant * missed)) * soft.first_weight(relevant)
+    relevant = wide(lists.labels >= threshold)
+    missed = torch.nn.functional.logsigmoid((lists.ranks - k - 0.5) / lists.temperature)
+    return -torch.expm1(lists.sum(relevant * missed)) * lists.first_weight(relevant)
 
 
-@soft_form("hits")
-def _soft_hits(soft: Soft, *, k: int, threshold: float = 1) -> Tensor:
-    return soft.lists.sum(soft.relevant(threshold) * soft.top(k))
+@soft("hits")
+def _soft_hits(lists: Soft, *, k: int, threshold: float = 1) -> Tensor:
+    return lists.sum(lists.relevant(threshold) * lists.top(k))
 
 
-@soft_form("r_precision")
-def _soft_r_precision(soft: Soft, *, threshold: float = 1) -> Tensor:
+@soft("r_precision")
+def _soft_r_precision(lists: Soft, *, threshold: float = 1) -> Tensor:
     """Recall at the number of relevant entries, which differs from list to list."""
-    relevant, found = soft.relevant(threshold), soft.lists.sum(wide(soft.labels >= threshold))
-    inside = torch.sigmoid((soft.lists.each(found) + 0.5 - soft.ranks) / soft.temperature)
-    return ratio(soft.lists.sum(relevant * inside), soft.lists.sum(relevant), 0.0)
+    relevant, found = lists.relevant(threshold), lists.sum(wide(lists.labels >= threshold))
+    inside = torch.sigmoid((lists.each(found) + 0.5 - lists.ranks) / lists.temperature)
+    return ratio(lists.sum(relevant * inside), lists.sum(relevant), 0.0)
 
 
-@soft_form("rbp")
-def _soft_rbp(soft: Soft, *, p: float = 0.8, k: int | None = None, threshold: float = 1) -> Tensor:
-    persistence = torch.exp((soft.ranks - 1) * soft.ranks.new_full((), p).log())  # p^(r - 1) in compiled graphs too
-    return (1 - p) * soft.lists.sum(soft.relevant(threshold) * persistence * soft.top(k))
+@soft("rbp")
+def _soft_rbp(lists: Soft, *, p: float = 0.8, k: int | None = None, threshold: float = 1) -> Tensor:
+    persistence = torch.exp((lists.ranks - 1) * lists.ranks.new_full((), p).log())  # p^(r - 1) in compiled graphs too
+    return (1 - p) * lists.sum(lists.relevant(threshold) * persistence * lists.top(k))
 
 
-@soft_form("arp")
-def _soft_arp(soft: Soft) -> Tensor:
+@soft("arp")
+def _soft_arp(lists: Soft) -> Tensor:
     """Minus the mean rank, because smaller ranks are better."""
-    relevance = soft.gains("linear")
-    return -ratio(soft.lists.sum(relevance * soft.ranks), soft.lists.sum(relevance), 0.0)
+    relevance = lists.gains("linear")
+    return -ratio(lists.sum(relevance * lists.ranks), lists.sum(relevance), 0.0)
 
 
-@soft_form("map")
-def _soft_average_precision(soft: Soft, *, k: int | None = None, threshold: float = 1) -> Tensor:
-    relevant, counted = soft.relevant(threshold), wide(soft.labels >= threshold)
-    hits = counted + soft.above(counted)
-    return ratio(soft.lists.sum(relevant * soft.top(k) * hits / soft.ranks), soft.lists.sum(relevant), 0.0)
+@soft("map")
+def _soft_average_precision(lists: Soft, *, k: int | None = None, threshold: float = 1) -> Tensor:
+    relevant, counted = lists.relevant(threshold), wide(lists.labels >= threshold)
+    hits = counted + lists.above(counted)
+    return ratio(lists.sum(relevant * lists.top(k) * hits / lists.ranks), lists.sum(relevant), 0.0)
 
 
-@soft_form("err")
-def _soft_err(soft: Soft, *, max_label: float, k: int | None = None) -> Tensor:
-    satisfied = gain_of(soft.labels) / 2.0**max_label
+@soft("err")
+def _soft_err(lists: Soft, *, max_label: float, k: int | None = None) -> Tensor:
+    satisfied = gain_of(lists.labels) / 2.0**max_label
     unsatisfied = torch.log1p(-satisfied).clamp(min=-800.0)  # as in `err`
-    return soft.lists.sum(soft.weighted(satisfied) * torch.exp(soft.above(unsatisfied)) * soft.top(k) / soft.ranks)
+    return lists.sum(lists.weighted(satisfied) * torch.exp(lists.above(unsatisfied)) * lists.top(k) / lists.ranks)
 
 
-@soft_form("auc")
-def _soft_auc(soft: Soft, *, threshold: float = 1) -> Tensor:
-    relevant = soft.relevant(threshold)
-    others = wide(soft.labels < threshold)
-    wrong = ratio(soft.lists.sum(relevant * soft.above(others)), soft.lists.sum(relevant) * soft.lists.sum(others), 1.0)
+@soft("auc")
+def _soft_auc(lists: Soft, *, threshold: float = 1) -> Tensor:
+    relevant = lists.relevant(threshold)
+    others = wide(lists.labels < threshold)
+    wrong = ratio(lists.sum(relevant * lists.above(others)), lists.sum(relevant) * lists.sum(others), 1.0)
     return 1 - wrong
 
 
-def _soft_wrong_pairs(soft: Soft) -> Tensor:
+def _soft_wrong_pairs(lists: Soft) -> Tensor:
     """The share of the pairs with different labels in the wrong order; where all scores are equal it is a half."""
-    own = wide(soft.scores) / soft.temperature
+    own = wide(lists.scores) / lists.temperature
     wrong, half = (
-        soft_zero_one_loss(scores, soft.labels, soft.lists, weights=soft.weights)
+        soft_zero_one_loss(scores, lists.labels, lists.lists, weights=lists.weights)
         for scores in (own, torch.zeros_like(own))
     )
     return ratio(wrong, 2 * half, 0.0)
 
 
-@soft_form("opa")
-def _soft_opa(soft: Soft) -> Tensor:
-    return 1 - _soft_wrong_pairs(soft)
+@soft("opa")
+def _soft_opa(lists: Soft) -> Tensor:
+    return 1 - _soft_wrong_pairs(lists)
 
 
-@soft_form("all_pairs_error")
-def _soft_all_pairs_error(soft: Soft) -> Tensor:
+@soft("all_pairs_error")
+def _soft_all_pairs_error(lists: Soft) -> Tensor:
     """Minus the error, because smaller errors are better."""
-    return -_soft_wrong_pairs(soft)
+    return -_soft_wrong_pairs(lists)
 
 
 def _loss(
@@ -329,5 +330,5 @@ def _loss(
         gaining = labels >= options.get("threshold", 1)
     else:
         gaining = gain_of(labels.detach(), options.get("gain", "linear")) != 0
-    soft = Soft(own, labels, lists, weights, taught & gaining, temperature)
-    return torch.where(several, -measure(soft, **options), 0.0)
+    values = measure(Soft(own, labels, lists, weights, taught & gaining, temperature), **options)
+    return torch.where(several, -values, 0.0)
