@@ -15,8 +15,6 @@ one, as a scalar:
 Metrics that may be compared in one table have one convention: see `torchrank.functional.describe`.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import inspect
