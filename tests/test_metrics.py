@@ -321,7 +321,7 @@ def test_ranks_in_a_corpus_are_measured_as_the_lists_of_all_documents():
     for seed in range(3):
         whole, judged = corpus_batch(seed)
         more = {"query": torch.arange(15) + 15 * seed, "list_weights": torch.arange(15.0)}
-        by_ranks.update(*judged, **more, num_documents=40, max_length=40, num_grades=5)
+        by_ranks.update(*judged, **more, num_documents=40)
         by_scores.update(*whole, **more)
     found, expected = by_ranks.summary(), by_scores.summary()
     assert found.keys() == expected.keys() and (by_ranks.lists, by_ranks.empty) == (45, by_scores.empty)

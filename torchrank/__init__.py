@@ -194,7 +194,7 @@ def find_export(name: str) -> Any:
         return import_module("torchrank.functional")
     if name not in EXPORTS:
         raise AttributeError(f"module 'torchrank' has no attribute {name!r}")
-    return vars(import_module(EXPORTS[name]))[name]
+    return getattr(import_module(EXPORTS[name]), name)
 
 
 if not TYPE_CHECKING:  # a type checker would take any name for an export

@@ -15,11 +15,12 @@ one, as a scalar:
 Metrics that may be compared in one table have one convention: see `torchrank.functional.describe`.
 """
 
-from __future__ import annotations
-
+import ast
 import hashlib
+import inspect
+import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -27,15 +28,29 @@ from torchmetrics import Metric
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from torchrank.errors import check_integer
-from torchrank.functional.arrays import Array, offsets_of, to_integers, to_tensor
-from torchrank.functional.conventions import Values, convention_of, describe, parse_measure
-from torchrank.functional.measures.evaluation import evaluate
-from torchrank.functional.measures.ranked import evaluate_ranks, scores_of_ranks
-from torchrank.functional.ragged import read, segment_max, unpad
-from torchrank.functional.ranking import check_weights
+from torchrank.functional.arrays import Array, as_argument, to_integers, to_tensor, wide
+from torchrank.functional.conventions import (
+    CONVENTIONS,
+    NONE,
+    OPTIONAL,
+    Convention,
+    Measure,
+    Values,
+    convention_of,
+    describe,
+)
+from torchrank.functional.lists import REMOVED, Given, Lists, check_weights, takes_arrays
+from torchrank.functional.measures import MEASURES
+from torchrank.functional.measures.evaluation import (
+    check_options_of,
+    evaluate,
+    evaluate_ranks,
+    scores_of_ranks,
+    wanted_measures,
+)
+from torchrank.functional.ragged import read
 
 SUMS = ("sums", "counts", "totals", "table", "seen")
-SIZES = ("max_length", "num_grades")  # what `evaluate` takes of a batch to save time
 KEPT = {"kept_scores": torch.float64, "kept_labels": torch.float64, "kept_indexes": torch.int64}
 
 
@@ -67,14 +82,9 @@ class ListMetric(Metric):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        parsed = [parse_measure(name, convention) for name in measures]  # a misspelt measure fails here
-        if max_label is None and any(measure.family == "err" for measure in parsed):
-            raise ValueError("err needs max_label, the top label of the data set (4 for web data, 2 for MQ2008)")
-        self.measures, self.convention, self.num_queries = (
-            list(dict.fromkeys(map(str, parsed))),
-            convention,
-            num_queries,
-        )
+        wanted = wanted_measures(measures, convention)  # a misspelt measure fails here
+        check_options_of(wanted, {"max_label": max_label})
+        self.measures, self.convention, self.num_queries = list(wanted), convention, num_queries
         self.threshold, self.max_label = threshold, max_label
         width = len(self.measures)
         self._sum_state("sums", width, dtype=torch.float64)
@@ -94,7 +104,7 @@ class ListMetric(Metric):
         self.add_state(name, torch.zeros(shape, dtype=dtype), dist_reduce_fx="sum")
 
     def _apply(self, fn: Any, *arguments: Any) -> Any:
-        """A cast of the ranker (`trainer.precision=bf16-true`) does not touch the sums: they follow to its device."""
+        """Moves states with the module but keeps their dtype, also under `trainer.precision=bf16-true`."""
         return super()._apply(lambda state: state.to(fn(state.new_empty(0)).device), *arguments)
 
     def _sync_dist(self, dist_sync_fn: Any = gather_all_tensors, process_group: Any = None) -> None:
@@ -142,7 +152,7 @@ class ListMetric(Metric):
         Args:
             scores: score of each entry, `(N,)`; or `(Q, L)`, a list in each row. With `num_documents`: its rank.
             labels: relevance label of each entry, of the same shape.
-            offsets: where the lists begin and end, `(Q + 1,)`.
+            offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`.
             indexes: in place of offsets, the query of each entry, `(N,)`, in any order, as in torchmetrics: entries of
                 a query may come in several batches and are kept until `compute`.
             group: in place of offsets, the number of entries of each list, `(Q,)`.
@@ -153,29 +163,32 @@ class ListMetric(Metric):
             num_documents: the entries are the judged ones among so many documents of a query, and `scores` their ranks
                 among all of them, from 1: values are those of `evaluate_ranks`.
             given: what else `evaluate` takes of a batch: tiebreak, num_relevant, judged, weights, classes,
-                query_classes, max_length, num_grades.
+                query_classes.
         """
-        scores, labels = self._tensor(scores, "scores"), self._tensor(labels, "labels")
+        given = {name: value for name, value in given.items() if name not in REMOVED}
+        scores = self._tensor(scores, "scores")
         if indexes is not None:
-            lists = {"offsets": offsets, "group": group, "qid": qid, "mask": mask, "query": query}
-            self._refuse_with_indexes(**lists, list_weights=list_weights, num_documents=num_documents, **given)
-            self._keep(scores, labels, self._tensor(indexes, "indexes"))
+            named = {"offsets": offsets, "group": group, "qid": qid, "mask": mask, "query": query}
+            self._refuse_with_indexes(**named, list_weights=list_weights, num_documents=num_documents, **given)
+            self._keep(scores, self._tensor(labels, "labels"), self._tensor(indexes, "indexes"))
             return
-        if scores.ndim == 2:
-            mask = torch.ones_like(scores, dtype=torch.bool) if mask is None else self._tensor(mask, "mask")
-            if given.get("weights") is not None:
-                given["weights"] = unpad(self._tensor(given["weights"], "weights"), mask)[0]
-            labels, (scores, offsets) = unpad(labels, mask)[0], unpad(scores, mask)
-        else:
-            _check_offsets(scores, offsets)
-            offsets = offsets_of(len(scores), offsets, group, qid, what="scores").to(scores.device)
-        values = self._values(scores, labels, offsets, num_documents, **given)
+        if scores.ndim == 2 and mask is None and not isinstance(offsets, Lists):
+            mask = torch.ones_like(scores, dtype=torch.bool)
+        _check_offsets(scores, offsets)
+        weights = given.pop("weights", None)
+        scores, labels, lists, weights = _flat(
+            scores, labels, offsets, weights=weights, group=group, qid=qid, mask=mask
+        )
+        if weights is not None:
+            given["weights"] = weights
+        values = self._values(scores, labels, lists, num_documents, **given)
         if num_documents is not None:
             scores = scores_of_ranks(scores, num_documents)
+        factor = None
         if list_weights is not None:
-            list_weights = self._tensor(list_weights, "list_weights").double()
-            check_weights(scores, offsets, None, list_weights)
-        self._add(values, self._count(scores, labels, offsets), list_weights)
+            factor = as_argument("list_weights", list_weights, scores.device).double()
+            check_weights("list_weights", factor, len(lists), "list")
+        self._add(values, self._count(scores, labels, lists), factor)
         if self.num_queries is not None:
             if query is None:
                 raise ValueError(f"num_queries={self.num_queries} keeps the value of every list: give query=")
@@ -183,8 +196,8 @@ class ListMetric(Metric):
             self.seen[query] += 1
 
     def _tensor(self, values: Array, name: str) -> Tensor:
-        found = to_tensor(values, name)
-        return found if isinstance(values, Tensor) else found.to(self.device)
+        tensor = to_tensor(values, name)
+        return tensor if isinstance(values, Tensor) else tensor.to(self.device)
 
     def _refuse_with_indexes(self, **given: Any) -> None:
         if names := [name for name, value in given.items() if value is not None]:
@@ -204,29 +217,22 @@ class ListMetric(Metric):
             getattr(self, name).append(values.detach().flatten().to(dtype))
 
     def _values(
-        self, scores: Tensor, labels: Tensor, offsets: Tensor, num_documents: int | None = None, **given: Any
+        self, scores: Tensor, labels: Tensor, lists: Lists, num_documents: int | None = None, **given: Any
     ) -> Tensor:
         """The values (Q, measures) of lists."""
         call: Callable[..., dict[str, Tensor]] = evaluate
         if num_documents is not None:
             _refuse_with_ranks(**given)
             call, given = evaluate_ranks, {"num_documents": num_documents}
-        found = call(
-            scores,
-            labels,
-            offsets,
-            measures=self.measures,
-            convention=self.convention,
-            threshold=self.threshold,
-            max_label=self.max_label,
-            **given,
-        )
-        return torch.stack([found[name] for name in self.measures], dim=1)
+        rules = {"convention": self.convention, "threshold": self.threshold, "max_label": self.max_label}
+        values = call(scores, labels, lists, measures=self.measures, **rules, **given)
+        return torch.stack([values[name] for name in self.measures], dim=1)
 
-    def _count(self, scores: Tensor, labels: Tensor, offsets: Tensor) -> Tensor:
+    def _count(self, scores: Tensor, labels: Tensor, lists: Lists) -> Tensor:
         """What a batch adds to `totals`."""
-        empty = (segment_max(labels, offsets) < convention_of(self.convention, self.threshold).threshold).sum()
-        return torch.stack([torch.full_like(empty, len(offsets) - 1), empty, torch.isnan(scores).any().long()])
+        relevant = labels >= convention_of(self.convention, self.threshold).threshold
+        empty = (lists.sum(wide(relevant)) == 0).sum()
+        return torch.stack([torch.full_like(empty, len(lists)), empty, torch.isnan(scores).any().long()])
 
     def _add(self, values: Tensor, totals: Tensor, list_weights: Tensor | None = None) -> None:
         defined = ~values.isnan()
@@ -245,12 +251,12 @@ class ListMetric(Metric):
             scores, labels, indexes = (_whole(getattr(self, name)) for name in KEPT)
             order = indexes.argsort(stable=True)
             sizes = indexes[order].unique_consecutive(return_counts=True)[1]
-            lists = scores[order], labels[order], torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
-            self._add(self._values(*lists), self._count(*lists))
-        found = self.sums / self.counts
-        self._read(found)
+            scores, labels, lists = scores[order], labels[order], Lists.of(group=sizes)
+            self._add(self._values(scores, labels, lists), self._count(scores, labels, lists))
+        means = self.sums / self.counts
+        self._read(means)
         self.sums, self.counts, self.totals = before
-        return found
+        return means
 
     def _read(self, means: Tensor) -> None:
         """Bring what is asked for later to the host, in one copy, and check it there."""
@@ -291,10 +297,17 @@ class ListMetric(Metric):
         return self._plot(val, ax)
 
 
+@takes_arrays
+def _flat(
+    scores: Array, labels: Array, offsets: Array = None, *, weights: Array = None, **given: Unpack[Given]
+) -> tuple[Tensor, Tensor, Lists, Tensor | None]:
+    return scores, labels, offsets, weights
+
+
 def _check_offsets(scores: Tensor, offsets: Array) -> None:
-    """Who gives indexes as the third argument is told how to."""
-    known = isinstance(offsets, Tensor) and offsets.shape == scores.shape and scores.device.type == "cpu"
-    if known and len(scores) and (read(offsets[0]) != 0 or read(offsets[-1]) != len(scores)):
+    """Explain the mistake of passing indexes positionally, as in torchmetrics."""
+    suspect = isinstance(offsets, Tensor) and offsets.shape == scores.shape and scores.device.type == "cpu"
+    if suspect and len(scores) and (read(offsets[0]) != 0 or read(offsets[-1]) != len(scores)):
         raise ValueError(
             f"offsets must rise from 0 to {len(scores)}, the number of entries. If this is the query of each entry, "
             "give it by name: indexes=..."
@@ -302,7 +315,7 @@ def _check_offsets(scores: Tensor, offsets: Array) -> None:
 
 
 def _refuse_with_ranks(**given: Any) -> None:
-    if names := [name for name, value in given.items() if value is not None and name not in SIZES]:
+    if names := [name for name, value in given.items() if value is not None]:
         raise ValueError(f"num_documents, for ranks, cannot be combined with {', '.join(names)}: give scores")
 
 
@@ -351,15 +364,15 @@ class RankingMetrics(ListMetric):
 
     def summary(self) -> dict[str, Any]:
         """The text of the convention, the numbers of lists, the means and, where they are kept, the values per list."""
-        found = {
+        summary = {
             "text": describe(self.convention, threshold=self.threshold),
             "lists": self.lists,
             "empty": self.empty,
             "measures": dict(zip(self.measures, self._means.tolist(), strict=True)),
         }
         if self.num_queries is not None:
-            found["per_query"] = dict(self.per_query())
-        return found
+            summary["per_query"] = dict(self.per_query())
+        return summary
 
 
 # ---------------------------------------------------------------------------------------------- single measures
@@ -368,264 +381,107 @@ class RankingMetrics(ListMetric):
 class SingleMetric(ListMetric):
     """The mean of one measure over lists, as a scalar in torch's default dtype; sums are in float64."""
 
-    family = ""
-    higher_is_better = True
+    row: ClassVar[Measure]  # of `MEASURES`
     plot_lower_bound: float | None = 0.0
-    plot_upper_bound: float | None = 1.0
 
-    def __init__(self, k: int | None = None, convention: str = "default", **options: Any):
+    def __init__(self, *given: Any, **options: Any):
+        bound = inspect.signature(type(self)).bind(*given, **options)
+        bound.apply_defaults()
+        known, k = bound.arguments, bound.arguments.pop("k", None)
         check_integer(">= 1", k=k)
-        super().__init__([self.family if k is None else f"{self.family}@{k}"], convention, **options)
+        name = self.row.name if k is None else f"{self.row.name}@{k}"
+        super().__init__([name], **known.pop("kwargs"), **known)
 
     def compute(self) -> Tensor:
         """The mean over the lists that have a value; nan if none has."""
         return self.means()[0].to(torch.get_default_dtype())
 
 
-class NDCG(SingleMetric):
-    """Mean NDCG@k over lists.
-
-    `convention="sklearn"` (linear gain, ties averaged) is that of torchmetrics' RetrievalNormalizedDCG.
-
-    Args:
-        k: the number of ranks that count; None counts the whole list.
-        convention: whose definition: default, letor, lightgbm, xgboost, trec, sklearn.
-        kwargs: options of `torchmetrics.Metric`.
-
-    Example:
-        >>> metric = NDCG(k=10)
-        >>> metric.update(torch.tensor([2.0, 1.0, 3.0]), torch.tensor([0, 1, 0]), torch.tensor([0, 2, 3]))
-        >>> metric.compute()
-        tensor(0.6309)
-    """
-
-    family = "ndcg"
-
-    def __init__(self, k: int | None = None, convention: str = "default", **kwargs: Any):
-        super().__init__(k, convention, **kwargs)
-
-
-class DCG(SingleMetric):
-    """Mean DCG@k over lists.
-
-    Args:
-        k: the number of ranks that count; None counts the whole list.
-        convention: default (gain 2^y - 1) or sklearn (gain y).
-        kwargs: options of `torchmetrics.Metric`.
-
-    Example:
-        >>> metric = DCG(k=10)
-        >>> metric(torch.tensor([2.0, 1.0, 3.0]), torch.tensor([1, 2, 0]), torch.tensor([0, 2, 3]))
-        tensor(2.8928)
-    """
-
-    family = "dcg"
-    plot_upper_bound = None
-
-    def __init__(self, k: int | None = None, convention: str = "default", **kwargs: Any):
-        super().__init__(k, convention, **kwargs)
-
-
-class MeanNDCG(SingleMetric):
-    """Mean over lists of the mean of NDCG@1, NDCG@2, ..., NDCG of the whole list (LETOR's MeanNDCG).
-
-    Args:
-        convention: default or letor.
-        kwargs: options of `torchmetrics.Metric`.
-
-    Example:
-        >>> metric = MeanNDCG(convention="letor")
-        >>> metric(torch.tensor([2.0, 1.0]), torch.tensor([0, 1]), torch.tensor([0, 2]))
-        tensor(0.5000)
-    """
-
-    family = "mean_ndcg"
-
-    def __init__(self, convention: str = "default", **kwargs: Any):
-        super().__init__(None, convention, **kwargs)
-
-
-class MeanAveragePrecision(SingleMetric):
-    """Mean over lists of the average precision (MAP).
-
-    Args:
-        k: the number of ranks that count; None counts the whole list.
-        convention: whose definition: default, letor, lightgbm, xgboost, trec.
-        threshold: the lowest grade that counts as relevant; None: that of the convention.
-        kwargs: options of `torchmetrics.Metric`.
-
-    Example:
-        >>> metric = MeanAveragePrecision()
-        >>> metric(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), indexes=torch.tensor([7, 7, 7]))
-        tensor(0.8333)
-    """
-
-    family = "map"
-
-    def __init__(
-        self, k: int | None = None, convention: str = "default", *, threshold: float | None = None, **kwargs: Any
-    ):
-        super().__init__(k, convention, threshold=threshold, **kwargs)
-
-
-class MeanReciprocalRank(SingleMetric):
-    """Mean over lists of 1 / rank of the first relevant entry (MRR).
-
-    Args:
-        k: the number of ranks that count; None counts the whole list.
-        convention: default or trec.
-        threshold: the lowest grade that counts as relevant; None: that of the convention.
-        kwargs: options of `torchmetrics.Metric`.
-
-    Example:
-        >>> metric = MeanReciprocalRank()
-        >>> metric(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 3]))
-        tensor(0.5000)
-    """
-
-    family = "mrr"
-
-    def __init__(
-        self, k: int | None = None, convention: str = "default", *, threshold: float | None = None, **kwargs: Any
-    ):
-        super().__init__(k, convention, threshold=threshold, **kwargs)
-
-
-class Precision(SingleMetric):
-    """Mean over lists of the share of relevant entries in the top k.
-
-    Args:
-        k: the number of ranks that count, and the divisor even if a list is shorter.
-        convention: default, letor or trec.
-        threshold: the lowest grade that counts as relevant; None: that of the convention.
-        kwargs: options of `torchmetrics.Metric`.
-
-    Example:
-        >>> metric = Precision(k=5)
-        >>> metric(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]))
-        tensor(0.4000)
-    """
-
-    family = "p"
-
-    def __init__(self, k: int, convention: str = "default", *, threshold: float | None = None, **kwargs: Any):
-        super().__init__(k, convention, threshold=threshold, **kwargs)
-
-
-class Recall(SingleMetric):
-    """Mean over lists of the share of the relevant entries that are in the top k.
-
-    Args:
-        k: the number of ranks that count.
-        convention: default or trec.
-        threshold: the lowest grade that counts as relevant; None: that of the convention.
-        kwargs: options of `torchmetrics.Metric`.
-
-    Example:
-        >>> metric = Recall(k=2)
-        >>> metric(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]))
-        tensor(0.5000)
-    """
-
-    family = "recall"
-
-    def __init__(self, k: int, convention: str = "default", *, threshold: float | None = None, **kwargs: Any):
-        super().__init__(k, convention, threshold=threshold, **kwargs)
-
-
-class HitRate(SingleMetric):
-    """Share of the lists with a relevant entry in the top k (success).
-
-    Args:
-        k: the number of ranks that count.
-        convention: default or trec.
-        threshold: the lowest grade that counts as relevant; None: that of the convention.
-        kwargs: options of `torchmetrics.Metric`.
-
-    Example:
-        >>> metric = HitRate(k=1)
-        >>> metric(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
-        tensor(0.5000)
-    """
-
-    family = "hit"
-
-    def __init__(self, k: int, convention: str = "default", *, threshold: float | None = None, **kwargs: Any):
-        super().__init__(k, convention, threshold=threshold, **kwargs)
-
-
-class ExpectedReciprocalRank(SingleMetric):
-    """Mean over lists of the expected reciprocal rank (ERR, Chapelle et al. 2009).
-
-    Args:
-        max_label: the top label of the data set (4 for web data), not of the batch.
-        k: the number of ranks that count; None counts the whole list.
-        kwargs: options of `torchmetrics.Metric`.
-
-    Example:
-        >>> metric = ExpectedReciprocalRank(max_label=1)
-        >>> metric(torch.tensor([2.0, 1.0]), torch.tensor([1, 0]), torch.tensor([0, 2]))
-        tensor(0.5000)
-    """
-
-    family = "err"
-
-    def __init__(self, max_label: float, k: int | None = None, **kwargs: Any):
-        super().__init__(k, max_label=max_label, **kwargs)
-
-
-class AUC(SingleMetric):
-    """Mean over lists of the share of (relevant, other) pairs in the right order; tied pairs count one half.
-
-    Args:
-        threshold: the lowest grade that counts as relevant; None: 1.
-        kwargs: options of `torchmetrics.Metric`.
-
-    Example:
-        >>> metric = AUC()
-        >>> metric(torch.tensor([3.0, 2.0, 2.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 3]))
-        tensor(0.7500)
-    """
-
-    family = "auc"
-
-    def __init__(self, *, threshold: float | None = None, **kwargs: Any):
-        super().__init__(threshold=threshold, **kwargs)
-
-
-class AllPairsError(SingleMetric):
-    """Mean over lists of the share of pairs with different labels that are in the wrong order.
-
-    Args:
-        kwargs: options of `torchmetrics.Metric`.
-
-    Example:
-        >>> metric = AllPairsError()
-        >>> metric(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 2, 0]), torch.tensor([0, 3]))
-        tensor(0.3333)
-    """
-
-    family = "all_pairs_error"
-    higher_is_better = False
-
-    def __init__(self, **kwargs: Any):
-        super().__init__(**kwargs)
-
-
-class DominationError(SingleMetric):
-    """Mean over lists of the share of entries that score below one with a smaller label (Dekel et al. 2003).
-
-    Args:
-        kwargs: options of `torchmetrics.Metric`.
-
-    Example:
-        >>> metric = DominationError()
-        >>> metric(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 2, 0]), torch.tensor([0, 3]))
-        tensor(0.5000)
-    """
-
-    family = "domination_error"
-    higher_is_better = False
-
-    def __init__(self, **kwargs: Any):
-        super().__init__(**kwargs)
+def single_metric(row: Measure) -> type[SingleMetric]:
+    """The class of one measure, with the options that it has, and its example as a mean over lists.
+
+    >>> single_metric(MEASURES["p"]), inspect.signature(single_metric(MEASURES["p"]))
+    (<class 'torchrank.metrics.Precision'>, <Signature (k: int, convention: str = 'default', *, threshold: float | None = None, **kwargs: Any)>)
+    """  # noqa: E501
+    options = _options(row)
+    facts: dict[str, Any] = {
+        "row": row,
+        "higher_is_better": row.better == "higher",
+        "plot_upper_bound": row.highest,
+        "__signature__": inspect.Signature([parameter for parameter, _ in options]),
+        "__doc__": _doc(row, options),
+        "__module__": __name__,
+    }
+    return type(row.metric or row.name, (SingleMetric,), facts)
+
+
+def _options(row: Measure) -> list[tuple[inspect.Parameter, str]]:
+    """The options of the class of a measure, and what its docstring says of each."""
+    kinds, options = inspect.Parameter, []
+    for name in set(row.options) - set(Convention._fields):
+        text = re.search(rf"^    {name}: (.*)$", inspect.getdoc(row.function) or "", flags=re.MULTILINE)
+        parameter = kinds(name, kinds.POSITIONAL_OR_KEYWORD, annotation="float")
+        options.append((parameter, text[1] if text else "see the function."))
+    if row.cut != NONE:
+        default, kind = (None, "int | None") if row.cut == OPTIONAL else (kinds.empty, "int")
+        text = f"the number of ranks that count{'; None counts the whole list' if row.cut == OPTIONAL else ''}."
+        options.append((kinds("k", kinds.POSITIONAL_OR_KEYWORD, default=default, annotation=kind), text))
+    defined = [name for name, rules in CONVENTIONS.items() if row.name in rules.measures]
+    if defined[1:]:
+        parameter = kinds("convention", kinds.POSITIONAL_OR_KEYWORD, default="default", annotation="str")
+        options.append((parameter, f"whose definition: {', '.join(defined)}."))
+    if "threshold" in row.options:
+        parameter = kinds("threshold", kinds.KEYWORD_ONLY, default=None, annotation="float | None")
+        options.append((parameter, "the lowest grade that counts as relevant; None: that of the convention."))
+    return [*options, (kinds("kwargs", kinds.VAR_KEYWORD, annotation="Any"), "options of `torchmetrics.Metric`.")]
+
+
+def _doc(row: Measure, options: list[tuple[inspect.Parameter, str]]) -> str:
+    text = inspect.getdoc(row.function) or ""
+    lines = [f"The mean over lists of `{row.function.__name__}`. {text.partition(chr(10))[0]}", "", "Args:"]
+    lines += [f"    {parameter.name}: {what}" for parameter, what in options]
+    example = re.search(r">>> (\w+\(.*\))\n +tensor\(\[(?:nan, *)?([\d.]+)[^\d]*\]\)", text)
+    if example:
+        call = ast.parse(example[1], mode="eval").body
+        assert isinstance(call, ast.Call)
+        made = ", ".join(map(ast.unparse, call.keywords))
+        lists = ", ".join(map(ast.unparse, call.args))
+        lines += ["", "Example:", f"    >>> metric = {row.metric}({made})", f"    >>> metric({lists})"]
+        lines += [f"    tensor({example[2]})"]
+    return "\n".join(lines)
+
+
+if TYPE_CHECKING:  # the classes of the table, for type checkers and editors
+
+    class AUC(SingleMetric): ...
+
+    class DCG(SingleMetric): ...
+
+    class NDCG(SingleMetric): ...
+
+    class AllPairsError(SingleMetric): ...
+
+    class DominationError(SingleMetric): ...
+
+    class ExpectedReciprocalRank(SingleMetric): ...
+
+    class HitRate(SingleMetric): ...
+
+    class MeanAveragePrecision(SingleMetric): ...
+
+    class MeanNDCG(SingleMetric): ...
+
+    class MeanReciprocalRank(SingleMetric): ...
+
+    class Precision(SingleMetric): ...
+
+    class Recall(SingleMetric): ...
+
+else:
+
+    def __getattr__(name: str) -> type[SingleMetric]:
+        """The class of this name, made from the table when it is first asked for."""
+        for row in MEASURES.values():
+            if row.metric == name:
+                return globals().setdefault(name, single_metric(row))
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

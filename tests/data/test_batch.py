@@ -9,7 +9,7 @@ import torch
 from torchrank.data import Batch, SparseRows, make_batch
 from torchrank.data.batch import count_pairs, grades_of, unlabelled
 from torchrank.errors import DataError
-from torchrank.functional.ranking import MAX_GRADES
+from torchrank.functional.lists import MAX_GRADES
 
 
 @pytest.fixture(autouse=True)

@@ -11,12 +11,13 @@ import os
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.laws.elsewhere import Elsewhere
 from tests.reference import measures as reference
 from tests.reference.measures import tensors
 from torchrank import functional as F
-from torchrank.functional import CONVENTIONS, conventions, describe, evaluate, sorting
-from torchrank.functional.measures import evaluation
+from torchrank.functional import CONVENTIONS, conventions, describe, evaluate
 
 NAMES = ["default", "letor", "lightgbm", "xgboost", "trec", "sklearn"]
 CUTS = [1, 2, 3, 5, 10, 15]
@@ -93,34 +94,51 @@ def test_tiebreak_orders_equal_scores_by_the_smaller_number():
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "trec"])
-def test_the_counts_of_the_batch_change_nothing(name):
+def test_what_is_known_of_lists_changes_nothing(name):
     batch = tensors(*reference.random_batch(42))
     plain = evaluate(*batch, measures=("ndcg@1", "ndcg@5", "ndcg"), convention=name)
-    counted = evaluate(*batch, measures=("ndcg@1", "ndcg@5", "ndcg"), convention=name, max_length=12, num_grades=5)
+    lists = F.Lists(batch[2], len(batch[1]), longest=12, grades=5)
+    counted = evaluate(*batch[:2], lists, measures=("ndcg@1", "ndcg@5", "ndcg"), convention=name)
     for key, value in plain.items():
         torch.testing.assert_close(counted[key], value, rtol=0, atol=0, equal_nan=True)
 
 
-def test_one_sort_for_all_cutoffs(monkeypatch):
-    calls, sort = [], sorting.stable_order
-    monkeypatch.setattr(sorting, "stable_order", lambda *a: calls.append(1) or sort(*a))
-    evaluate(*BATCH, measures=["ndcg@1", "ndcg@5", "ndcg@10", "map", "mrr", "p@5", "err"], max_label=3)
-    assert len(calls) == 1  # of keys; float64 scores that differ in their last digits only would take two more
-    calls.clear()
-    evaluate(SCORES.float(), LABELS, OFFSETS)
-    assert len(calls) == 1
+class Sorts(TorchDispatchMode):
+    """Counts sorts of all entries."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        self.count += function.name() in ("aten::sort", "aten::sort.stable") and len(arguments[0]) == len(SCORES)
+        return function(*arguments, **options or {})
 
 
-@pytest.mark.parametrize("size", [1, 2, 5])
+def test_one_sort_for_all_cutoffs():
+    scores, labels = SCORES.float(), LABELS + 0.5  # which are not sorted for an ideal order
+    with Elsewhere(), Sorts() as sorts:  # on the CPU numpy sorts
+        evaluate(scores, labels, OFFSETS, measures=["map", "map@1", "mrr", "p@5", "hit@3", "err"], max_label=4)
+    assert sorts.count == 1
+
+
+@pytest.mark.parametrize("longest", [1, 9, 70_000])
 @pytest.mark.parametrize("convention", ["default", "trec"])
-def test_pieces_of_any_size_give_the_same_values(monkeypatch, size, convention):
-    tiebreak = torch.arange(9, 0, -1)
-    whole = evaluate(*BATCH, measures=["ndcg@2", "map", "mrr"], convention=convention, tiebreak=tiebreak)
-    monkeypatch.setattr(evaluation, "ENTRIES_AT_ONCE", size)
-    assert len(evaluation.pieces(OFFSETS)) > 1
-    parts = evaluate(*BATCH, measures=["ndcg@2", "map", "mrr"], convention=convention, tiebreak=tiebreak)
-    for name, value in whole.items():
-        torch.testing.assert_close(parts[name], value, rtol=0, atol=0, equal_nan=True)
+def test_large_batches_give_the_values_of_their_lists(longest, convention):
+    """More entries than are ranked at once, in lists of all lengths, one of them longer than the rest together."""
+    draw = np.random.default_rng(longest)
+    lengths = torch.tensor([*draw.integers(0, longest + 1, 450_000 // longest), 250_000])
+    bounds = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    count = int(bounds[-1])
+    scores, labels = torch.tensor(draw.normal(size=count)).float(), torch.tensor(draw.integers(0, 4, count))
+    given = {"measures": ["ndcg@2", "map", "mrr"], "convention": convention}
+    tiebreak = torch.tensor(draw.permutation(count))
+    values = evaluate(scores, labels, bounds, tiebreak=tiebreak, **given)
+    for q in (0, 1, 2, len(lengths) // 3, len(lengths) // 2, len(lengths) - 2, len(lengths) - 1):
+        part = slice(int(bounds[q]), int(bounds[q + 1]))
+        alone = evaluate(scores[part], labels[part], group=lengths[q : q + 1], tiebreak=tiebreak[part], **given)
+        for name, value in alone.items():
+            torch.testing.assert_close(values[name][q], value[0], rtol=0, atol=1e-12, equal_nan=True)
 
 
 def test_values_are_float64_for_any_scores():
@@ -134,7 +152,7 @@ def test_every_measure_of_a_convention_runs_on_meta_tensors(name):
     measures = [family + cut.get(family, "") for family in CONVENTIONS[name].measures] + ["ndcg@1", "ndcg@5"]
     meta = [part.to("meta") for part in BATCH]
     given = {"tiebreak": meta[1], "classes": meta[1], "query_classes": meta[2][1:]}
-    values = evaluate(*meta, measures=measures, convention=name, max_label=3, max_length=4, num_grades=4, **given)
+    values = evaluate(*meta, measures=measures, convention=name, max_label=3, **given)
     assert all(value.shape == (4,) and value.device.type == "meta" for value in values.values())
 
 
@@ -453,7 +471,6 @@ def test_an_unknown_measure_lists_the_known(measure):
         ({"measures": ["err@10"]}, "err needs max_label, the top label of the data set"),
         ({"measures": ["map"], "convention": "trec"}, r"orders equal scores by document id.* give tiebreak \(N,\)"),
         ({"measures": "map"}, r"measures must be a list of names, \[\"map\"\], got 'map'"),
-        ({"measures": ["ndcg@5"], "num_grades": 3}, r"num_grades=3 needs labels 0\.\.2, got labels from 0 to 3"),
         ({"scores": SCORES * torch.nan}, "9 of 9 scores are NaN"),
     ],
 )

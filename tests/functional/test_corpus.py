@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchrank.functional import CONVENTIONS, evaluate, evaluate_ranks
-from torchrank.functional.conventions import FAMILIES
-from torchrank.functional.measures.ranked import RANKED
+from torchrank.functional import CONVENTIONS, MEASURES, evaluate, evaluate_ranks
 from torchrank.functional.neighbours.corpus import SIMILARITIES, document_ranks, search
 
 
@@ -169,9 +167,9 @@ def test_measures_from_ranks_are_those_of_all_scores(seed):
     judged = (labels > 0).nonzero()[:, 1]
     bounds = torch.tensor([0, *(labels > 0).sum(1).cumsum(0).tolist()])
     ranks = document_ranks(judged, queries, documents, bounds, order=place.argsort())
-    families = [family for family in CONVENTIONS["default"].measures if family in RANKED]
-    names = [f"{family}@{k}" for family in families for k in (1, 10, 100) if FAMILIES[family][0]]
-    names += [family for family in families if FAMILIES[family][1]]
+    families = [family for family in CONVENTIONS["default"].measures if MEASURES[family].from_ranks]
+    names = [f"{family}@{k}" for family in families for k in (1, 10, 100) if MEASURES[family].cut != "none"]
+    names += [family for family in families if MEASURES[family].cut != "required"]
     found = evaluate_ranks(ranks, labels[labels > 0], bounds, num_documents=size, measures=names, max_label=4)
     scores = torch.from_numpy(plain_scores(queries, documents, "inner"))
     wanted = evaluate(

@@ -1,6 +1,5 @@
 """The measures against their plain transcription in tests/reference/measures.py, and cases worked out by hand."""
 
-import inspect
 import math
 
 import numpy as np
@@ -157,18 +156,14 @@ def test_integer_labels_are_labels(name, options):
 
 
 @pytest.mark.parametrize(("name", "options"), EVERY, ids=str)
-def test_the_counts_of_the_batch_change_nothing(name, options):
+def test_what_is_known_of_lists_changes_nothing(name, options):
     scores, labels, offsets = tensors(*reference.random_batch(seed=10))
     function = getattr(F, name)
-    pairs = sum(len(reference.ordered_pairs(labels[block].tolist())) for block in reference.blocks(offsets))
-    counts = {"max_length": 12, "num_grades": 5, "num_pairs": pairs}
-    known = {key: value for key, value in counts.items() if key in inspect.signature(function).parameters}
     without = function(scores, labels, offsets, **options)
-    for key, value in known.items():
-        same(function(scores, labels, offsets, **options, **{key: value}), without)
-    same(function(scores, labels, offsets, **options, **known), without)
-    if "num_grades" in known:
-        same(function(scores, labels, offsets, **options, num_grades=0), without, atol=1e-12)
+    for lists in (F.Lists.of(offsets), F.Lists.of(offsets, labels=labels), F.Lists(offsets, len(labels), longest=12)):
+        same(function(scores, labels, lists, **options), without)
+    real = F.Lists(offsets, len(labels), grades=0)  # labels that are not known to be grades
+    same(function(scores, labels, real, **options), without, atol=1e-12)
 
 
 @pytest.mark.parametrize(("name", "options"), EVERY, ids=str)
@@ -303,13 +298,14 @@ def test_ndcg_of_forty_tied_entries():
     assert one("ndcg", [0.25] * 40, labels, k=10, ties="average") == pytest.approx(expected, abs=1e-13)
 
 
-@pytest.mark.parametrize("num_grades", [None, 5])
-def test_a_perfect_ranking_is_exactly_one(num_grades):
+@pytest.mark.parametrize("grades", [None, 5])
+def test_a_perfect_ranking_is_exactly_one(grades):
     rng = np.random.default_rng(16)
     offsets = np.cumsum(np.append(0, rng.integers(1, 30, 500)))
     labels = rng.integers(0, 5, offsets[-1]).astype(np.float64)
     for k in (None, 1, 10):
-        value = F.ndcg(*tensors(labels, labels, offsets), k=k, num_grades=num_grades)
+        scores, grades_given, bounds = tensors(labels, labels, offsets)
+        value = F.ndcg(scores, grades_given, F.Lists(bounds, len(labels), grades=grades), k=k)
         assert torch.all((value == 1) | value.isnan())
 
 
@@ -384,12 +380,10 @@ def test_all_pairs_error_is_one_minus_auc_for_two_layers():
     ("change", "message"),
     [
         ({"scores": torch.tensor([1.0, math.nan])}, "1 of 2 scores are NaN"),
-        ({"labels": torch.tensor([1.0])}, "unpad"),
-        ({"scores": torch.ones(3, 1)}, r"Use scores\[:, 0\] of a column"),
+        ({"labels": torch.tensor([1.0])}, "mask="),
+        ({"scores": torch.ones(2, 1)}, r"Use scores\[:, 0\] of a column"),
         ({"offsets": torch.tensor([0, 3])}, "N = 2"),
         ({"offsets": torch.tensor([0, 2, 1, 2])}, "rise"),
-        ({"max_length": 1}, "max_length must be at least 2, the length of the longest list, got 1"),
-        ({"num_grades": 1}, "num_grades=1 needs labels 0..0, got labels from 0 to 1"),
         ({"k": 0}, "k must be a positive integer or None"),
         ({"gain": "exp"}, "unknown gain='exp': choose one of exp2, linear, or give a function"),
         ({"gain": 3}, "unknown gain=3"),

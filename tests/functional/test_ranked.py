@@ -12,11 +12,9 @@ from tests.laws.elsewhere import Elsewhere
 from tests.laws.test_functions import Synchronisations
 from tests.reference import measures as reference
 from torchrank.errors import DataWarning
-from torchrank.functional import CONVENTIONS, document_ranks, evaluate, evaluate_ranks, known_from_ranks
-from torchrank.functional.conventions import FAMILIES
-from torchrank.functional.measures import evaluation
-from torchrank.functional.measures.ranked import RANKED
+from torchrank.functional import CONVENTIONS, MEASURES, document_ranks, evaluate, evaluate_ranks, known_from_ranks
 
+RANKED = [name for name, row in MEASURES.items() if row.from_ranks]
 POSSIBLE = ("default", "letor", "lightgbm")
 CUTS = (1, 3, 10, 100)
 FIRST = torch.tensor([4, 1, 90]), torch.tensor([1, 2, 1]), torch.tensor([0, 2, 3])
@@ -25,8 +23,8 @@ FIRST = torch.tensor([4, 1, 90]), torch.tensor([1, 2, 1]), torch.tensor([0, 2, 3
 def measures_of(convention):
     """All that are known from ranks, at all cut-offs and without one."""
     families = [family for family in CONVENTIONS[convention].measures if family in RANKED]
-    cut = [f"{family}@{k}" for family in families for k in CUTS if FAMILIES[family][0]]
-    return cut + [family for family in families if FAMILIES[family][1]]
+    cut = [f"{family}@{k}" for family in families for k in CUTS if MEASURES[family].cut != "none"]
+    return cut + [family for family in families if MEASURES[family].cut != "required"]
 
 
 class Corpus:
@@ -196,15 +194,19 @@ def test_ties_that_a_search_has_decided():
     same(found, evaluate(scores, labels.flatten(), torch.arange(8) * 80, measures=names, max_label=4))
 
 
-def test_lists_are_measured_in_pieces(monkeypatch):
+def test_large_batches_are_measured_in_pieces():
+    """The lists over and over: more entries than are ranked at once."""
     corpus = Corpus(40, seed=5, queries=30)
     names = measures_of("default")
     expected = corpus.evaluate(measures=names, max_label=4)
-    monkeypatch.setattr(evaluation, "ENTRIES_AT_ONCE", 25)
-    assert len(evaluation.pieces(corpus.offsets)) > 5
-    same(corpus.evaluate(measures=names, max_label=4), expected, atol=1e-15)
+    times = 450_000 // len(corpus.ranks)
+    lengths = corpus.offsets.diff().repeat(times)
+    corpus.ranks, corpus.judged = corpus.ranks.repeat(times), corpus.judged.repeat(times)
+    corpus.offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    repeated = {name: value.repeat(times) for name, value in expected.items()}
+    same(corpus.evaluate(measures=names, max_label=4), repeated, atol=1e-15)
     corpus.ranks[-1] = corpus.ranks[-2]
-    with pytest.raises(ValueError, match=f"rank {corpus.ranks[-1]} comes twice in list 29"):
+    with pytest.raises(ValueError, match=f"rank {corpus.ranks[-1]} comes twice in list {30 * times - 1}:"):
         corpus.evaluate()
 
 
@@ -280,9 +282,9 @@ def test_one_graph_for_all_batches():
 # --- what is refused ---
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - set(RANKED)))
+@pytest.mark.parametrize("family", sorted(MEASURES.keys() - set(RANKED)))
 def test_measures_that_need_more_than_ranks(family):
-    name = f"{family}@3" if FAMILIES[family][0] else family
+    name = f"{family}@3" if MEASURES[family].cut != "none" else family
     assert not known_from_ranks([name])
     with pytest.raises(
         ValueError, match=f"^{name} cannot be computed from ranks.* choose among {', '.join(RANKED)}$"
@@ -323,7 +325,8 @@ REFUSED = [
     ({"ranks": [4.0, 1.0, 90.0]}, "^ranks must be integers from 1, got float64"),
     ({"ranks": [4, None, 90]}, "^ranks must be integers from 1, got float64"),
     ({"ranks": torch.tensor([True, False, True])}, "^ranks must be integers from 1, got bool"),
-    ({"ranks": [4, 1]}, r"^expected ranks \(N,\), labels \(N,\), offsets \(Q\+1,\), got \(2,\), \(3,\), \(3,\)"),
+    ({"ranks": [4, 1]}, "^offsets must rise from 0 to N = 2, got 0 to 3"),
+    ({"labels": [1, 2]}, r"^expected ranks \(N,\), labels \(N,\), offsets \(Q\+1,\), got \(3,\), \(2,\), \(3,\)"),
     ({"ranks": torch.ones(3, 1).long()}, r"^expected ranks \(N,\)"),
     ({"ranks": [[4, 1, 90]]}, r"ranks must be a vector"),
     ({"labels": [1, -1, 1]}, "^label -1 of entry 1: labels must be 0 or more"),

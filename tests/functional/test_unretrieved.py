@@ -11,7 +11,6 @@ import torch
 from tests.reference import measures as reference
 from torchrank import functional as F
 from torchrank.functional import conventions, evaluate
-from torchrank.functional.measures import evaluation
 
 CUTS = (1, 3, 5, 10, 30)
 TREC_CUTS = {"ndcg": "ndcg_cut", "map": "map_cut", "p": "P", "recall": "recall", "hit": "success"}
@@ -135,18 +134,19 @@ def test_without_missing_documents_nothing_changes():
             torch.testing.assert_close(judged[measure], plain[measure], rtol=0, atol=1e-14, equal_nan=True)
 
 
-def test_pieces_take_their_own_lists(search, monkeypatch):
+def test_large_batches_are_measured_in_pieces(search):
+    """The lists over and over: more entries than `evaluate` ranks at once."""
     lists, ties, judged = search.batch()
-    given = {"measures": tuple(TREC), "convention": "trec", "tiebreak": ties, "judged": judged}
-    whole = evaluate(*lists, **given)
-    monkeypatch.setattr(evaluation, "ENTRIES_AT_ONCE", 50)
-    assert len(evaluation.pieces(lists[2])) > 3
-    assert all(torch.equal(value, whole[name]) for name, value in evaluate(*lists, **given).items())
-    counted = {"measures": ["map", "recall@5"], "num_relevant": search.relevant()}
-    pieces = evaluate(*lists, **counted)
-    monkeypatch.undo()
-    for name, value in evaluate(*lists, **counted).items():
-        torch.testing.assert_close(pieces[name], value, rtol=0, atol=0, equal_nan=True)
+    times = 450_000 // len(lists[0])
+    many = [part.repeat(times) for part in (*lists[:2], ties, judged[0], search.relevant())]
+    bounds = [torch.nn.functional.pad(part.diff().repeat(times).cumsum(0), (1, 0)) for part in (lists[2], judged[1])]
+    trec = {"measures": tuple(TREC), "convention": "trec"}
+    whole = evaluate(*lists, tiebreak=ties, judged=judged, **trec)
+    values = evaluate(*many[:2], bounds[0], tiebreak=many[2], judged=(many[3], bounds[1]), **trec)
+    whole |= evaluate(*lists, measures=["map@7", "recall@6"], num_relevant=search.relevant())
+    values |= evaluate(*many[:2], bounds[0], measures=["map@7", "recall@6"], num_relevant=many[4])
+    for name, value in values.items():
+        torch.testing.assert_close(value, whole[name].repeat(times), rtol=0, atol=0, equal_nan=True)
 
 
 LIST = torch.tensor([2.0, 1.0, 0.5]), torch.tensor([0, 2, 1]), torch.tensor([0, 2, 3])
@@ -161,7 +161,7 @@ LIST = torch.tensor([2.0, 1.0, 0.5]), torch.tensor([0, 2, 1]), torch.tensor([0, 
         (lambda: F.ndcg(*LIST, judged=(LIST[1], torch.tensor([0, 3]))), "judged has 1 lists of labels"),
         (lambda: F.ndcg(*LIST, judged=(LIST[1], torch.tensor([0, 1, 2]))), "offsets must rise from 0 to N = 3"),
         (lambda: evaluate(*LIST, num_relevant=torch.tensor([1])), "num_relevant must be of 2 lists"),
-        (lambda: evaluate(*LIST, judged=(LIST[1], torch.tensor([0, 3]))), "judged must be of 2 lists"),
+        (lambda: evaluate(*LIST, judged=(LIST[1], torch.tensor([0, 3]))), "judged has 1 lists of labels"),
         (lambda: evaluate(*LIST, measures=["map"], judged=(LIST[1][:1], torch.tensor([0, 1, 1]))), "relevant entries"),
     ],
 )  # fmt: skip

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2] / "torchrank"
 ALLOWED = {
     "functional": ["errors"],
     "solvers": ["functional", "data", "errors"],
-    "data": ["functional.arrays", "functional.ragged", "functional.ranking", "errors", "files", "progress"],
+    "data": ["functional.arrays", "functional.lists", "functional.ragged", "errors", "files", "progress"],
     "metrics": ["functional", "errors"],
     "rankers": ["functional", "solvers", "metrics", "data", "errors", "files", "record", "progress"],
     "explanations": [

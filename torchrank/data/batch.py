@@ -12,8 +12,8 @@ from torch import Tensor
 from torchrank.data.sparse import SparseRows
 from torchrank.data.weights import at
 from torchrank.errors import DataError
+from torchrank.functional.lists import Lists, count_grades
 from torchrank.functional.ragged import entries_of
-from torchrank.functional.ranking import count_grades
 
 
 class Batch(NamedTuple):
@@ -61,6 +61,12 @@ class Batch(NamedTuple):
     def num_lists(self) -> int:
         """The number of lists, Q."""
         return len(self.offsets) - 1
+
+    @property
+    def lists(self) -> Lists:
+        """The lists and all that is known of them, so that no function has to wait for a device."""
+        longest, grades = self.max_length, self.num_grades
+        return Lists(self.offsets, len(self.labels), longest=longest, grades=grades, pairs=self.num_pairs)
 
     @property
     def device(self) -> torch.device:
@@ -234,7 +240,7 @@ def grades_of(labels: Tensor) -> int:
     if not labels.isfinite().all():
         entry = int((~labels.isfinite()).nonzero()[0])
         raise DataError(f"label {labels[entry].item()} of entry {entry}: labels must be finite numbers")
-    return count_grades(labels, None)
+    return count_grades(labels)
 
 
 def count_pairs(labels: np.ndarray, offsets: np.ndarray, num_grades: int) -> np.ndarray:

@@ -651,7 +651,7 @@ def _door(function: Callable[P, R], gives: str = "", *, ranks: bool = False, col
     @wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         count = len(arguments)
-        if count > positional or not options.keys().isdisjoint(names[:count]):
+        if count > positional or not frozenset(names[:count]).isdisjoint(options):
             return function(*arguments, **options)  # type: ignore[call-arg]  # which says what is wrong
         if on_lists and not takes_any and not known.issuperset(options):
             raise TypeError(f"{function.__name__}() has no option {', '.join(options.keys() - known)}")
@@ -774,8 +774,8 @@ def _check_shapes(first: str, entries: Tensor, labels: Tensor | None, lists: Lis
 
 
 def check_scores(scores: Tensor) -> None:
-    """Refuses NaN scores that can be read. They are counted only if their sum is NaN: inf may meet -inf."""
-    if (known := host(scores)) is None or not math.isnan(known.sum()):
-        return
-    if count := int(np.isnan(known).sum()):
+    """Refuses NaN scores that can be read."""
+    known = host(scores)
+    if known is not None and len(known) and math.isnan(known.min()):
+        count = int(np.isnan(known).sum())
         raise ValueError(f"{count} of {len(scores)} scores are NaN and cannot be ranked. Did training diverge?")

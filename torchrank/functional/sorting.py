@@ -50,12 +50,12 @@ def _cut_order(keys: Tensor, ids: Tensor, lists: int) -> Tensor | None:
     if host(keys) is None:
         return None
     places = len(keys).bit_length()
-    cut = (lists - 1).bit_length() + 1 + places
+    cut = max(lists - 1, 1).bit_length() + 1 + places
     short = (keys >> cut).add_(ids, alpha=2 ** (64 - cut))
     order = stable_order(short, 2 ** (63 - places))
     ordered, short = keys.index_select(0, order), short.index_select(0, order)
     misplaced = (ordered[1:] < ordered[:-1]) & (short[1:] == short[:-1])
-    return None if misplaced.any() else order
+    return None if misplaced.numpy().any() else order
 
 
 def sort_marked(scores: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:

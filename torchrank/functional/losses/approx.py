@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from torchrank.functional.arrays import Array, host, wide
-from torchrank.functional.conventions import MEASURES, NAMES, parse_measure, soft
+from torchrank.functional.conventions import NAMES, parse_measure, soft
 from torchrank.functional.gains import Discount, Gain, best_dcg, check_gains, discount_of, gain_of
 from torchrank.functional.lists import Lists, Weighted, loss
 from torchrank.functional.losses.pair_blocks import check_positive
 from torchrank.functional.losses.pairs import soft_zero_one_loss
 from torchrank.functional.losses.soft_ranks import soft_counts
-from torchrank.functional.measures import binary, graded, pairs  # noqa: F401  # whose rows get soft forms here
+from torchrank.functional.measures import MEASURES
 from torchrank.functional.ranking import check_cutoff, ratio
 
 

@@ -22,6 +22,14 @@ Many measures at once, from one sort and in the convention of another tool, are 
 Higher scores come first; equal scores keep their order. Every measure is a row of `MEASURES`: a sort (`rank`) and a
 function `*_of` of the labels in rank order; `evaluate` calls these functions on one sort. Sums are computed in float64;
 the result has the dtype of the scores (float32 for half precision). A list without relevant entries has the value
-`empty`, by default nan, which `nanmean` leaves out. NaN scores are an error on CPU; on other devices, where reading them
-would synchronise, they make the whole result nan. `weights` of entries multiply gains, `list_weights` multiply values.
+`empty`, by default nan, which `nanmean` leaves out. NaN scores are an error on CPU; on other devices, where reading
+them would synchronise, they make the whole result nan. `weights` of entries multiply gains, `list_weights` values.
 """
+
+from torchrank.functional.conventions import MEASURES as MEASURES
+from torchrank.functional.measures import graded as graded  # and the others: each fills its rows of the table
+
+# isort: split
+from torchrank.functional.measures import binary as binary
+from torchrank.functional.measures import pairs as pairs
+from torchrank.functional.measures import votes as votes

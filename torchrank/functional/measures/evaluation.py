@@ -87,8 +87,8 @@ def evaluate(
         if classes is not None and query_classes is not None:
             options |= {"classes": classes[entries], "query_classes": query_classes[rows]}
         parts.append(_values(ranking, rules, wanted, options))
-    values = _joined(parts, wanted)
-    return values if list_weights is None else Values({name: each * wide(list_weights) for name, each in values.items()})
+    values, factor = _joined(parts, wanted), None if list_weights is None else wide(list_weights)
+    return values if factor is None else Values({name: value * factor for name, value in values.items()})
 
 
 @takes_arrays
@@ -212,7 +212,8 @@ def _values(
     values: dict[str, Tensor] = {}
     for (family, minus), names in groups.items():
         given = options | {"empty": 0.0} if minus else options
-        values.update(zip(names, MEASURES[family].values(ranking, [wanted[name].k for name in names], given), strict=True))
+        cuts = [wanted[name].k for name in names]
+        values |= zip(names, MEASURES[family].values(ranking, cuts, given), strict=True)
     if host(ranking.labels) is None:
         invalid = torch.isnan(ranking.unordered).any()
         return {name: torch.where(invalid, math.nan, value) for name, value in values.items()}

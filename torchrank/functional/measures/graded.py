@@ -114,8 +114,8 @@ def mean_ndcg(
         MeanNDCG of each list, `(Q,)`.
 
     Example:
-        >>> mean_ndcg(torch.tensor([2.0, 1.0]), torch.tensor([0, 1]), torch.tensor([0, 2]), discount="letor")
-        tensor([0.5000])
+        >>> mean_ndcg(torch.tensor([2.0, 1.0]), torch.tensor([0, 1]), torch.tensor([0, 2]))
+        tensor([0.3155])
     """
     ranking = _rank(scores, labels, offsets, None, ties, gain, weights)
     return mean_ndcg_of(ranking, gain=gain, discount=discount, ties=ties, empty=empty)

@@ -1,6 +1,5 @@
 """Measures of pairs with different labels, and of how much two orders of the same entries agree."""
 
-import math
 from typing import Unpack
 
 import torch

@@ -12,9 +12,7 @@ from torchrank.functional.lists import Given, measure
 from torchrank.functional.ranking import Ranking, check_cutoff, rank
 
 
-def knn_error_of(
-    ranking: Ranking, cuts: Sequence[int], *, classes: Tensor, query_classes: Tensor
-) -> list[Tensor]:
+def knn_error_of(ranking: Ranking, cuts: Sequence[int], *, classes: Tensor, query_classes: Tensor) -> list[Tensor]:
     offsets, lists = ranking.lists.offsets, ranking.lists
     if query_classes.shape != (len(lists),):
         raise ValueError(
@@ -81,7 +79,8 @@ def majority(classes: Tensor, voting: Tensor) -> Tensor:
     if width == 0:
         return classes.new_zeros(len(classes))
     ordered, place = classes.sort(dim=1, stable=True)
-    run = torch.nn.functional.pad(ordered[:, 1:] != ordered[:, :-1], (1, 0)).cumsum(1)
+    new = torch.nn.functional.pad(ordered[:, 1:] != ordered[:, :-1], (1, 0))
+    run = new.cumsum(1)
     votes = torch.zeros_like(place).scatter_add(1, run, voting.gather(1, place).long()).gather(1, run)
     best = (votes * width + (width - 1 - place)).argmax(1, keepdim=True)  # all values differ: no tie is left
     return ordered.gather(1, best)[:, 0]

@@ -17,7 +17,7 @@ from torchrank.data.relevance import Judged, WholeCorpus
 from torchrank.data.sets import RankingSet
 from torchrank.errors import DataError, DataWarning
 from torchrank.functional.conventions import canonical, convention_of, defines, parse_measure, tell_nan
-from torchrank.functional.measures.ranked import known_from_ranks
+from torchrank.functional.measures.evaluation import known_from_ranks
 from torchrank.functional.ragged import entries_of
 from torchrank.metrics import RankingMetrics
 from torchrank.record import monitor_name
@@ -111,11 +111,9 @@ class SplitMeasures:
                 measures.to(scores.device).update(
                     row,
                     batch.labels,
-                    batch.offsets,
+                    batch.lists,
                     query=batch.query,
                     **self._place_of(batch, name),
-                    max_length=batch.max_length,
-                    num_grades=batch.num_grades,
                     **more,
                 )
         if self.judged is not None:
@@ -140,7 +138,7 @@ class SplitMeasures:
             positions = batch.query.cpu()
             labels = self.judged.entries(positions.numpy(), positions).labels.to(scores.device)  # type: ignore[union-attr]
         places = self._place_of(batch, self.conventions[0])
-        self.in_top.to(scores.device).update(scores, labels, batch.offsets, num_grades=2, **places)
+        self.in_top.to(scores.device).update(scores, labels, batch.lists.regraded(2), **places)
 
     def conclude(self) -> list[dict[str, dict[str, Any]]]:
         """What was measured over all processes, by candidate and convention; then everything starts over."""
