@@ -20,8 +20,7 @@ from torchrank.functional import most_violated
 from torchrank.functional.oracles.merged import merge
 from torchrank.functional.oracles.whole_list import average_precision_at, average_precision_problem, dense, halving
 from torchrank.solvers.cutting_plane.plane import add_cut, start
-from torchrank.solvers.cutting_plane.psi import add_metric_psi
-from torchrank.solvers.metric_scores import metric_scores
+from torchrank.solvers.metric_scores import add_metric_psi, metric_scores
 
 MEASURES = [("auc", None), ("precision", 10), ("mrr", None), ("map", None), ("ndcg", 10), ("ndcg", None)]
 PARTS = ("lists and scores", "oracle", "sums", "solve")

@@ -16,8 +16,8 @@ from torchrank.rankers.neural.attention import AttentionScorer, attend
 from torchrank.rankers.neural.local import LocalMetricScorer
 from torchrank.rankers.neural.members import Members, tiled
 from torchrank.rankers.neural.mlp import MLPScorer
-from torchrank.solvers.linear.many import join_lists, solve_many_linear
-from torchrank.solvers.query_means import nearest_queries, query_vectors
+from torchrank.solvers.linear.many_models import join_lists, solve_many_linear
+from torchrank.solvers.linear.scores import nearest_queries, query_vectors
 
 FEATURES = 136
 

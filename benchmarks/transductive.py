@@ -12,7 +12,7 @@ import torch
 from benchmarks.suite import Row, Setting
 from torchrank import QueryKNN, RankingDataModule, RankingSet, TransductivePCA
 from torchrank.functional import cloud_pca, listnet_loss
-from torchrank.solvers.linear.many import Lists, solve_many_linear
+from torchrank.solvers.linear.many_models import JoinedLists, solve_many_linear
 
 
 def rows(setting: Setting) -> Iterator[Row]:
@@ -44,7 +44,7 @@ def alone(setting: Setting, ranker: TransductivePCA, test: RankingSet, used: flo
     directions, _, _, rank = cloud_pca(x, test.offsets, 5)
     basis = directions[rank > 0][:count].double()
     numbers = torch.arange(len(ranker.offsets) - 1)
-    known = Lists(ranker.rows, ranker.labels, ranker.offsets, numbers, ranker.num_lists)
+    known = JoinedLists(ranker.rows, ranker.labels, ranker.offsets, numbers, ranker.num_lists)
     together = solve_many_linear(known, len(basis), basis=basis).weight
     found: list[torch.Tensor] = []
     seconds = setting.seconds(lambda: found.extend(one_by_one(known, part) for part in basis))

@@ -19,7 +19,7 @@ from torchrank.rankers.core.ranker import TransformOption, warn
 from torchrank.rankers.core.rounds import Certificate, Round
 from torchrank.rankers.neural.linear import LinearScorer
 from torchrank.rankers.neural.ranker import NeuralRanker
-from torchrank.solvers.linear.lbfgs import LBFGS, Scaling, lbfgs_stepped, unscaled
+from torchrank.solvers.linear.lbfgs import LBFGS, Scaling, lbfgs_step, unscaled
 from torchrank.solvers.linear.scores import add_gradient, entry_scores
 
 MEMORY = 30  # moves remembered by L-BFGS
@@ -131,7 +131,7 @@ class ListNet(NeuralRanker):
             return self.objective(lists, weight)
 
         value, gradient = getattr(self.kept, "slopes", None) or objective(state.point)
-        new, value, gradient, slope, moved = lbfgs_stepped(state, objective, value, gradient, self.kept.scaling)
+        new, value, gradient, slope, moved = lbfgs_step(state, objective, value, gradient, self.kept.scaling)
         stuck = not moved
         if stuck and slope > self.tolerance:
             warn(

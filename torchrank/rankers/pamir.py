@@ -15,7 +15,7 @@ from torchrank.errors import check_choice, check_integer, check_number
 from torchrank.rankers.core.linear import LinearRanker
 from torchrank.rankers.core.rounds import Round
 from torchrank.solvers.local_metrics.sources import found_in
-from torchrank.solvers.pamir import (
+from torchrank.solvers.passive_aggressive import (
     SAMPLINGS,
     Passed,
     differences,

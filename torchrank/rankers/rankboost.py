@@ -17,11 +17,20 @@ from torchrank.functional.ragged import has_pairs, per_entry
 from torchrank.rankers.core.kept import KEPT_BYTES, BatchMemory, grown_scores
 from torchrank.rankers.core.ranker import Ranker, TransformOption
 from torchrank.rankers.core.rounds import Round
-from torchrank.solvers.boosting.potentials import PairedLists, crossing_masses, pair_masses, paired_lists
-from torchrank.solvers.boosting.thresholds import Thresholds, binned_edges, encode_rows, exact_edges, stump_scores
-
-SAMPLE = 10_000  # rows from which thresholds are taken
-CLIP = 1 - 1e-10  # largest |r|: a rule that orders every pair right gets a finite weight
+from torchrank.solvers.boosting import (
+    LARGEST_R,
+    SAMPLE,
+    SMALLEST_R,
+    PairedLists,
+    Thresholds,
+    binned_edges,
+    crossing_masses,
+    encode_rows,
+    exact_edges,
+    pair_masses,
+    paired_lists,
+    stump_scores,
+)
 
 
 class Boosting(NamedTuple):
@@ -113,7 +122,7 @@ class RankBoost(Ranker):
         best = first_largest(sums.abs() if self.allow_negative else sums)
         feature, place = best // sums.shape[1], best % sums.shape[1]
         r = sums.take(best)
-        if abs(r) < 1e-8:
+        if abs(r) < SMALLEST_R:
             return Round(done=True)
         above = held.thresholds.above(feature, place)
         alpha = self._weight(lists, r, above, held)
@@ -126,7 +135,7 @@ class RankBoost(Ranker):
 
     def _weight(self, lists: TrainingLists, r: Tensor, above: Tensor, held: Boosting) -> Tensor:
         if not self.exact_alpha:
-            return torch.atanh(r.clamp(-CLIP, CLIP))
+            return torch.atanh(r.clamp(-LARGEST_R, LARGEST_R))
         log_weight = held.log_weight - held.log_loss
         right, wrong = lists.reduce(crossing_masses(held.scores, above, log_weight, held.paired))
         smooth = 1 / (2 * held.num_pairs)

@@ -17,8 +17,7 @@ from scipy.spatial.distance import squareform
 from torchrank import DataWarning
 from torchrank.functional import cloud_pca, cloud_similarity
 from torchrank.functional.ragged import subsample
-from torchrank.solvers.clouds import shapes
-from torchrank.solvers.clouds.clustering import cluster_similar, cut, link, merge_small
+from torchrank.solvers.clouds.clustering import Shapes, cluster, cluster_similar, cut, link, merge_small
 
 # ---- plain forms -----------------------------------------------------------------------------------------------------
 
@@ -182,7 +181,7 @@ def test_clusters_of_clouds(kind, min_size):
     usable = [number for number, rank in enumerate(ranks.tolist()) if rank]
     distances = plain_distances(full_similarity(u, ranks, eigenvalues, kind))
     levels, _ = plain_levels(distances[np.ix_(usable, usable)])
-    found = shapes.cluster(shapes.Shapes(u, eigenvalues, ranks), [2, 4, 11], kind, min_size=min_size, seed=0)
+    found = cluster(Shapes(u, eigenvalues, ranks), [2, 4, 11], kind, min_size=min_size, seed=0)
     assert not found.sampled
     for clusters, labels in zip([2, 4, 11], found.labels.tolist(), strict=True):
         sets = [{usable[i] for i in one} for one in levels[len(usable) - clusters]]
@@ -191,18 +190,17 @@ def test_clusters_of_clouds(kind, min_size):
 
 @pytest.mark.parametrize("min_size", [1, 4])
 @pytest.mark.parametrize("kind", ["ordered", "weighted"])
-def test_a_sample_leads_the_others(kind, min_size, monkeypatch):
-    """Drawn: places 1, 4, 5, 8, 9 of the lists with a shape. Sizes are those of all lists, distances of the drawn."""
+def test_a_sample_leads_the_others(kind, min_size):
+    """Sizes are those of all lists, distances those of the five drawn ones."""
     u, ranks, eigenvalues = clouds(7)
     usable = np.flatnonzero(ranks.numpy())
-    drawn = usable[[1, 4, 5, 8, 9]]
-    monkeypatch.setattr(shapes, "subsample", lambda lists, sample, seed: torch.tensor([1, 4, 5, 8, 9]))
-    monkeypatch.setattr(shapes, "MAX_EXACT", 10)
+    drawn = usable[subsample(len(usable), 5, 3).numpy()]
     similarity = full_similarity(u, ranks, eigenvalues, kind)
     leader = [list(drawn).index(q) if q in drawn else int(np.argmax(similarity[q, drawn])) for q in usable]
     distances = plain_distances(similarity[np.ix_(drawn, drawn)])
     levels, _ = plain_levels(distances)
-    found = shapes.cluster(shapes.Shapes(u, eigenvalues, ranks), [3, 2], kind, min_size=min_size, seed=0)
+    limits = {"max_exact": 10, "sample": 5}
+    found = cluster(Shapes(u, eigenvalues, ranks), [3, 2], kind, min_size=min_size, seed=3, **limits)
     assert found.sampled
     for clusters, labels in zip([3, 2], found.labels.tolist(), strict=True):
         merged = plain_merge(levels[5 - clusters], distances, min_size, np.bincount(leader, minlength=5))
@@ -213,14 +211,9 @@ def test_a_sample_leads_the_others(kind, min_size, monkeypatch):
 # ---- edges -----------------------------------------------------------------------------------------------------------
 
 
-def cluster_clouds(u, ranks, clusters, *, kind="ordered", min_size=1, seed=0):
+def cluster_clouds(u, ranks, clusters, *, kind="ordered", min_size=1, seed=0, **limits):
     spread = torch.ones(u.shape[:2], dtype=u.dtype)
-    return shapes.cluster(shapes.Shapes(u, spread, ranks), clusters, kind, min_size=min_size, seed=seed)
-
-
-def draw_a_sample(monkeypatch, above, sample):
-    monkeypatch.setattr(shapes, "MAX_EXACT", above)
-    monkeypatch.setattr(shapes, "SAMPLE", sample)
+    return cluster(Shapes(u, spread, ranks), clusters, kind, min_size=min_size, seed=seed, **limits)
 
 
 def groups(sizes, features=6, spread=0.01, seed=0):
@@ -290,10 +283,8 @@ def test_the_input_stays_as_it_is():
 # ---- clouds at the edges ---------------------------------------------------------------------------------------------
 
 
-def test_one_cluster_holds_all_lists_and_compares_none(monkeypatch):
-    monkeypatch.setattr(shapes, "compare", None)  # a call would fail
-    draw_a_sample(monkeypatch, 1, 1)
-    found = cluster_clouds(torch.zeros(4, 2, 3), torch.tensor([2, 0, 1, 0]), [1, 1])
+def test_one_cluster_holds_all_lists():
+    found = cluster_clouds(torch.zeros(4, 2, 3), torch.tensor([2, 0, 1, 0]), [1, 1], max_exact=1, sample=1)
     assert found.labels.tolist() == [[0] * 4] * 2 and found.labels.dtype == torch.int64 and not found.sampled
 
 
@@ -317,12 +308,11 @@ def test_groups_are_found_and_outliers_join_the_nearest():
     assert same_partition(merged[group < 2], group[group < 2]) and len(merged[group == 2].unique()) == 1
 
 
-def test_a_sample_finds_the_groups_and_knows_the_seed(monkeypatch):
+def test_a_sample_finds_the_groups_and_knows_the_seed():
     u, ranks, group = groups([60, 50, 40])
     ranks[5] = 0
     exact = cluster_clouds(u, ranks, [3, 2])
-    draw_a_sample(monkeypatch, 100, 30)
-    found = [cluster_clouds(u, ranks, [3, 2], seed=seed) for seed in (0, 0, 1)]
+    found = [cluster_clouds(u, ranks, [3, 2], seed=seed, max_exact=100, sample=30) for seed in (0, 0, 1)]
     assert all(one.sampled for one in found) and not exact.sampled
     assert torch.equal(found[0].labels, found[1].labels)
     for one in (exact, *found):
@@ -330,17 +320,15 @@ def test_a_sample_finds_the_groups_and_knows_the_seed(monkeypatch):
         assert same_partition(one.labels[0, ranks > 0], group[ranks > 0])
 
 
-def test_a_sample_of_all_lists_changes_nothing(monkeypatch):
+def test_a_sample_of_all_lists_changes_nothing():
     u, ranks, _ = groups([10, 10], spread=1.0)
     exact = cluster_clouds(u, ranks, [4])
-    draw_a_sample(monkeypatch, 5, 20)
-    assert torch.equal(cluster_clouds(u, ranks, [4]).labels, exact.labels)
+    assert torch.equal(cluster_clouds(u, ranks, [4], max_exact=5, sample=20).labels, exact.labels)
 
 
-def test_equal_lists_of_a_sample_lead_themselves(monkeypatch):
-    draw_a_sample(monkeypatch, 3, 4)
+def test_equal_lists_of_a_sample_lead_themselves():
     u, ranks = torch.ones(4, 1, 1), torch.ones(4, dtype=torch.int64)
-    assert cluster_clouds(u, ranks, [4]).labels.tolist() == [[0, 1, 2, 3]]
+    assert cluster_clouds(u, ranks, [4], max_exact=3, sample=4).labels.tolist() == [[0, 1, 2, 3]]
 
 
 def test_the_draw_is_uniform_without_repetition():

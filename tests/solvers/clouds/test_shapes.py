@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 from scipy.cluster import hierarchy
 
-from torchrank.solvers.clouds.shapes import (
+from torchrank.solvers.clouds.clustering import (
     DIRECTIONS,
     MOMENTS,
     SHAPES,
@@ -80,12 +80,11 @@ def test_the_most_similar_one_is_the_largest(kind):
 
 
 @pytest.mark.parametrize("kind", SHAPES)
-def test_the_most_similar_one_in_pieces(kind, monkeypatch):
+def test_the_most_similar_one_in_pieces(kind):
     """Also of no list, and with nothing to be compared with."""
     a, b = shapes([9, 7, 6, 0, 12, 8, 5], 6, kind), shapes([8, 25, 9, 11], 7, kind)
     whole = most_similar(a, b, kind)
-    monkeypatch.setattr("torchrank.solvers.clouds.shapes.COMPARED", 9)
-    for found, expected in zip(most_similar(a, b, kind), whole, strict=True):
+    for found, expected in zip(most_similar(a, b, kind, at_once=9), whole, strict=True):
         torch.testing.assert_close(found, expected)
     assert [part.tolist() for part in most_similar(a.of(slice(0, 0)), b, kind)] == [[], []]
     assert most_similar(a, shapes([0, 0], 7, kind), kind)[1].tolist() == [-1] * 7
@@ -112,13 +111,11 @@ def test_clusters_are_those_of_the_distances(kind):
 
 
 @pytest.mark.parametrize("kind", sorted({*SHAPES} - {*DIRECTIONS}))
-def test_above_a_number_of_lists_a_sample_is_clustered(kind, monkeypatch):
+def test_above_a_number_of_lists_a_sample_is_clustered(kind):
     """Each other list is where its most similar drawn one is; those without documents stay outside."""
     lengths = [9, 12, 0, 30, 8, 7, 15, 20]
     every, (x, offsets) = shapes(lengths, 4, kind), draw(lengths, 4)
-    monkeypatch.setattr("torchrank.solvers.clouds.shapes.MAX_EXACT", 6)
-    monkeypatch.setattr("torchrank.solvers.clouds.shapes.SAMPLE", 4)
-    found = cluster(every, [3, 1], kind, min_size=1, seed=3)
+    found = cluster(every, [3, 1], kind, min_size=1, seed=3, max_exact=6, sample=4)
     usable = [0, 1, 3, 4, 5, 6, 7]
     drawn = [usable[i] for i in torch.randperm(7, generator=torch.Generator().manual_seed(3))[:4].sort().values]
     part = cluster(every.of(torch.tensor(drawn)), [3], kind, min_size=1, seed=0).labels[0].tolist()

@@ -12,7 +12,7 @@ from tests.reference import groups as plain
 from tests.reference.groups import plain_lists
 from torchrank import RankingSet
 from torchrank.data.training import TrainingLists
-from torchrank.solvers.local_metrics.closed_form import MetricOptions
+from torchrank.solvers.local_metrics.drawn_metrics import MetricOptions
 from torchrank.solvers.local_metrics.groups import (
     GroupSums,
     averages,

@@ -12,9 +12,9 @@ from torchrank.data.batch import Batch
 from torchrank.data.training import TrainingLists
 from torchrank.functional.domination import domination_slopes
 from torchrank.functional.ragged import dominating, per_entry, positions_within, segment_sum
-from torchrank.solvers.domination.coordinate import Columns, coordinate_lists
+from torchrank.rankers.domination.margins import Feedback
+from torchrank.solvers.domination.coordinate_descent import Columns, coordinate_lists
 from torchrank.solvers.domination.curvature import add_curvature, corpus_curvature
-from torchrank.solvers.domination.margins import Feedback
 from torchrank.solvers.linear.scores import add_gradient, column_extremes, entry_scores
 
 

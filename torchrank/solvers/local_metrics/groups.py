@@ -18,9 +18,9 @@ from torchrank.data.batch import Batch
 from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError
 from torchrank.functional.spd import FORMED, gmml_factor
-from torchrank.solvers.local_metrics.closed_form import MetricOptions, ridged
+from torchrank.solvers.linear.scores import query_vectors
+from torchrank.solvers.local_metrics.drawn_metrics import MetricOptions, ridged
 from torchrank.solvers.local_metrics.scatter import Moments, add_scatter, corpus_sums, holds_corpus, moments
-from torchrank.solvers.query_means import query_vectors
 
 RESTARTS = 5  # of k-means, from different first centres
 STEPS = 100  # of k-means, at most

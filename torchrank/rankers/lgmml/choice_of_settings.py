@@ -26,7 +26,7 @@ from torchrank.errors import DataError, check_choice, check_integer, check_numbe
 from torchrank.functional.columns import SAME, by_column
 from torchrank.functional.measures import ndcg
 from torchrank.functional.ragged import list_ids, per_entry
-from torchrank.solvers.local_metrics.closed_form import CUTOFF, MetricOptions
+from torchrank.solvers.local_metrics.drawn_metrics import CUTOFF, MetricOptions
 from torchrank.solvers.local_metrics.groups import (
     Averages,
     GroupSums,

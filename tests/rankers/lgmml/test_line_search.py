@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from torchrank.solvers.local_metrics.line_search import SHARE, TOLERANCE, search_step
+from torchrank.rankers.lgmml.line_search import SHARE, TOLERANCE, search_step
 
 
 def free(point):

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from scipy.stats import chisquare
 
 from torchrank.data import SparseRows
-from torchrank.solvers.pamir import (
+from torchrank.solvers.passive_aggressive import (
     SAMPLINGS,
     SMALLEST,
     differences,

@@ -10,8 +10,7 @@ import torch
 
 from tests.reference.linear import minimised, objective
 from torchrank.data.batch import make_batch
-from torchrank.solvers.linear import many as many_linear
-from torchrank.solvers.linear.many import OwnLists, SharedLists, join_lists, solve_many_linear
+from torchrank.solvers.linear.many_models import AllLists, MemberLists, join_lists, solve_many_linear
 
 FEATURES = 4
 
@@ -72,7 +71,7 @@ def test_sums_are_those_of_a_loop_and_gradients_those_of_differences(loss):
     lists = draw(3)
     weight = torch.tensor(np.random.default_rng(1).normal(size=(3, FEATURES))) * torch.tensor([[1.0], [3.0], [3e3]])
     members, numbers = torch.arange(9).expand(3, 9).contiguous(), torch.arange(3)
-    for source in (SharedLists(joined(*lists), loss), OwnLists(joined(*lists), members, loss)):
+    for source in (AllLists(joined(*lists), loss, 3), MemberLists(joined(*lists), members, loss)):
         total, gradient = source.sums(weight, numbers)
         for m, w in enumerate(weight.numpy()):
             assert total[m] == pytest.approx(9 * objective(w, *lists, range(9), loss, 0, np.eye(FEATURES)), rel=1e-12)
@@ -83,20 +82,25 @@ def test_sums_are_those_of_a_loop_and_gradients_those_of_differences(loss):
 
 
 @pytest.mark.parametrize("loss", ["listnet", "ranksvm"])
-def test_chunks_blocks_and_batches_change_nothing(monkeypatch, loss):
-    lists = draw(4)
-    random = torch.Generator().manual_seed(0)
-    members = torch.stack([torch.randperm(9, generator=random)[:3] for _ in range(4)])
-    basis = torch.randn(4, 3, FEATURES, generator=random).double()
+def test_more_models_and_documents_than_are_computed_at_once(loss):
+    """Among the lists one of 200 documents; more models than are solved at once; batches of one list."""
+    x, labels, offsets = draw(4, num_lists=120)
+    random = np.random.default_rng(0)
+    x, labels = np.concatenate([x, random.normal(size=(200, FEATURES))]), np.append(labels, random.integers(0, 4, 200))
+    offsets = np.append(offsets, len(x))
+    basis = torch.tensor(random.normal(size=(600, 2, FEATURES)))
     options = {"loss": loss, "l2": 0.05, "tolerance": 1e-9}
-    whole = [solve_many_linear(joined(*lists), 4, **options, **how) for how in ({"members": members}, {"basis": basis})]
-    for name, value in {"BLOCK": 40, "LONGEST": 20, "MODELS": 3, "MEMBERS": 100}.items():
-        monkeypatch.setattr(many_linear, name, value)
-    given = joined(*lists, cuts=(0, 1, 2, 5, 9))
-    parts = [solve_many_linear(given, 4, **options, **how) for how in ({"members": members}, {"basis": basis})]
-    for one, other in zip(whole, parts, strict=True):
-        for a, b in zip(one, other, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)
+    many = solve_many_linear(joined(x, labels, offsets, cuts=(0, 1, 2, 121)), 600, basis=basis, **options)
+    few = solve_many_linear(joined(x, labels, offsets, cuts=(0, 121)), 3, basis=basis[[0, 300, 599]], **options)
+    for one, other in zip(many, few, strict=True):
+        torch.testing.assert_close(one[[0, 300, 599]], other, rtol=1e-8, atol=1e-8)
+
+
+def test_models_of_so_many_members_that_one_is_solved_at_once():
+    lists, members = joined(*draw(4)), torch.tensor([[0, 1, 5], [2, 3, 4], [5, 6, 0]])
+    padded = torch.nn.functional.pad(members, (0, 2**21), value=-1)
+    for one, other in zip(*(solve_many_linear(lists, 3, members=given) for given in (members, padded)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
 def test_all_lists_as_members_are_all_lists():

@@ -16,7 +16,7 @@ from tests.reference.measures import ndcg
 from torchrank import LGMML, RankingSet
 from torchrank.data.batch import make_batch
 from torchrank.data.training import TrainingLists
-from torchrank.solvers.local_metrics.choice import (
+from torchrank.rankers.lgmml.choice_of_settings import (
     FOLDS,
     Grid,
     Setting,
@@ -25,7 +25,7 @@ from torchrank.solvers.local_metrics.choice import (
     distance_scores,
     draw_lists,
 )
-from torchrank.solvers.local_metrics.closed_form import MetricOptions
+from torchrank.solvers.local_metrics.drawn_metrics import MetricOptions
 from torchrank.solvers.local_metrics.groups import Averages, points_of, solve_spectra
 
 INF = math.inf
@@ -286,7 +286,7 @@ def test_the_same_lists_and_seed_choose_the_same():
 
 
 def test_a_choice_by_a_sample_of_the_lists_does_not_depend_on_their_order(monkeypatch):
-    monkeypatch.setattr("torchrank.solvers.local_metrics.choice.DOCUMENTS", 200)
+    monkeypatch.setattr("torchrank.rankers.lgmml.choice_of_settings.DOCUMENTS", 200)
     train, val, test = world(8, 60), world(9, 40), world(10, 9)
     turned = train.subset(np.arange(60)[::-1].copy()), val.subset(np.arange(40)[::-1].copy())
     one, other = (LGMML(4, rounds=1).double().fit(*each) for each in ((train, val), turned))

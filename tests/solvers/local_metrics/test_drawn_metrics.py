@@ -18,7 +18,7 @@ from tests.reference.measures import blocks
 from torchrank import DataError, NotPositiveDefinite, NumericalWarning
 from torchrank.data.sets import RankingSet
 from torchrank.data.training import TrainingLists
-from torchrank.solvers.local_metrics.closed_form import MetricOptions, local_metrics, ridged
+from torchrank.solvers.local_metrics.drawn_metrics import MetricOptions, local_metrics, ridged
 
 OPTIONS = MetricOptions(metrics=4, queries_per_metric=3)
 WIDTH = 5
@@ -224,7 +224,7 @@ def test_solved_in_pieces(monkeypatch, many):
     """More lists than fit at once and more metrics than fit at once."""
     train, options = lists(7, num_lists=40), replace(OPTIONS, metrics=9)
     whole = learn(train, options)
-    monkeypatch.setattr("torchrank.solvers.local_metrics.closed_form.AT_ONCE", 6 * 25 * 2 if many else 1)
+    monkeypatch.setattr("torchrank.solvers.local_metrics.drawn_metrics.AT_ONCE", 6 * 25 * 2 if many else 1)
     assert_same(whole, learn(train, options), 1e-12)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchrank.functional import domination_loss
-from torchrank.solvers.domination.margins import Feedback, check_grades, check_margin, margin_of
+from torchrank.rankers.domination.margins import Feedback, check_grades, check_margin, margin_of
 
 LABELS = torch.tensor([0.0, 1.0, 2.0, 2.0, 0.0, 4.0])
 

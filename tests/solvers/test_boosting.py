@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from torchrank.solvers.boosting.thresholds import binned_edges, encode, encode_rows
+from torchrank.solvers.boosting import binned_edges, encode, encode_rows
 
 
 def of_a_column(values, bins):

@@ -9,9 +9,8 @@ from tests.solvers.metric_batches import BATCHES, WIDTH, candidates, classes, co
 from torchrank.data import SparseRows
 from torchrank.data.batch import make_batch
 from torchrank.solvers import metric_scores as scores
-from torchrank.solvers.cutting_plane import psi
 
-ADD = {"metric": psi.add_metric_psi, "diagonal": psi.add_diagonal_psi, "linear": psi.add_linear_psi}
+ADD = {"metric": scores.add_metric_psi, "diagonal": scores.add_diagonal_psi, "linear": scores.add_linear_psi}
 SCORES = {"metric": scores.metric_scores, "diagonal": scores.metric_scores, "linear": scores.linear_scores}
 
 
@@ -101,14 +100,6 @@ def test_psi_is_additive_over_lists_and_batches_may_be_empty(model, form):
         ADD[model](part, given[entries], parts)
         assert SCORES[model](part, torch.ones(shape_of(model)).double()).shape == (entries.stop - entries.start,)
     np.testing.assert_allclose(summed(model, whole, given), parts, atol=1e-12)
-
-
-@pytest.mark.parametrize("kind", BATCHES)
-def test_differences_from_the_query_are_summed_a_chunk_at_a_time(kind, monkeypatch):
-    batch = BATCHES[kind]()
-    once = summed("linear", batch, coefficients(batch))
-    monkeypatch.setattr(scores, "CHUNK_NUMBERS", 8)
-    np.testing.assert_allclose(summed("linear", batch, coefficients(batch)), once, atol=1e-12)
 
 
 @pytest.mark.parametrize("model", ["metric", "diagonal"])
