@@ -14,7 +14,7 @@ from torchrank.data.training import TrainingLists
 from torchrank.errors import check_choice, check_integer, check_number
 from torchrank.rankers.core.linear import LinearRanker
 from torchrank.rankers.core.rounds import Round
-from torchrank.solvers.local_metrics.sources import found_in
+from torchrank.solvers.local_metrics.drawn_lists import found_in
 from torchrank.solvers.passive_aggressive import (
     SAMPLINGS,
     Passed,

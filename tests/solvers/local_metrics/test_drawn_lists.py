@@ -10,16 +10,16 @@ import torch
 
 from torchrank import DataError, DataWarning
 from torchrank.data.batch import make_batch
-from torchrank.solvers.local_metrics.sources import (
+from torchrank.solvers.local_metrics.drawn_lists import (
     ListTable,
-    add_table,
     draw_candidates,
     draw_sources,
     found_in,
-    high_and_low,
     own_rows,
     take_lists,
 )
+from torchrank.solvers.local_metrics.drawn_metrics import add_table
+from torchrank.solvers.local_metrics.scatter import high_and_low
 
 LABELS = torch.tensor([0.0, 1, 2, 3, 4, 1, 1, 2, 0, 0, 2, 1, 3, 1, 0.5, 0.25])
 OFFSETS = torch.tensor([0, 5, 8, 10, 10, 11, 14, 16])

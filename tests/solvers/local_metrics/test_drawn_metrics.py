@@ -18,7 +18,8 @@ from tests.reference.measures import blocks
 from torchrank import DataError, NotPositiveDefinite, NumericalWarning
 from torchrank.data.sets import RankingSet
 from torchrank.data.training import TrainingLists
-from torchrank.solvers.local_metrics.drawn_metrics import MetricOptions, local_metrics, ridged
+from torchrank.solvers.local_metrics.drawn_metrics import MetricOptions, local_metrics, ridged, solve_metrics
+from torchrank.solvers.local_metrics.scatter import pair_sums
 
 OPTIONS = MetricOptions(metrics=4, queries_per_metric=3)
 WIDTH = 5
@@ -219,13 +220,13 @@ def test_scatter_in_float32_with_a_large_offset():
     assert abs(one - other).max() < 1e-3 * abs(one).max()
 
 
-@pytest.mark.parametrize("many", [False, True])
-def test_solved_in_pieces(monkeypatch, many):
-    """More lists than fit at once and more metrics than fit at once."""
-    train, options = lists(7, num_lists=40), replace(OPTIONS, metrics=9)
-    whole = learn(train, options)
-    monkeypatch.setattr("torchrank.solvers.local_metrics.drawn_metrics.AT_ONCE", 6 * 25 * 2 if many else 1)
-    assert_same(whole, learn(train, options), 1e-12)
+def test_solved_in_pieces():
+    train, options = TrainingLists(lists(7, num_lists=40)), replace(OPTIONS, metrics=9)
+    draw = torch.Generator().manual_seed(0)
+    shares = torch.randint(0, 2, (9, 40), generator=draw).double()
+    (sums,) = pair_sums(train, [shares], "half")
+    whole, pieces = (solve_metrics(sums, torch.ones(WIDTH), options, at_once=most) for most in (2**24, 6 * 25 * 2))
+    torch.testing.assert_close(whole @ whole.mT, pieces @ pieces.mT, rtol=1e-12, atol=1e-12)
 
 
 # ---- features that do not vary, singular scatter ---------------------------------------------------------------------

@@ -14,7 +14,6 @@ from torchrank import RankingSet
 from torchrank.data.training import TrainingLists
 from torchrank.solvers.local_metrics.drawn_metrics import MetricOptions
 from torchrank.solvers.local_metrics.groups import (
-    GroupSums,
     averages,
     canonical_order,
     far_scores,
@@ -24,11 +23,12 @@ from torchrank.solvers.local_metrics.groups import (
     query_points,
     shares_of,
     shrink,
-    solve_directions,
     solve_factors,
+    solve_spectra,
     sum_groups,
     within,
 )
+from torchrank.solvers.local_metrics.scatter import PairSums
 
 WIDTH = 4
 OPTIONS = MetricOptions(ridge=0.1)
@@ -64,7 +64,7 @@ def divisions(num_lists, seed=3):
     return cells, [1, 3, num_lists]
 
 
-def summed(ranking_set, cells, count, high="half") -> GroupSums:
+def summed(ranking_set, cells, count, high="half") -> PairSums:
     return sum_groups(TrainingLists(ranking_set), [torch.as_tensor(cells)], [count], high)[0]
 
 
@@ -114,7 +114,7 @@ def test_groups_add_up_to_all_lists_and_without_some_are_the_others():
     parts, whole = summed(train, cells, 3), summed(train, cells * 0, 1)
     for one, other in zip(parts.added(), whole, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
-    first = GroupSums(*(part[:1] for part in parts))
+    first = PairSums(*(part[:1] for part in parts))
     others = plain.sums([each for q, each in enumerate(plain_lists(train)) if q % 3], WIDTH)
     for part, right in zip(whole.without(first), others, strict=True):
         np.testing.assert_allclose(part[0], right, rtol=1e-10, atol=1e-10)
@@ -300,7 +300,8 @@ def found_averages(dead=()):
 @pytest.mark.parametrize("ridge", [1e-3, 1.0])
 def test_factors_and_directions_are_those_of_the_geometric_mean(dead, ridge):
     found, live = found_averages(dead), [d for d in range(WIDTH) if d not in dead]
-    directions = solve_directions(found, replace(OPTIONS, ridge=ridge), TS)
+    spectra = solve_spectra(found, replace(OPTIONS, ridge=ridge))
+    directions = spectra.directions(found.delta, TS)
     assert directions.shape == (3, len(TS), WIDTH)
     for place, t in enumerate(TS):
         factors = solve_factors(found, replace(OPTIONS, ridge=ridge, t=t))

@@ -29,7 +29,6 @@ from torchrank.functional.ragged import list_ids, per_entry
 from torchrank.solvers.local_metrics.drawn_metrics import CUTOFF, MetricOptions
 from torchrank.solvers.local_metrics.groups import (
     Averages,
-    GroupSums,
     averages,
     canonical_order,
     deviations_of,
@@ -40,12 +39,12 @@ from torchrank.solvers.local_metrics.groups import (
     query_points,
     shares_of,
     shrink,
-    solve_directions,
     solve_factors,
     solve_spectra,
     sum_groups,
     within,
 )
+from torchrank.solvers.local_metrics.scatter import PairSums
 
 FOLDS = 5
 DOCUMENTS = 200_000  # the choice is made on a sample of lists with about so many documents
@@ -123,14 +122,14 @@ class Division(NamedTuple):
 
     centres: Tensor  # (C, D)
     own: list[Tensor]  # group of each training list, and of each validation list
-    sums: GroupSums  # (C * FOLDS), one group after the other
+    sums: PairSums  # (C * FOLDS), one group after the other
     width: Tensor  # variance of the points of a group
 
-    def learned_without(self, fold: int) -> GroupSums:
+    def learned_without(self, fold: int) -> PairSums:
         """The sums over each group without a fold; over all lists for fold = FOLDS."""
         parts = [part.unflatten(0, (-1, FOLDS)) for part in self.sums]
-        whole = GroupSums(*(part.sum(1) for part in parts))
-        return whole if fold == FOLDS else whole.without(GroupSums(*(part[:, fold] for part in parts)))
+        whole = PairSums(*(part.sum(1) for part in parts))
+        return whole if fold == FOLDS else whole.without(PairSums(*(part[:, fold] for part in parts)))
 
 
 class Trial:
@@ -201,10 +200,9 @@ class Trial:
     def _metrics(self, found: Averages, ts: Sequence[float], ridge: float) -> Any:
         """Slopes (C, T, D) of linear scores; or for distances from query vectors what all t share, and the powers
         (C, k, T) of its values."""
-        options = replace(self.options, ridge=ridge)
+        spectra = solve_spectra(found, replace(self.options, ridge=ridge))
         if not self.by_query:
-            return solve_directions(found, options, ts)
-        spectra = solve_spectra(found, options)
+            return spectra.directions(found.delta, ts)
         return spectra.basis, torch.stack([spectra.values**t for t in ts], 2)
 
     def try_soft(self, division: Division, setting: Setting) -> Tensor:

@@ -36,9 +36,9 @@ from torchrank.rankers.lgmml.scorer import (
     lists_of_pairs,
 )
 from torchrank.rankers.lgmml.weights import WEIGHTS, MetricWeights
+from torchrank.solvers.local_metrics.drawn_lists import found_in
 from torchrank.solvers.local_metrics.drawn_metrics import MetricOptions, local_metrics
 from torchrank.solvers.local_metrics.sampled_warp import sampled_warp
-from torchrank.solvers.local_metrics.sources import found_in
 
 
 class LGMML(Ranker):

@@ -9,16 +9,7 @@ from torch import Tensor
 from torchrank.data.batch import Batch
 from torchrank.errors import DataError, DataWarning
 from torchrank.functional.arrays import to_offsets
-from torchrank.functional.ragged import (
-    entries_of,
-    list_ids,
-    per_entry,
-    positions_within,
-    segment_max,
-    segment_min,
-    segment_sum,
-    subsample,
-)
+from torchrank.functional.ragged import entries_of, positions_within, subsample
 
 
 class ListTable(NamedTuple):
@@ -27,35 +18,6 @@ class ListTable(NamedTuple):
     highs: Tensor  # (Q,) number of high documents
     top: Tensor  # (Q,) largest label
     tops: Tensor  # (Q,) number of documents with it
-
-
-def high_and_low(labels: Tensor, offsets: Tensor, high: str) -> tuple[Tensor, Tensor]:
-    """Masks (N,) of the high and the low documents of each list.
-
-    Low documents have the smallest label of the list. High documents are never low and have a label of at least
-    max(1, ceil(top / 2)) (`half`), the top label (`max`), or any label above 0 (`positive`).
-
-    >>> high_and_low(torch.tensor([0., 1., 4.]), torch.tensor([0, 3]), "half")
-    (tensor([False, False,  True]), tensor([ True, False, False]))
-    """
-    ids = list_ids(offsets, len(labels))
-    top, low = segment_max(labels, offsets)[ids], labels == segment_min(labels, offsets)[ids]
-    if high == "positive":
-        return (labels > 0) & ~low, low
-    least = top if high == "max" else (top / 2).ceil().clamp(min=1)
-    return (labels >= least) & ~low, low
-
-
-def add_table(batch: Batch, table: Tensor, high: str) -> None:
-    """Write the rows (highs, top, tops) of the lists of a batch into `table (Q, 3)`."""
-    if len(batch.labels):
-        top = segment_max(batch.labels, batch.offsets)
-        at_top = batch.labels == per_entry(top, batch.offsets, len(batch.labels))
-        highs, tops = (
-            segment_sum(mask.double(), batch.offsets)
-            for mask in (high_and_low(batch.labels, batch.offsets, high)[0], at_top)
-        )
-        table[batch.query] = torch.stack((highs, torch.where(tops > 0, top, 0).double(), tops), 1)
 
 
 def draw_sources(
