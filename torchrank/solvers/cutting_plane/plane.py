@@ -150,7 +150,7 @@ def _solved(plane: Plane, omega: Regulariser, C: float, stabilise: float) -> Pla
     """The state with the reduced problem solved, old cuts dropped, and the next probe chosen."""
     cuts = Cuts(plane.psi.flatten(1).numpy(), plane.loss.numpy(), plane.gram.numpy())
     z, rho = plane.primal.numpy(), float(plane.rho)
-    before = Reduced(z, plane.dual.numpy()[: omega.splits], rho, plane.alpha.numpy(), z, math.inf, -math.inf, 0)
+    before = Reduced(z, plane.dual.numpy()[: omega.splits], rho, plane.alpha.numpy(), z, math.inf, -math.inf)
     with _blas().limit(limits=1):  # on small matrices, threads that wait for each other take ten to fifty times as long
         found = solve_reduced(cuts, before, omega, C, LOOSE * float(gap(plane)), plane.idle.numpy())
     idle = torch.where(torch.from_numpy(found.alpha) > 0, 0, plane.idle + 1)

@@ -116,7 +116,6 @@ class Reduced(NamedTuple):
     point: Array  # (*shape)
     upper: float
     lower: float
-    steps: int
 
 
 def solve_reduced(
@@ -151,8 +150,8 @@ def _interior(cuts: Cuts, start: Reduced, regulariser: Regulariser, C: float, to
         used = np.flatnonzero(chosen)
         psi, loss = cuts.psi[used], cuts.loss[used]
         w, weights, complement = interior_point(psi.reshape(-1, *shape), loss, C, tolerance / 2)
-        slope = (weights @ psi).reshape(shape)
-        lower = regulariser.bound(float(weights @ loss), C / float(weights.sum()), slope, w, slope[None], 1.0)
+        gradient = (weights @ psi).reshape(shape)
+        lower = regulariser.bound(float(weights @ loss), C / float(weights.sum()), gradient)
         violations = cuts.loss - cuts.psi @ w.ravel()
         upper = regulariser.value(w) + C * max(0.0, float(violations.max()))
         more = ~chosen & (violations > max(0.0, float(violations[used].max())))
@@ -163,13 +162,13 @@ def _interior(cuts: Cuts, start: Reduced, regulariser: Regulariser, C: float, to
     alpha[used] = np.where(weights > math.sqrt(complement * C), weights, 0.0)
     found = start._replace(alpha=alpha, lower=max(lower, start.lower))
     found = found._replace(point=w, upper=upper) if upper < start.upper else found
-    return _with_zeros(cuts, found, w, slope, C, tolerance) if isinstance(regulariser, Diagonal) else found
+    return _with_zeros(cuts, found, w, gradient, C, tolerance) if isinstance(regulariser, Diagonal) else found
 
 
-def _with_zeros(cuts: Cuts, found: Reduced, w: Array, slope: Array, C: float, tolerance: float) -> Reduced:
+def _with_zeros(cuts: Cuts, found: Reduced, w: Array, gradient: Array, C: float, tolerance: float) -> Reduced:
     """A diagonal with exact zeros, where that is as good: at the minimum a weight or the slack of its bound is 0. The
     other weights grow by what the binding cuts lose, which is next to nothing."""
-    rest, binding = w * (w / w.sum() > 1 - slope), found.alpha > 0
+    rest, binding = w * (w / w.sum() > 1 - gradient), found.alpha > 0
     had, has = cuts.psi[binding] @ w, cuts.psi[binding] @ rest
     rest = rest * np.max(had[has > 0] / has[has > 0], initial=1.0)
     upper = float(rest.sum()) + C * hinge(cuts, rest)
@@ -194,8 +193,8 @@ def admm(
     for step in range(1, max_steps + 1):
         at_y = at_z - at_u
         alpha = solver.minimum(np.append(rho * (cuts.loss - at_y), 0.0))[:-1]
-        slope = (alpha @ psi).reshape(shape)
-        w = z - u[0] + slope / rho
+        gradient = (alpha @ psi).reshape(shape)
+        w = z - u[0] + gradient / rho
         at_relaxed = RELAXATION * (at_y + cuts.gram @ alpha / rho) + (1 - RELAXATION) * at_z
         old = z
         z, u = regulariser.step(RELAXATION * w + (1 - RELAXATION) * z, z, u, rho)
@@ -203,7 +202,8 @@ def admm(
         at_u = at_u + at_relaxed - at_z
         if step % CHECK == 0 or step == max_steps:
             total = float(alpha.sum())
-            lower = regulariser.bound(float(alpha @ cuts.loss), C / total if total > 0 else 1.0, slope, z, u, rho)
+            room, multiplier = C / total if total > 0 else 1.0, regulariser.row_multiplier(z, u, rho)
+            lower = regulariser.bound(float(alpha @ cuts.loss), room, gradient, multiplier)
             point = regulariser.candidate(z, u, rho)
             upper = regulariser.value(point) + C * hinge(cuts, point)
             if upper < best.upper:
@@ -215,7 +215,7 @@ def admm(
             factor = _balance(w, z, old, u)
             rho, u, at_u = rho * factor, u / factor, at_u / factor
             adapt = 2 * adapt
-    return best._replace(z=z, u=u, rho=rho, alpha=alpha, steps=step)
+    return best._replace(z=z, u=u, rho=rho, alpha=alpha)
 
 
 def simplex(cuts: Cuts, alpha: Array, C: float) -> ActiveSet:
