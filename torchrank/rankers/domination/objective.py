@@ -13,7 +13,7 @@ from torchrank.data.training import TrainingLists
 from torchrank.functional.domination import domination_slopes
 from torchrank.functional.ragged import dominating, per_entry, positions_within, segment_sum
 from torchrank.rankers.domination.margins import Feedback
-from torchrank.solvers.domination.coordinate_descent import Columns, coordinate_lists
+from torchrank.solvers.domination.coordinate_descent import DenseLists, SparseLists, coordinate_lists
 from torchrank.solvers.domination.curvature import add_curvature, corpus_curvature
 from torchrank.solvers.linear.scores import add_gradient, column_extremes, entry_scores
 
@@ -72,7 +72,7 @@ class Objective:
         return bounds
 
     @cached_property
-    def columns(self) -> Columns:
+    def columns(self) -> DenseLists | SparseLists:
         """The lists of this process in the form that coordinate descent needs."""
         batches = list(self.lists)
         margins = [self.feedback.margin(batch.labels) for batch in batches]
