@@ -21,7 +21,6 @@ from torchrank.solvers.passive_aggressive import (
     differences,
     draw_lists,
     draw_pairs,
-    in_order,
     list_counts,
     passive_minibatches,
     passive_steps,
@@ -153,7 +152,8 @@ class PAMIR(LinearRanker):
         places, order = torch.sort(torch.cat(found))
         owners, grouped = torch.sort(drawn[places] * self.per_topic, stable=True)
         places, order = places[grouped], order[grouped]
-        rows = torch.cat(parts, 1)[:, order] if shared else in_order(parts, order)
+        join: Any = SparseRows.cat if isinstance(corpus, SparseRows) else torch.cat
+        rows = torch.cat(parts, 1)[:, order] if shared else join(parts)[order]
         names, ends = [0], [len(places)]
         if self.per_topic:
             models, counts = torch.unique_consecutive(owners, return_counts=True)

@@ -70,7 +70,7 @@ def draw_pairs(
 
 
 def differences(x: Tensor | SparseRows, first: Tensor, second: Tensor) -> Any:
-    """Rows x[first] - x[second] (S, D) in float64. Sparse rows are concatenated, so a column of both occurs twice.
+    """Rows x[first] - x[second] (S, D) in float64. In a sparse row no column occurs twice.
 
     >>> differences(torch.eye(2), torch.tensor([0]), torch.tensor([1]))
     tensor([[ 1., -1.]], dtype=torch.float64)
@@ -79,19 +79,8 @@ def differences(x: Tensor | SparseRows, first: Tensor, second: Tensor) -> Any:
         return x[first].double() - x[second].double()
     both = x[torch.stack([first, second], 1).flatten()]
     signs = 1.0 - 2.0 * (both.row_ids() % 2)
-    return SparseRows(both.values.double() * signs, both.columns, both.row_offsets[::2], x.num_features)
-
-
-def in_order(parts: list[Any], order: Tensor) -> Any:
-    """The rows `order` of the concatenated parts, which are all dense or all sparse.
-
-    >>> in_order([torch.eye(2)[:1], torch.eye(2)[1:]], torch.tensor([1, 0]))
-    tensor([[0., 1.],
-            [1., 0.]])
-    """
-    if isinstance(parts[0], Tensor):
-        return torch.cat(parts)[order]
-    return SparseRows.cat(parts)[order]
+    joined = SparseRows(both.values.double() * signs, both.columns, both.row_offsets[::2], x.num_features)
+    return joined.transposed().transposed()  # which adds up what the two rows have of a column
 
 
 # ---- steps ------------------------------------------------------------------------------------------------------
@@ -122,16 +111,14 @@ def passive_steps(rows: Tensor | SparseRows, weights: Tensor, *, C: float = 1.0,
     u = weights.detach().cpu().double().numpy().copy()
     early, total, loss = np.zeros_like(u), np.zeros_like(u), 0.0
     scale, passed, shrink = 1.0, 0.0, 1.0 + 2.0 * l2
-    differ = _Dense(rows) if isinstance(rows, Tensor) else _Sparse(rows)
-    for columns, values in differ:
+    for columns, values in _values_by_row(rows.to("cpu", torch.float64)):
         margin = scale * float(u[columns].dot(values))
         loss += max(0.0, 1.0 - margin)
-        if margin < shrink:
-            change, norm = differ.change(columns, values)
-            if norm > 0:
-                move = min(C, (shrink - margin) / norm) / scale * change
-                u[columns] += move
-                early[columns] += passed * move
+        norm = float(values.dot(values)) if margin < shrink else 0.0
+        if norm > 0:
+            move = min(C, (shrink - margin) / norm) / scale * values
+            u[columns] += move
+            early[columns] += passed * move
         scale /= shrink
         passed += scale
         if scale < SMALLEST:
@@ -139,41 +126,15 @@ def passive_steps(rows: Tensor | SparseRows, weights: Tensor, *, C: float = 1.0,
             u *= scale
             early[:], passed, scale = 0.0, 0.0, 1.0
     total += passed * u - early
-    found, added = (torch.from_numpy(array).to(weights.device) for array in (scale * u, total))
-    return Passed(found, added, loss)
+    return Passed(*(torch.from_numpy(array).to(weights.device) for array in (scale * u, total)), loss)
 
 
-class _Dense:
-    """Iterates over dense rows: the columns of a row, and its values."""
-
-    def __init__(self, rows: Tensor):
-        self.rows = rows.cpu().double().numpy()
-
-    def __iter__(self) -> Iterator[tuple[Any, np.ndarray]]:
-        return ((slice(None), row) for row in self.rows)
-
-    def change(self, columns: Any, values: np.ndarray) -> tuple[np.ndarray, float]:
-        """What to add to the weights at `columns`, and the squared norm of the row."""
-        return values, float(values.dot(values))
-
-
-class _Sparse:
-    """The same for sparse rows. A column may occur twice: `change` has its sum at both places, so that
-    u[columns] += change adds it once."""
-
-    def __init__(self, rows: SparseRows):
-        rows = rows.to("cpu", torch.float64)
-        self.values, self.columns, self.ends = rows.values.numpy(), rows.columns.numpy(), rows.row_offsets.tolist()
-        self.sums = np.zeros(rows.num_features)
-
-    def __iter__(self) -> Iterator[tuple[Any, np.ndarray]]:
-        return ((self.columns[a:b], self.values[a:b]) for a, b in pairwise(self.ends))
-
-    def change(self, columns: Any, values: np.ndarray) -> tuple[np.ndarray, float]:
-        np.add.at(self.sums, columns, values)
-        change = self.sums[columns]
-        self.sums[columns] = 0.0
-        return change, float(change.dot(values))
+def _values_by_row(rows: Tensor | SparseRows) -> Iterator[tuple[Any, np.ndarray]]:
+    """The columns of each row, in none of which one occurs twice, and its values."""
+    if isinstance(rows, Tensor):
+        return ((slice(None), row) for row in rows.numpy())
+    values, columns, ends = rows.values.numpy(), rows.columns.numpy(), rows.row_offsets.tolist()
+    return ((columns[a:b], values[a:b]) for a, b in pairwise(ends))
 
 
 @torch.no_grad()
@@ -197,8 +158,8 @@ def passive_minibatches(
     tensor([0.2500, 0.5000], dtype=torch.float64)
     """
     weights, rows = weights.detach().double(), rows.to(dtype=torch.float64)
-    norms, total, shrink = squared_norms(rows), torch.zeros_like(weights), 1.0 + 2.0 * l2
-    loss = weights.new_zeros(())
+    norms = segment_sum(rows.values.square(), rows.row_offsets) if isinstance(rows, SparseRows) else (rows**2).sum(1)
+    total, shrink, loss = torch.zeros_like(weights), 1.0 + 2.0 * l2, weights.new_zeros(())
     for (start, end), size in zip(pairwise(bounds), sizes, strict=True):
         part, norm = rows[start:end], norms[start:end]
         margins = part @ weights
@@ -207,19 +168,3 @@ def passive_minibatches(
         total += weights
         loss += (1 - margins).clamp(min=0).sum()
     return Passed(weights, total, float(loss))
-
-
-def squared_norms(rows: Tensor | SparseRows) -> Tensor:
-    """|v|^2 of each row (S,); a column that occurs twice in a sparse row counts as its sum.
-
-    >>> squared_norms(SparseRows(torch.tensor([1.0, 2.0, 5.0]), torch.tensor([3, 3, 0]), torch.tensor([0, 2, 3]), 4))
-    tensor([ 9., 25.])
-    """
-    if isinstance(rows, Tensor):
-        return rows.square().sum(1)
-    keys, order = torch.sort(rows.row_ids() * rows.num_features + rows.columns)
-    values, new = rows.values[order], torch.ones_like(keys)
-    new[1:] = keys[1:] != keys[:-1]
-    sums = torch.zeros_like(values).index_add(0, new.cumsum(0) - 1, values)  # unused places at the end stay 0
-    owner = torch.zeros_like(keys).index_copy(0, new.cumsum(0) - 1, keys // rows.num_features)
-    return rows.values.new_zeros(len(rows)).index_add(0, owner, sums.square())

@@ -23,7 +23,7 @@ from torchrank.rankers.lgmml.choice_of_settings import (
     Trial,
     choose_setting,
     distance_scores,
-    draw_lists,
+    draw_sample,
 )
 from torchrank.solvers.local_metrics.drawn_metrics import MetricOptions
 from torchrank.solvers.local_metrics.groups import Averages, points_of, solve_spectra
@@ -33,7 +33,7 @@ START = Setting("given", 3, 5.0, 0.25, 0.1)
 
 
 def folds_of(train) -> torch.Tensor:
-    return draw_lists(points_of(TrainingLists(train)), torch.from_numpy(train.lengths), seed=0, most=10**9)[1]
+    return draw_sample(points_of(TrainingLists(train)), torch.from_numpy(train.lengths), seed=0, most=10**9)[1]
 
 
 def trial_of(train, val=None, *, name="given", high="half", budget=20_000) -> Trial:
@@ -76,18 +76,18 @@ def test_folds_are_as_large_as_each_other_and_do_not_depend_on_the_order_of_the_
     points = torch.from_numpy(np.random.default_rng(0).normal(size=(53, 3)))
     lengths = torch.from_numpy(np.random.default_rng(1).integers(1, 9, 53))
     for most in (10**6, 100):
-        chosen, folds = draw_lists(points, lengths, seed=0, most=most)
+        chosen, folds = draw_sample(points, lengths, seed=0, most=most)
         assert chosen.tolist() == sorted(set(chosen.tolist()))
         counts = folds.bincount(minlength=FOLDS)
         assert counts.max() - counts.min() <= 1
         assert int(lengths[chosen].sum()) <= most + 8
         order = torch.randperm(53, generator=torch.Generator().manual_seed(3))
-        again, others = draw_lists(points[order], lengths[order], seed=0, most=most)
+        again, others = draw_sample(points[order], lengths[order], seed=0, most=most)
         assert dict(zip(order[again].tolist(), others.tolist(), strict=True)) == dict(
             zip(chosen.tolist(), folds.tolist(), strict=True))  # fmt: skip
-    assert draw_lists(points, lengths, seed=0, most=10**6)[0].tolist() == list(range(53))
-    assert not draw_lists(points, lengths, seed=1, most=10**6)[1].equal(
-        draw_lists(points, lengths, seed=0, most=10**6)[1])  # fmt: skip
+    assert draw_sample(points, lengths, seed=0, most=10**6)[0].tolist() == list(range(53))
+    assert not draw_sample(points, lengths, seed=1, most=10**6)[1].equal(
+        draw_sample(points, lengths, seed=0, most=10**6)[1])  # fmt: skip
 
 
 def test_sums_without_a_fold_are_those_of_the_other_lists():

@@ -97,7 +97,7 @@ class Choice(NamedTuple):
     findings: dict[str, Any]
 
 
-def draw_lists(points: Tensor, lengths: Tensor, seed: int, most: int) -> tuple[Tensor, Tensor]:
+def draw_sample(points: Tensor, lengths: Tensor, seed: int, most: int) -> tuple[Tensor, Tensor]:
     """A sample of lists with at most so many documents (and one list more).
 
     Returns:
@@ -105,7 +105,7 @@ def draw_lists(points: Tensor, lengths: Tensor, seed: int, most: int) -> tuple[T
         the order in which their points (Q, D) are given.
 
     >>> points, lengths = torch.tensor([[3.0], [1.0], [2.0]]), torch.tensor([5, 5, 5])
-    >>> draw_lists(points, lengths, seed=0, most=100)[0]
+    >>> draw_sample(points, lengths, seed=0, most=100)[0]
     tensor([0, 1, 2])
     """
     order = canonical_order(points)[torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))]
@@ -359,7 +359,7 @@ def _grid(given: Mapping[str, Any], has_queries: bool) -> Grid:
 
 def _sampled(lists: RankingSet, seed: int, most: int) -> tuple[RankingSet, Tensor]:
     """A sample of the lists with at most so many documents, and the fold of each of them."""
-    positions, folds = draw_lists(points_of(TrainingLists(lists)), torch.from_numpy(lists.lengths), seed, most)
+    positions, folds = draw_sample(points_of(TrainingLists(lists)), torch.from_numpy(lists.lengths), seed, most)
     return lists if len(positions) == len(lists) else lists.subset(positions), folds
 
 

@@ -1,14 +1,12 @@
 """Sampled WARP: one list, one positive and one violator at a time (Su, King & Lyu 2017, algorithm 2)."""
 
 import math
-from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from torchrank.functional.losses import rank_weights, warp_labels
-from torchrank.functional.ragged import longest_list, partner_blocks, positions_within, segment_sum
+from torchrank.functional.ragged import partner_blocks, positions_within, segment_sum
 
 
 @torch.no_grad()
@@ -46,66 +44,40 @@ def sampled_warp(
             f"each step; got weights {tuple(weights.shape)}, steps {tuple(steps.shape)}, step sizes {tuple(lr.shape)}"
         )
     if features.device.type != "cpu":
-        here = (each.cpu() for each in (features, labels, offsets, weights, steps))
+        on_host = (part.cpu() for part in (features, labels, offsets, weights, steps))
         options = {"lr": lr.cpu(), "margin": margin, "negatives": negatives, "nonneg": nonneg}
-        return sampled_warp(*here, generator=generator, **options).to(features.device)  # type: ignore[arg-type]
-    weights = weights.clone()
-    places, plan = _plan(warp_labels(labels, negatives), offsets, steps, lr, generator)
-    pay = rank_weights(longest_list(offsets, len(labels), None)).tolist()
-    for step in plan:
-        own = weights if weights.ndim == 1 else weights[step.list]
-        rows, others = features[step.start : step.end], places[step.first : step.last]
-        scores = rows @ own.to(rows.dtype)
-        violators = others[margin + scores[others] > scores[step.positive]]
-        if rank := _paid_rank(len(violators), step):
-            negative = violators[int(step.choice * len(violators))]
-            own.sub_(rows[negative] - rows[step.positive], alpha=step.lr * pay[rank])
+        return sampled_warp(*on_host, generator=generator, **options).to(features.device)  # type: ignore[arg-type]
+    weights, labels = weights.clone(), warp_labels(labels, negatives)
+    order, partners, first = partner_blocks(labels, offsets)  # in this order the positives of a list come first
+    places, positives = positions_within(offsets, len(labels))[order], segment_sum((partners > 0).long(), offsets)
+    pay = rank_weights(max(offsets.diff().tolist(), default=0)).tolist()
+    uniform = torch.rand(len(steps), 3, dtype=torch.float64, device=generator.device, generator=generator).cpu()
+    drawable = (positives[steps] > 0).nonzero().flatten()  # the other lists have no entry with a negative
+    steps, lr, (which, patience, choice) = steps[drawable], lr[drawable].double(), uniform[drawable].unbind(1)
+    slot = offsets[steps] + (which * positives[steps]).long()  # of the positive; those of its negatives are low..high-1
+    low, high = first[slot], first[slot] + partners[slot]
+    columns = (steps, offsets[steps], offsets[steps + 1], places[slot], low, high, lr, patience, choice)
+    for query, start, end, positive, a, b, rate, *draws in zip(*(part.tolist() for part in columns), strict=True):
+        row = weights if weights.ndim == 1 else weights[query]
+        rows, others = features[start:end], places[a:b]
+        scores = rows @ row.to(rows.dtype)
+        violators = others[margin + scores[others] > scores[positive]]
+        if rank := _paid_rank(len(violators), len(others), draws[0]):
+            negative = violators[int(draws[1] * len(violators))]
+            row.sub_(rows[negative] - rows[positive], alpha=rate * pay[rank])
             if nonneg:
-                own.clamp_(min=0)
+                row.clamp_(min=0)
     return weights
 
 
-class _Step(NamedTuple):
-    list: int
-    start: int  # the entries of the list are start..end-1
-    end: int
-    positive: int  # its place in the list
-    first: int  # places[first:last] are those of its negatives
-    last: int
-    lr: float
-    patience: float  # uniform in [0, 1): decides after how many draws a violator is found
-    choice: float  # uniform in [0, 1): decides which violator it is
-
-
-def _plan(
-    labels: Tensor, offsets: Tensor, steps: Tensor, lr: Tensor, generator: torch.Generator
-) -> tuple[Tensor, Iterator[_Step]]:
-    """The places of the entries in their lists, sorted by descending label in each list, and all that is known about
-    the steps before they are made. Steps on lists in which no entry has a negative are left out."""
-    device = labels.device
-    uniform = torch.rand(len(steps), 3, dtype=torch.float64, device=generator.device, generator=generator)
-    order, partners, first = partner_blocks(labels, offsets)
-    places = positions_within(offsets, len(labels))[order]
-    positives = segment_sum((partners > 0).long(), offsets)  # in this order they come first in their list
-    given = torch.cat((lr[:, None].to(uniform), uniform), 1).to(device)
-    steps = steps.to(device)
-    drawable = (positives[steps] > 0).nonzero().flatten()
-    steps, lr, uniform = steps[drawable], given[drawable, 0], given[drawable, 1:]
-    slot = offsets[steps] + (uniform[:, 0] * positives[steps]).long()
-    columns = (steps, offsets[steps], offsets[steps + 1], places[slot], first[slot], first[slot] + partners[slot], lr)
-    known = torch.stack([column.double() for column in (*columns, uniform[:, 1], uniform[:, 2])]).cpu()  # one copy
-    rows = zip(*known[:6].long().tolist(), *known[6:].tolist(), strict=True)
-    return places, map(_Step._make, rows)
-
-
-def _paid_rank(found: int, step: _Step) -> int:
-    """The rank to pay for when `found` of the negatives violate the margin; 0 if none of them is drawn.
+def _paid_rank(num_violators: int, num_negatives: int, patience: float) -> int:
+    """The rank to pay for when so many of the negatives violate the margin; 0 if none of them is drawn.
 
     The number of draws with replacement until the first violator is geometric, and which violator that is does not
     depend on the number, so neither needs a loop.
     """
-    total = step.last - step.first
-    if found == 0:
+    if num_violators == 0:
         return 0
-    draws = 1 if found == total else 1 + int(math.log1p(-step.patience) / math.log1p(-found / total))
-    return 0 if draws > total else max(1, total // draws)
+    share = num_violators / num_negatives
+    draws = 1 if share == 1 else 1 + int(math.log1p(-patience) / math.log1p(-share))
+    return 0 if draws > num_negatives else max(1, num_negatives // draws)
