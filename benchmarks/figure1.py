@@ -13,7 +13,7 @@ from benchmarks.suite import Row, Setting
 from torchrank import SVMMap
 from torchrank.data.synthetic.clouds import load_clouds
 from torchrank.functional import average_precision
-from torchrank.solvers.clouds.clustering import compare, make_shapes
+from torchrank.solvers.cloud_clustering import compare, make_shapes
 
 EXPECTED = {"pca": True, "jeffreys": False, "1 - K": False, "mean": False}  # whether q2 is the nearer one
 

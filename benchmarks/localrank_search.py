@@ -20,8 +20,8 @@ from benchmarks.localrank import COMPONENTS, FEATURES, make_clouds
 from benchmarks.suite import Row, Setting, in_process
 from torchrank.files import peak_memory_mb
 from torchrank.functional import cloud_pca, nearest_clouds
-from torchrank.solvers.clouds.clustering import Shapes, cluster
-from torchrank.solvers.clouds.hashing import build_tables, hashed_nearest, make_planes
+from torchrank.solvers.cloud_clustering import Shapes, cluster
+from torchrank.solvers.cloud_hashing import build_tables, hashed_nearest, make_planes
 
 KINDS, CLUSTERS, SPREAD = 200, 10, (0.02, 0.2)
 TABLES, BATCH = 16, 200

@@ -11,7 +11,7 @@ from torchrank.data.training import TrainingLists
 from torchrank.errors import check_choice, check_integer, check_number
 from torchrank.functional.clouds import KINDS as DIRECTIONS
 from torchrank.functional.clouds import choose_components
-from torchrank.solvers.clouds.clustering import (
+from torchrank.solvers.cloud_clustering import (
     SHAPES,
     Shapes,
     cluster,
@@ -20,7 +20,7 @@ from torchrank.solvers.clouds.clustering import (
     make_shapes,
     most_similar,
 )
-from torchrank.solvers.clouds.hashing import HashTables, build_tables, hashed_nearest, make_planes
+from torchrank.solvers.cloud_hashing import HashTables, build_tables, hashed_nearest, make_planes
 
 MOST_COMPONENTS = 20  # that components="auto" chooses
 

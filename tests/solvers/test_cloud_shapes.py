@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 from scipy.cluster import hierarchy
 
-from torchrank.solvers.clouds.clustering import (
+from torchrank.solvers.cloud_clustering import (
     DIRECTIONS,
     MOMENTS,
     SHAPES,

@@ -17,7 +17,7 @@ from scipy.spatial.distance import squareform
 from torchrank import DataWarning
 from torchrank.functional import cloud_pca, cloud_similarity
 from torchrank.functional.ragged import subsample
-from torchrank.solvers.clouds.clustering import Shapes, cluster, cluster_similar, cut, link, merge_small
+from torchrank.solvers.cloud_clustering import Shapes, cluster, cluster_similar, cut, link, merge_small
 
 # ---- plain forms -----------------------------------------------------------------------------------------------------
 
