@@ -26,13 +26,12 @@ from torchrank.errors import DataError, check_choice, check_integer, check_numbe
 from torchrank.functional.columns import SAME, by_column
 from torchrank.functional.measures import ndcg
 from torchrank.functional.ragged import list_ids, per_entry
+from torchrank.rankers.lgmml.far_anchors import deviations_of, far_scores
 from torchrank.solvers.local_metrics.drawn_metrics import CUTOFF, MetricOptions
 from torchrank.solvers.local_metrics.groups import (
     Averages,
     averages,
     canonical_order,
-    deviations_of,
-    far_scores,
     find_centres,
     nearest_centre,
     points_of,

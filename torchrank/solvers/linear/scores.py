@@ -4,17 +4,12 @@ Where lists have models of their own, a list without one takes that of the neare
 mean of its documents (Geng et al. 2008).
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch
 from torchrank.data.rows import converts_at_once, wide_blocks
 from torchrank.data.sparse import SparseRows
-from torchrank.data.training import TrainingLists
-from torchrank.functional.arrays import to_offsets
 from torchrank.functional.ragged import list_ids, per_entry, ranks, segment_sum, wide
 
 DISTANCES = 2**22  # distances of queries computed at once: 32 MB in float64
@@ -86,28 +81,6 @@ def add_gradient(batch: Batch, gradient: Tensor, into: Tensor, per_topic: bool) 
         topics = batch.query[lists]
         for place, block in wide_blocks(x, into.dtype):
             into.index_add_(0, topics[place], block * gradient[place, None])
-
-
-def take_features(lists: TrainingLists, features: Tensor) -> TrainingLists:
-    """The lists with only these features; a shared corpus stays shared."""
-    corpus = None if lists.corpus is None else take_columns(lists.corpus, features)
-    return lists.changed(lambda batch: batch._replace(x=take_columns(batch.x, features) if corpus is None else corpus))
-
-
-def take_columns(x: Tensor | SparseRows, features: Tensor) -> Any:
-    """The rows with only these features."""
-    if not isinstance(x, SparseRows):
-        return x[:, features]
-    place = torch.full((x.num_features,), -1, device=x.device, dtype=x.columns.dtype)
-    place[features] = torch.arange(len(features), device=x.device, dtype=x.columns.dtype)
-    values, columns, lengths = [x.values[:0]], [x.columns[:0]], [x.row_offsets[:0]]
-    for _, block in x.blocks():  # little memory beside what is kept
-        places = place[block.columns]
-        inside = places >= 0
-        values.append(block.values[inside])
-        columns.append(places[inside])
-        lengths.append(pad(inside.cumsum(0), (1, 0))[block.row_offsets].diff())
-    return SparseRows(torch.cat(values), torch.cat(columns), to_offsets(torch.cat(lengths)), len(features))
 
 
 def column_extremes(x: Tensor | SparseRows) -> Tensor:

@@ -1,9 +1,15 @@
-"""Lists with fewer entries: a drawn share of the lowest documents, or the nearest neighbours of the query."""
+"""Lists with fewer entries, a drawn share of the lowest documents or the nearest neighbours of the query; or with fewer
+features."""
+
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from torchrank.data.batch import Batch, make_batch
+from torchrank.data.sparse import SparseRows
+from torchrank.data.training import TrainingLists
 from torchrank.data.weights import at
 from torchrank.functional.arrays import to_offsets
 from torchrank.functional.ragged import dominating, list_ids, positions_within, ranks, segment_sum
@@ -61,6 +67,28 @@ def narrow(batch: Batch, kept: Tensor) -> Batch:
         weights=at(batch.weights, rows),
         positions=at(batch.positions, rows),
     )
+
+
+def take_features(lists: TrainingLists, features: Tensor) -> TrainingLists:
+    """The lists with only these features; a shared corpus stays shared."""
+    corpus = None if lists.corpus is None else take_columns(lists.corpus, features)
+    return lists.changed(lambda batch: batch._replace(x=take_columns(batch.x, features) if corpus is None else corpus))
+
+
+def take_columns(x: Tensor | SparseRows, features: Tensor) -> Any:
+    """The rows with only these features."""
+    if not isinstance(x, SparseRows):
+        return x[:, features]
+    place = torch.full((x.num_features,), -1, device=x.device, dtype=x.columns.dtype)
+    place[features] = torch.arange(len(features), device=x.device, dtype=x.columns.dtype)
+    values, columns, lengths = [x.values[:0]], [x.columns[:0]], [x.row_offsets[:0]]
+    for _, block in x.blocks():  # little memory beside what is kept
+        places = place[block.columns]
+        inside = places >= 0
+        values.append(block.values[inside])
+        columns.append(places[inside])
+        lengths.append(pad(inside.cumsum(0), (1, 0))[block.row_offsets].diff())
+    return SparseRows(torch.cat(values), torch.cat(columns), to_offsets(torch.cat(lengths)), len(features))
 
 
 def _mixed(numbers: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 from torchrank import RankingSet
 from torchrank.data import SparseRows
 from torchrank.data.batch import make_batch
-from torchrank.solvers.entry_selection import keep_nearest, keep_negatives, narrow
+from torchrank.rankers.core.selection import keep_nearest, keep_negatives, narrow
 
 
 def lists(lengths=(7, 0, 1, 30, 12, 5), seed=0):
