@@ -15,7 +15,8 @@ from torchrank import ListNet, RankBoost, RankingSet, TransductivePCA
 from torchrank.data import SparseRows
 from torchrank.functional import ndcg
 from torchrank.rankers import transductive
-from torchrank.solvers.boosting import Rules, boost_many, project, rule_scores
+from torchrank.rankers.transductive import project, rule_scores
+from torchrank.solvers.boosting import Rules, boost_many
 
 QUICK = {"components": 2, "l2": 0.1, "transform": None}
 

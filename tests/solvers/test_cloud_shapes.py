@@ -12,7 +12,6 @@ from torchrank.solvers.cloud_clustering import (
     SHAPES,
     cluster,
     compare,
-    group_similarity,
     make_shapes,
     most_similar,
 )
@@ -130,13 +129,3 @@ def test_total_variance(kind):
     x, offsets = draw([9, 30, 1], 5)
     total = make_shapes(x, offsets, kind, 2)[1]
     np.testing.assert_allclose(total, [rows.var(0).sum() for rows in np.split(x.numpy(), offsets[1:-1])], atol=1e-12)
-
-
-def test_similarity_to_groups_is_that_of_their_nearest_member():
-    similarity = torch.rand(7, 9, generator=torch.Generator().manual_seed(0))
-    labels = torch.tensor([0, 2, 1, -1, 2, 0, 1, 1, -1])
-    found = group_similarity(similarity, labels)
-    for row, best in zip(similarity.tolist(), found.tolist(), strict=True):
-        assert best == [max(s for s, label in zip(row, labels.tolist(), strict=True) if label == c) for c in range(3)]
-    minus = group_similarity(-similarity, labels)  # minus distances too
-    assert (minus < 0).all() and (minus > -1).all()

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from torchrank.data.batch import Batch
 from torchrank.data.state import store
@@ -29,7 +31,6 @@ from torchrank.solvers.boosting import (
     exact_edges,
     pair_masses,
     paired_lists,
-    stump_scores,
 )
 
 
@@ -198,6 +199,29 @@ class RankBoost(Ranker):
         before = self.log_loss[-2] if len(self.log_loss) > 1 else held.log_loss
         weighed = self._weighed(lists, held._replace(scores=scores), before)
         return weighed if len(self.log_loss) else weighed._replace(log_loss=held.log_loss)  # 0, not its rounding
+
+
+def stump_scores(x: Tensor, feature: Tensor, threshold: Tensor, alpha: Tensor) -> Tensor:
+    """Scores (N,) of rows (N, D): sum over t of alpha[t] where x[:, feature[t]] > threshold[t].
+
+    The rules of one feature add up to a step function, so one search in its sorted thresholds replaces all its rules.
+
+    >>> stump_scores(torch.tensor([[1.0], [3.0]]), torch.tensor([0, 0]), torch.tensor([2.0, 0.5]).double(),
+    ...              torch.tensor([1.0, 0.25]).double())
+    tensor([0.2500, 1.2500], dtype=torch.float64)
+    """
+    if not len(feature):
+        return alpha.new_zeros(len(x))
+    if len(feature) == 1:  # what a validation adds after a round, without reading anything from the device
+        return torch.where(x[:, feature].to(threshold.dtype) <= threshold, 0.0, alpha)[:, 0]
+    order = torch.argsort(threshold)
+    order = order[torch.argsort(feature[order], stable=True)]
+    used, counts = torch.unique_consecutive(feature[order], return_counts=True)
+    sizes: list[int] = counts.tolist()
+    steps = pad_sequence(threshold[order].split(sizes), batch_first=True, padding_value=torch.inf)
+    heights = pad(pad_sequence(alpha[order].split(sizes), batch_first=True).cumsum(1), (1, 0))
+    passed = torch.searchsorted(steps, x[:, used].T.to(steps.dtype).contiguous())
+    return heights.gather(1, passed).sum(0)
 
 
 def _inside(batch: Batch) -> Tensor:

@@ -13,10 +13,10 @@ from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, NotFittedError, NumericalWarning, check_choice, check_integer
 from torchrank.functional.arrays import to_offsets
 from torchrank.functional.clouds import choose_components, cloud_pca
-from torchrank.functional.ragged import per_entry, wide
+from torchrank.functional.ragged import list_ids, per_entry, wide
 from torchrank.rankers.core.ranker import Prepared, Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Certificate, Round
-from torchrank.solvers.boosting import Rules, boost_many, project, rule_scores
+from torchrank.solvers.boosting import Rules, boost_many
 from torchrank.solvers.linear.many_models import JoinedLists, ManyLinear, join_lists, solve_many_linear
 from torchrank.solvers.linear.scores import scores_by_list
 
@@ -175,3 +175,26 @@ class TransductivePCA(Ranker):
             projected = project(rows[inside], ends, basis[shaped])
             scores[inside] = rule_scores(projected, ends, self._boosted(lists, basis[shaped]))
         return scores.to(x.dtype)
+
+
+def project(x: Tensor, offsets: Tensor, basis: Tensor) -> Tensor:
+    """U_q x of every row `x (N, D)` with the basis of its list, `basis (Q, P, D)`: (N, P).
+
+    >>> project(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0, 1, 2]), torch.eye(2)[:, None])
+    tensor([[1.],
+            [4.]])
+    """
+    model = list_ids(offsets, len(x))
+    return torch.stack([(x * directions[model]).sum(1) for directions in basis.unbind(1)], 1)
+
+
+def rule_scores(z: Tensor, offsets: Tensor, rules: Rules) -> Tensor:
+    """Scores (N,) of projected rows (N, P), each list by the rules of its own model.
+
+    >>> one = torch.ones(1, 1)
+    >>> rule_scores(torch.tensor([[2.0], [1.0]]), torch.tensor([0, 2]), Rules(torch.zeros(1, 1).long(), one, 3 * one))
+    tensor([3., 0.])
+    """
+    model = list_ids(offsets, len(z))
+    above = z.gather(1, rules.feature[model]) > rules.threshold[model]
+    return (rules.alpha[model] * above).sum(1)

@@ -183,29 +183,6 @@ def _code_type(edges: Tensor) -> torch.dtype:
     return torch.uint8 if edges.shape[1] < 256 else torch.int32
 
 
-def stump_scores(x: Tensor, feature: Tensor, threshold: Tensor, alpha: Tensor) -> Tensor:
-    """Scores (N,) of rows (N, D): sum over t of alpha[t] where x[:, feature[t]] > threshold[t].
-
-    The rules of one feature add up to a step function, so one search in its sorted thresholds replaces all its rules.
-
-    >>> stump_scores(torch.tensor([[1.0], [3.0]]), torch.tensor([0, 0]), torch.tensor([2.0, 0.5]).double(),
-    ...              torch.tensor([1.0, 0.25]).double())
-    tensor([0.2500, 1.2500], dtype=torch.float64)
-    """
-    if not len(feature):
-        return alpha.new_zeros(len(x))
-    if len(feature) == 1:  # what a validation adds after a round, without reading anything from the device
-        return torch.where(x[:, feature].to(threshold.dtype) <= threshold, 0.0, alpha)[:, 0]
-    order = torch.argsort(threshold)
-    order = order[torch.argsort(feature[order], stable=True)]
-    used, counts = torch.unique_consecutive(feature[order], return_counts=True)
-    sizes: list[int] = counts.tolist()
-    steps = pad_sequence(threshold[order].split(sizes), batch_first=True, padding_value=torch.inf)
-    heights = pad(pad_sequence(alpha[order].split(sizes), batch_first=True).cumsum(1), (1, 0))
-    passed = torch.searchsorted(steps, x[:, used].T.to(steps.dtype).contiguous())
-    return heights.gather(1, passed).sum(0)
-
-
 # ---- many models at once -----------------------------------------------------------------------------------------
 
 
@@ -267,26 +244,3 @@ def _boost(thresholds: Thresholds, paired: PairedLists, num_models: int, rounds:
         scores += ((codes[row] <= place[:, None]) * alpha[:, None]).T
         rules.append(Rules(feature[:, None], edges[row, place][:, None], alpha[:, None]))
     return _joined(rules, 1)
-
-
-def project(x: Tensor, offsets: Tensor, basis: Tensor) -> Tensor:
-    """U_q x of every row `x (N, D)` with the basis of its list, `basis (Q, P, D)`: (N, P).
-
-    >>> project(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0, 1, 2]), torch.eye(2)[:, None])
-    tensor([[1.],
-            [4.]])
-    """
-    model = list_ids(offsets, len(x))
-    return torch.stack([(x * directions[model]).sum(1) for directions in basis.unbind(1)], 1)
-
-
-def rule_scores(z: Tensor, offsets: Tensor, rules: Rules) -> Tensor:
-    """Scores (N,) of projected rows (N, P), each list by the rules of its own model.
-
-    >>> one = torch.ones(1, 1)
-    >>> rule_scores(torch.tensor([[2.0], [1.0]]), torch.tensor([0, 2]), Rules(torch.zeros(1, 1).long(), one, 3 * one))
-    tensor([3., 0.])
-    """
-    model = list_ids(offsets, len(z))
-    above = z.gather(1, rules.feature[model]) > rules.threshold[model]
-    return (rules.alpha[model] * above).sum(1)

@@ -223,17 +223,3 @@ def cluster(
         leader = most_similar(kept, some, kind)[1]
         leader[drawn] = torch.arange(len(drawn), device=leader.device)
     return cluster_similar(compare(some, some, kind), usable, clusters, min_size=min_size, leader=leader)
-
-
-def group_similarity(similarity: Tensor, labels: Tensor) -> Tensor:
-    """Largest similarity `(T, C)` of each test list to the training lists of each group, from similarities `(T, Q)`.
-
-    The group most similar to a test list is the group of its most similar training list (among lists in a group).
-
-    >>> group_similarity(torch.tensor([[0.1, 0.9, 0.4]]), torch.tensor([0, 1, 0]))
-    tensor([[0.4000, 0.9000]])
-    """
-    inside = labels >= 0
-    index = labels[inside].expand(len(similarity), -1)
-    best = similarity.new_full((len(similarity), int(labels.max()) + 1), -torch.inf)
-    return best.scatter_reduce(1, index, similarity[:, inside], "amax")
