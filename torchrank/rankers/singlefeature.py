@@ -56,6 +56,6 @@ class SingleFeature(Ranker):
     def quality(self, batch: Batch) -> Tensor:
         """NDCG@k summed over the lists, (2 D,): by every feature, then by every negated feature."""
         x = batch.dense.double()
-        options = {"k": self.k, "ties": "average", "empty": 0.0, "max_length": batch.max_length}
+        options = {"k": self.k, "ties": "average", "empty": 0.0}
         found = [by_column(ndcg, scores, batch.labels, batch.offsets, **options) for scores in (x, -x)]
         return torch.cat([values.sum(0) for values in found])

@@ -17,8 +17,7 @@ from torchrank.functional.ragged import per_entry, segment_sum
 from torchrank.functional.spd import gmml
 from torchrank.rankers.core.rounds import Round
 from torchrank.rankers.metric.cutting_plane import CutRounds, Oracle
-from torchrank.solvers.cutting_plane.psi import add_metric_psi
-from torchrank.solvers.metric_scores import centred_rows, fills_table, metric_scores, table_places
+from torchrank.solvers.metric_scores import add_metric_psi, centred_rows, fills_table, metric_scores, table_places
 
 if TYPE_CHECKING:
     from torchrank.rankers.adapter.ranker import Adapter
