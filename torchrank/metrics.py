@@ -424,8 +424,8 @@ def _options(row: Measure) -> list[tuple[inspect.Parameter, str]]:
         options.append((parameter, text[1] if text else "see the function."))
     if row.cut != NONE:
         default, kind = (None, "int | None") if row.cut == OPTIONAL else (kinds.empty, "int")
-        text = f"the number of ranks that count{'; None counts the whole list' if row.cut == OPTIONAL else ''}."
-        options.append((kinds("k", kinds.POSITIONAL_OR_KEYWORD, default=default, annotation=kind), text))
+        what = f"the number of ranks that count{'; None counts the whole list' if row.cut == OPTIONAL else ''}."
+        options.append((kinds("k", kinds.POSITIONAL_OR_KEYWORD, default=default, annotation=kind), what))
     defined = [name for name, rules in CONVENTIONS.items() if row.name in rules.measures]
     if defined[1:]:
         parameter = kinds("convention", kinds.POSITIONAL_OR_KEYWORD, default="default", annotation="str")

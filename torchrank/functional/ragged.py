@@ -157,13 +157,13 @@ def sort_within(scores: Tensor, offsets: Tensor, *, descending: bool = True, gra
     return Lists(offsets, len(scores)).order(scores, descending=descending, grades=grades)
 
 
-def ranks(scores: Tensor, offsets: Tensor) -> Tensor:
+def ranks(scores: Tensor, offsets: Tensor, *, descending: bool = True) -> Tensor:
     """Rank of every entry in its list, from 1, `(N,)`; equal scores keep the order of the entries.
 
     >>> ranks(torch.tensor([1.0, 3.0, 2.0, 2.0]), torch.tensor([0, 2, 4])).tolist()
     [2, 1, 1, 2]
     """
-    return Lists(offsets, len(scores)).ranks(scores)
+    return Lists(offsets, len(scores)).ranks(scores, descending=descending)
 
 
 def levels_within(values: Tensor, offsets: Tensor) -> Tensor:

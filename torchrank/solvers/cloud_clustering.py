@@ -5,7 +5,7 @@ distances in float64 and a copy of them.
 """
 
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from scipy.cluster.hierarchy import linkage
@@ -174,7 +174,7 @@ def compare(a: Shapes, b: Shapes, kind: str) -> Tensor:
     """Similarities (Q, Q') of all shapes of `a` to all of `b`: from 0 to 1 for directions, else minus a distance."""
     if kind in DIRECTIONS:
         size = 8 * len(a.ranks) * len(b.ranks)
-        options = {"kind": kind, "eigenvalues": a.spread, "eigenvalues_v": b.spread, "max_bytes": size}
+        options: Any = {"kind": kind, "eigenvalues": a.spread, "eigenvalues_v": b.spread, "max_bytes": size}
         return cloud_similarity(a.points, a.ranks, b.points, b.ranks, **options)
     first, second = a.points.squeeze(1), b.points.squeeze(1)
     if kind in MOMENTS:
@@ -187,7 +187,7 @@ def most_similar(a: Shapes, b: Shapes, kind: str, *, at_once: int = 2**24) -> tu
     position -1 where a list of `a`, or all of `b`, have no shape. Of moments and Gaussians so many similarities are
     computed `at_once`."""
     if kind in DIRECTIONS:
-        options = {"kind": kind, "eigenvalues": a.spread, "eigenvalues_v": b.spread}
+        options: Any = {"kind": kind, "eigenvalues": a.spread, "eigenvalues_v": b.spread}
         best, place = nearest_clouds(a.points, a.ranks, b.points, b.ranks, **options)
         best, place = best[:, 0], place[:, 0]
     else:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
+from torchrank.functional.domination import domination_slopes
 
 from tests.solvers.domination.coordinate_problems import FEATURES, PENALTIES, loss, objective, problem, setting, zeros
-from torchrank.functional.domination import domination_slopes
 from torchrank.solvers.domination.coordinate_descent import coordinate_step, coordinate_sweep, useful_blocks
 from torchrank.solvers.domination.penalised import Penalty, fista_start, fista_step
 

@@ -14,7 +14,6 @@ from torch.optim.adam import adam
 from torchrank.data.batch import Batch
 from torchrank.data.sampler import shard
 from torchrank.data.training import TrainingLists
-from torchrank.errors import parameters_of
 from torchrank.rankers.adapter.lists import Pool
 from torchrank.rankers.adapter.mining import Mine, drawn
 from torchrank.rankers.core.rounds import Round

@@ -53,7 +53,8 @@ class GeometricMeans(nn.Module):
         """The metric of the `number`-th setting, from 0."""
         ridge = self.path[number]
         eye = torch.eye(adapter.num_features, dtype=torch.float64, device=lists.device)
-        found = gmml(*(each + ridge * eye for each in adapter.kept.scatters), self.t)
+        similar, dissimilar = (scatter + ridge * eye for scatter in adapter.kept.scatters)
+        found = gmml(similar, dissimilar, self.t)
         done = number + 1 == len(self.path)
         return found / found.diagonal().mean(), Round(done, findings={"ridge": ridge, "t": self.t})
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchrank.data.batch import Batch
 from torchrank.data.training import TrainingLists
 from torchrank.functional.lists import Lists
-from torchrank.functional.losses.domination import domination_gradient
+from torchrank.functional.losses.domination import DominationGradient
 from torchrank.functional.ragged import dominating, per_entry, positions_within, segment_sum
 from torchrank.rankers.domination.margins import Feedback
 from torchrank.solvers.domination.coordinate_descent import DenseLists, SparseLists, coordinate_lists
@@ -85,8 +85,8 @@ class Objective:
 
     def _list_slopes(self, batch: Batch, weight: Tensor) -> tuple[Tensor, Tensor]:
         graded = self._graded(batch)
-        gradient = domination_gradient(graded.labels, graded.lists, self.feedback.margin(batch.labels))
-        return gradient(entry_scores(batch, weight, self.topics is not None))
+        known = DominationGradient(graded.labels, graded.lists, self.feedback.margin(batch.labels))
+        return known.loss_and_gradient(entry_scores(batch, weight, self.topics is not None))
 
     def _models(self, batch: Batch) -> Tensor:
         return torch.zeros_like(batch.query) if self.topics is None else batch.query
@@ -134,7 +134,7 @@ class PooledObjective(Objective):
         there, grades, margin, one = self._known
         known = self.feedback.num_grades(self.lists.lists.num_grades)
         lists = Lists(one, len(grades), longest=len(grades), grades=known)
-        loss, slopes = domination_gradient(grades, lists, margin)(scores[there])
+        loss, slopes = DominationGradient(grades, lists, margin).loss_and_gradient(scores[there])
         return loss, torch.zeros_like(scores).index_copy(0, there, slopes)
 
     @cached_property

@@ -23,8 +23,8 @@ from torchrank.data.sets import RankingSet
 from torchrank.data.training import TrainingLists
 from torchrank.data.transforms import Auto, OneOf, Transform
 from torchrank.errors import DataError, check_choice, check_integer, check_number
+from torchrank.functional import ndcg
 from torchrank.functional.columns import SAME, by_column
-from torchrank.functional.measures import ndcg
 from torchrank.functional.ragged import list_ids, per_entry
 from torchrank.rankers.lgmml.far_anchors import deviations_of, far_scores
 from torchrank.solvers.local_metrics.drawn_metrics import CUTOFF, MetricOptions

@@ -24,7 +24,16 @@ from torchrank.rankers.neural.scorers import SCORERS, check_sizes
 
 SIZES = ("max_length", "num_grades", "num_pairs")  # of a batch: a loss gets those that it has parameters for
 OF_LISTS = ("offsets", "max_length")  # a network gets those that its forward has parameters for
-OF_CALLS = ("scores", "labels", "offsets", "weights", "list_weights", "group", "qid", "mask")  # what a loss is called with
+OF_CALLS = (
+    "scores",
+    "labels",
+    "offsets",
+    "weights",
+    "list_weights",
+    "group",
+    "qid",
+    "mask",
+)  # what a loss is called with
 GIVEN = ("num_inputs", "outputs", "bias", *OF_CALLS)
 LEVELS = ("mse", "bce", "ordinal")  # losses that look at a score by itself, so that a constant is not lost on them
 

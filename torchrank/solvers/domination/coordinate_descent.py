@@ -8,7 +8,7 @@ documents in which the feature occurs and the dominating documents of their list
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -17,8 +17,7 @@ from torch.nn.functional import pad
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
 from torchrank.functional.arrays import to_offsets
-from torchrank.functional.lists import Lists
-from torchrank.functional.losses.domination import domination_gradient
+from torchrank.functional.losses.domination import DominationGradient
 from torchrank.functional.ragged import (
     cell_logsumexp,
     dominating,
@@ -113,8 +112,7 @@ class DenseLists:
         self.batches, self.per_topic, self.num_models = batches, topics is not None, topics or 1
         self._near, self._columns = slice(0, 0), list[Tensor]()
         self._gradient_by_scores = [
-            domination_gradient(b.labels, b.lists, margin)
-            for b, margin in zip(batches, margins, strict=True)
+            DominationGradient(b.labels, b.lists, margin) for b, margin in zip(batches, margins, strict=True)
         ]
 
     def refresh(self, weight: Tensor) -> None:
@@ -136,7 +134,7 @@ class DenseLists:
         """Gradient (T, B) of the loss in the weights of these columns."""
         if self._score_gradients is None:
             both = zip(self._gradient_by_scores, self.scores, strict=True)
-            self._score_gradients = [gradient_of(scores) for gradient_of, scores in both]
+            self._score_gradients = [known.gradient(scores) for known, scores in both]
         total = columns[0].new_zeros(self.num_models, columns[0].shape[1])
         for batch, column, gradient in zip(self.batches, columns, self._score_gradients, strict=True):
             if self.per_topic:
@@ -303,7 +301,7 @@ def join_sparse(batches: list[Batch]) -> Batch:
     first: Any = batches[0]
     if len(batches) == 1:
         return first  # type: ignore[no-any-return]
-    columns: Any = Batch(*zip(*batches, strict=True))
+    columns: Any = Batch(*cast(Any, zip(*batches, strict=True)))
     return first._replace(  # type: ignore[no-any-return]
         x=first.x if first.index is not None else SparseRows.cat(columns.x),
         labels=torch.cat(columns.labels),

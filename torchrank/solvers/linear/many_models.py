@@ -51,7 +51,7 @@ def listnet_of(labels: Tensor, offsets: Tensor) -> Gradients:
 
 
 def listnet_gradient(scores: Tensor, target: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss (Q, A) of A columns of scores (N, A), and its gradient (N, A); `target (N,)` is the softmax of the labels.
+    """The loss (Q, A) of A columns of scores (N, A), and its gradient (N, A), from the softmax of the labels, (N,).
 
     >>> loss, gradient = listnet_gradient(torch.zeros(2, 1), torch.tensor([0.25, 0.75]), torch.tensor([0, 2]))
     >>> loss, gradient.flatten()

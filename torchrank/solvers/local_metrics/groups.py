@@ -215,4 +215,5 @@ def _live_scatters(averages: Averages, options: MetricOptions) -> tuple[Tensor, 
     empty = scatters.diagonal(dim1=2, dim2=3).sum(2) <= 0
     scatters[empty] = torch.eye(len(live), dtype=scatters.dtype, device=live.device)
     pairs = torch.zeros(scatters.shape[1], 2, device=live.device)  # for messages, which need no numbers here
-    return *ridged(*scatters, options, 0, pairs), live
+    similar, dissimilar = scatters
+    return *ridged(similar, dissimilar, options, 0, pairs), live

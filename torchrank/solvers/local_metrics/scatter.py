@@ -72,7 +72,7 @@ def pair_sums(lists: TrainingLists, shares: Sequence[Tensor], high: str) -> list
             chosen = used[batch.query].nonzero().flatten()
             query, moments = batch.query[chosen], list_moments(*take_lists(batch, chosen), high)
         else:
-            query, moments = batch.query, corpus_moments(batch, rows, centre, high)
+            query, moments = batch.query, corpus_moments(batch, rows, centre, high)  # type: ignore[assignment,arg-type]
         for place, share in enumerate(shares):
             scatter, pairs, means, number, weights = into[5 * place : 5 * place + 5]
             times = share[:, query]
@@ -88,7 +88,8 @@ def pair_sums(lists: TrainingLists, shares: Sequence[Tensor], high: str) -> list
             scatter += torch.stack([rows.T @ (weight[:, None] * rows) for weight in weights.flatten(0, 1)]).view_as(
                 scatter
             )
-        sums.append(PairSums(*scatter.unbind(1), pairs, means, number))
+        similar, dissimilar = scatter.unbind(1)
+        sums.append(PairSums(similar, dissimilar, pairs, means, number))
     return sums
 
 
