@@ -303,7 +303,7 @@ class Lists:
         tensor([-0.6931, -0.6931])
         """
         low = values - self.each(self.max(values.detach()))
-        return low - self.each(self.sum(low.exp()).log())
+        return low - self.each(self.sum(low.exp()).clamp(min=0.5).log())  # at least 1, or there are no entries
 
     def cumsum(self, values: Tensor) -> Tensor:
         """The running sum inside each list, `(N,)`. Differentiable.
