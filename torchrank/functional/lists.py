@@ -635,6 +635,11 @@ def measure(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     return _door(function, "lists", ranks=True)
 
 
+def per_entry_of_columns(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """The door of a function with values of entries that may have several scores, `(N, ...)`."""
+    return _door(function, "entries", columns=True)
+
+
 def per_entry(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     """The door of a function with one value per entry, in the form of the scores."""
     return _door(function, "entries")
@@ -685,7 +690,8 @@ def _door(function: Callable[P, R], gives: str = "", *, ranks: bool = False, col
         if list_weights is not None:
             factor = as_argument("list_weights", list_weights, scores.device)
             check_weights("list_weights", factor, len(lists), "list")
-            values = values * (wide(factor) if gives == "lists" else lists.each(wide(factor)))
+            factor = wide(factor) if gives == "lists" else lists.each(wide(factor))
+            values = values * factor.view(-1, *[1] * (values.ndim - 1))
         if ranks and scores.is_floating_point() and host(scores) is None:
             values = torch.where(torch.isnan(scores).any(), math.nan, values)
         values = values.to(result_dtype(scores))

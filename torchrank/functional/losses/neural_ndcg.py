@@ -71,7 +71,7 @@ def neural_ndcg_loss(
     gains = gains * lists.each(ratio(wide(several), best_dcg(gains, lists, k), 0.0))
     own = torch.where(lists.each(several), wide(scores), 0)
     options: Any = {"temperature": float(temperature), "iterations": iterations, "tolerance": float(tolerance)}
-    return _LOSS(own, gains, lists, k=k, **options)
+    return _outside_of_graphs(own, gains, lists, k=k, **options)
 
 
 def _sums(
@@ -107,6 +107,12 @@ def _sums(
 
 
 _LOSS = OnceDifferentiable("neural_ndcg_loss", _sums)
+
+
+@torch.compiler.disable
+def _outside_of_graphs(*arguments: Any, **options: Any) -> Tensor:
+    """An operation of a compiled graph cannot differentiate: here a graph is interrupted."""
+    return _LOSS(*arguments, **options)
 
 
 def _neural_sort(scores: Tensor, inside: Tensor, temperature: float) -> Tensor:
