@@ -33,6 +33,7 @@ R = TypeVar("R")
 MAX_GRADES = 64  # with larger integers labels count as real values: a table of (lists, grades) would be large
 ALIKE = 0.8  # shortest list of a block as a share of the longest: at most 1.25 times the entries
 ROWS = 16  # of a block that are compared with the other entries of their lists at once
+FEW = 2**15  # pairs of places that take less time than a sort or the preparation of another block
 STEP = 32  # entries that a running sum adds up at once
 
 
@@ -438,6 +439,13 @@ class Lists:
         if (most, rows) not in self._blocks:
             self._blocks[most, rows] = self._cut(most, few, rows)
         return self._blocks[most, rows]
+
+    @property
+    def small(self) -> Block | None:
+        """All lists in one block, if they are so few and short that it takes less time to compare all entries with all
+        others than to sort them; otherwise None."""
+        most = self.bound**2 * len(self)
+        return self.blocks(FEW, few=FEW, rows=self.bound)[0] if 0 < most <= FEW and self.lengths is not None else None
 
     def _cut(self, most: int, few: int, rows: int) -> list[Block]:
         count, longest = len(self), self.longest

@@ -19,7 +19,7 @@ from torchrank.functional.losses.pair_blocks import (
     pair_sums,
     top_pair_sums,
 )
-from torchrank.functional.ranking import check_cutoff, ratio
+from torchrank.functional.ranking import check_cutoff
 
 
 @loss
@@ -190,7 +190,7 @@ def _shares(labels: Tensor, lists: Lists, weights: Tensor | None, k: int | None)
     """The gain of each entry, times its weight, as a share of the ideal DCG at k, `(N,)`."""
     gains = gain_of(labels) if weights is None else gain_of(labels) * wide(weights)
     ideal = best_dcg(gains, lists, k, labels=labels if weights is None else None)
-    return gains * lists.each(ratio(torch.ones_like(ideal), ideal, 0.0))
+    return gains * lists.each(ideal.clamp(min=torch.finfo(ideal.dtype).tiny).reciprocal())
 
 
 def _discounts(lists: Lists, k: int | None) -> Tensor:
