@@ -79,7 +79,7 @@ def listnet_loss(
     """
     lists: Lists = offsets
     target = label_shares(labels, lists, weights)
-    return -lists.sum(target * lists.log_softmax(_taught(scores, lists.sum(target), lists)))
+    return 0 - lists.sum(target * lists.log_softmax(_taught(scores, lists.sum(target), lists)))
 
 
 @loss
