@@ -227,11 +227,12 @@ class Lists:
         if self._labels is labels:
             return self
         if self._grades is not None:
-            low, high = bounds_of(labels)
-            if self._grades and high >= self._grades:
+            readable = self._grades and len(labels) and host(labels) is not None
+            if readable and not 0 < count_grades(labels) <= self._grades:
+                low, high = bounds_of(labels)
                 raise ValueError(
-                    f"these lists were made for labels 0..{self._grades - 1}, but there are labels from {low:g} to "
-                    f"{high:g}: make Lists.of(..., labels=labels) of these labels"
+                    f"these lists were made for labels 0..{self._grades - 1}, but there are other labels from {low:g} "
+                    f"to {high:g}: make Lists.of(..., labels=labels) of these labels"
                 )
             return self
         copy = self._copy()
