@@ -22,7 +22,7 @@ attack: .venv/installed  # about 20 minutes: kills, damaged and hostile files, f
 weekly: .venv/installed  # what `make test` leaves out for its time
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m weekly $(ARGS)
 
-bench: .venv/installed  # all benchmarks, or ARGS="--quick measures losses"
+bench: .venv/installed  # all benchmarks, or ARGS="--quick losses"; ARGS="--beside PATH" measures another checkout, too
 	$(BIN)/python -m benchmarks $(ARGS)
 
 lint: .venv/installed

@@ -1,126 +1,99 @@
-"""NDCG@1,5,10 + MAP + MRR on 6,000 lists: torchrank against torchmetrics, pytrec_eval and ranx, in one run.
+"""Measures beside plain padded PyTorch, torchmetrics, pytrec_eval and ranx.
 
-No two scores are equal, so all tools rank alike: MAP and MRR agree, and so does NDCG except for the gain, 2^y-1 here
-and y there.
+All tools are given what they take: conversions to padded tensors, to indexes and to dictionaries are made before. No
+two scores are equal, so all rank alike; NDCG has the gain y instead of 2^y - 1 in torchmetrics, pytrec_eval and ranx.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 from itertools import pairwise
+from typing import Any
 
 import torch
-from torchmetrics.retrieval import RetrievalMAP, RetrievalMRR, RetrievalNormalizedDCG
+from torch import Tensor
 
-from benchmarks.suite import MissingPeerError, Row, Setting, peer
-from torchrank.functional.measures.evaluation import evaluate
-from torchrank.functional.ragged import list_ids
+from benchmarks.lists import SMALL, Lists, Shape, check_same, make_lists, shapes
+from benchmarks.padded import MEASURES as PADDED
+from benchmarks.run import Case, Setting, Sides
+from torchrank import functional as F
 
-TREC = {"ndcg@1": "ndcg_cut_1", "ndcg@5": "ndcg_cut_5", "ndcg@10": "ndcg_cut_10", "map": "map", "mrr": "recip_rank"}
-
-
-def make_lists(lists: int, seed: int = 0):
-    """About 120 documents per list (log-normal, 1 to 1,251), grades 0-4 with MSLR's frequencies, scores that help."""
-    generator = torch.Generator().manual_seed(seed)
-    lengths = torch.exp(4.6 + 0.6 * torch.randn(lists, generator=generator)).long().clamp(1, 1251)
-    offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-    frequencies = torch.tensor([0.52, 0.32, 0.13, 0.02, 0.01])
-    labels = torch.multinomial(frequencies, int(offsets[-1]), replacement=True, generator=generator).float()
-    scores = labels + 3 * torch.randn(len(labels), generator=generator)
-    scores = scores.argsort().argsort().float()  # the same order without equal scores
-    return scores, labels, offsets
+TREC = {  # the names of the same measures in pytrec_eval and ranx
+    "ndcg": ("ndcg", "ndcg"),
+    "ndcg@10": ("ndcg_cut.10", "ndcg@10"),
+    "average_precision": ("map", "map"),
+    "reciprocal_rank": ("recip_rank", "mrr"),
+    "evaluate": ("ndcg_cut.1,5,10 map recip_rank", "ndcg@1 ndcg@5 ndcg@10 map mrr"),
+}
 
 
-class TorchRank:
-    """`evaluate` on the flat tensors, nothing else known."""
-
-    def __init__(self, scores, labels, offsets):
-        self.batch = scores, labels, offsets
-
-    def convert(self):
-        return self.batch
-
-    def run(self, batch):
-        values = evaluate(*batch, convention="default", measures=tuple(TREC))
-        return {name: value.nanmean().item() for name, value in values.items()}
+def cases(setting: Setting) -> Iterator[Case]:
+    for shape in shapes(setting):
+        for name in TREC:
+            yield Case(f"{name}, {shape.name}", partial(sides, name, shape), 0.5)
 
 
-class TorchMetrics:
-    """One retrieval metric per measure; indexes are the list numbers."""
-
-    def __init__(self, scores, labels, offsets):
-        self.batch = scores, labels, offsets
-
-    def convert(self):
-        scores, labels, offsets = self.batch
-        return scores, labels.long(), list_ids(offsets, len(scores))
-
-    def run(self, converted):
-        scores, labels, ids = converted
-        metrics = {f"ndcg@{k}": RetrievalNormalizedDCG(top_k=k) for k in (1, 5, 10)}
-        metrics |= {"map": RetrievalMAP(), "mrr": RetrievalMRR()}
-        for name, metric in metrics.items():
-            metric.update(scores, labels if "ndcg" in name else (labels >= 1).long(), indexes=ids)
-        return {name: metric.compute().item() for name, metric in metrics.items()}
+@lru_cache(maxsize=1)
+def kept(shape: Shape) -> Lists:
+    return make_lists(shape)
 
 
-def dictionaries(scores, labels, offsets):
-    """{query: {document: value}} for judgements and scores, the form that pytrec_eval and ranx take."""
-    judged, found = {}, {}
-    scores, labels = scores.tolist(), labels.int().tolist()
-    for q, (first, last) in enumerate(pairwise(offsets.tolist())):
-        judged[f"q{q}"] = {f"d{i}": labels[i] for i in range(first, last)}
-        found[f"q{q}"] = {f"d{i}": scores[i] for i in range(first, last)}
+def sides(name: str, shape: Shape) -> Sides:
+    lists = kept(shape)
+    function: Callable[..., Any] = partial(F.ndcg, k=10) if name == "ndcg@10" else getattr(F, name)
+
+    def ours() -> Any:
+        return function(lists.scores, lists.labels, lists.given)
+
+    if shape in SMALL:
+        found, plain = ours(), PADDED[name](*lists.padded)
+        for one, other in zip(found.values(), plain, strict=True) if name == "evaluate" else [(found, plain)]:
+            check_same(one, other)
+    makers = {"torchmetrics": of_torchmetrics, "pytrec_eval": of_pytrec_eval, "ranx": of_ranx}
+    peers = {peer: partial(make, name, shape) for peer, make in makers.items()}
+    return Sides(ours, {"padded PyTorch": lambda: partial(PADDED[name], *lists.padded)} | peers)
+
+
+def of_torchmetrics(name: str, shape: Shape) -> Callable[[], object]:
+    from torchmetrics.retrieval import RetrievalMAP, RetrievalMRR, RetrievalNormalizedDCG
+
+    lists, alone = kept(shape), {"ndcg": [None], "ndcg@10": [10], "evaluate": [1, 5, 10]}
+    numbers = torch.repeat_interleave(lists.offsets.diff())
+    relevant = (lists.labels >= 1).long()
+
+    def call() -> list[Tensor]:
+        metrics: list[tuple[Any, Tensor]]
+        metrics = [(RetrievalNormalizedDCG(top_k=k), lists.labels.long()) for k in alone.get(name, [])]
+        metrics += [(RetrievalMAP(), relevant)] if name in ("average_precision", "evaluate") else []
+        metrics += [(RetrievalMRR(), relevant)] if name in ("reciprocal_rank", "evaluate") else []
+        for metric, labels in metrics:
+            metric.update(lists.scores, labels, indexes=numbers)
+        return [metric.compute() for metric, _ in metrics]
+
+    return call
+
+
+@lru_cache(maxsize=1)
+def dictionaries(shape: Shape) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, float]]]:
+    """{query: {document: value}} for labels and for scores."""
+    lists, judged, found = kept(shape), {}, {}
+    scores, labels = lists.scores.tolist(), lists.labels.tolist()
+    for number, (first, last) in enumerate(pairwise(lists.offsets.tolist())):
+        judged[f"q{number}"] = {f"d{i}": labels[i] for i in range(first, last)}
+        found[f"q{number}"] = {f"d{i}": scores[i] for i in range(first, last)}
     return judged, found
 
 
-class PytrecEval:
-    def __init__(self, *batch):
-        self.batch = batch
+def of_pytrec_eval(name: str, shape: Shape) -> Callable[[], object]:
+    import pytrec_eval
 
-    def convert(self):
-        judged, found = dictionaries(*self.batch)
-        return peer("pytrec_eval", "dev").RelevanceEvaluator(judged, {"ndcg_cut.1,5,10", "map", "recip_rank"}), found
-
-    def run(self, converted):
-        evaluator, found = converted
-        values = evaluator.evaluate(found)
-        return {name: sum(one[trec] for one in values.values()) / len(values) for name, trec in TREC.items()}
+    judged, found = dictionaries(shape)
+    evaluator = pytrec_eval.RelevanceEvaluator(judged, set(TREC[name][0].split()))
+    return lambda: evaluator.evaluate(found)
 
 
-class Ranx:
-    def __init__(self, *batch):
-        self.batch = batch
+def of_ranx(name: str, shape: Shape) -> Callable[[], object]:
+    import ranx
 
-    def convert(self):
-        judged, found = dictionaries(*self.batch)
-        ranx = peer("ranx")
-        return ranx.Qrels(judged), ranx.Run(found)
-
-    def run(self, converted):
-        return peer("ranx").evaluate(*converted, list(TREC), make_comparable=False)
-
-
-PEERS = {"torchmetrics": (TorchMetrics, 1 / 40, 1), "pytrec_eval": (PytrecEval, 1 / 2, 7), "ranx": (Ranx, 1 / 2, 7)}
-
-
-def rows(setting: Setting) -> Iterator[Row]:
-    batch = make_lists(setting.size(6000, 50))
-    ours = TorchRank(*batch)
-    for name, (tool, bar, repeats) in PEERS.items():
-        theirs = tool(*batch)
-        try:
-            converted = theirs.convert()
-        except MissingPeerError as error:
-            yield Row(f"evaluation beside {name}", note=str(error))
-            continue
-        agree(ours.run(batch), theirs.run(converted))
-        times = setting.race(lambda: ours.run(batch), lambda: theirs.run(converted), repeats=repeats)  # noqa: B023
-        yield Row("evaluation", times[0], peer=name, theirs=times[1], bar=bar)
-        if name != "torchmetrics":
-            times = setting.race(lambda: ours.run(batch), lambda: theirs.run(theirs.convert()), repeats=2)  # noqa: B023
-            yield Row("evaluation and conversion", times[0], peer=name, theirs=times[1], bar=1 / 20)
-
-
-def agree(ours: dict[str, float], theirs: dict[str, float]) -> None:
-    """MAP and MRR do; NDCG has another gain there."""
-    for name in ("map", "mrr"):
-        assert abs(ours[name] - theirs[name]) < 1e-5, (name, ours, theirs)
+    judged, found = dictionaries(shape)
+    qrels, run = ranx.Qrels(judged), ranx.Run(found)
+    return lambda: ranx.evaluate(qrels, run, TREC[name][1].split(), make_comparable=False)

@@ -1,9 +1,8 @@
 """A device that is not there: its tensors hold their numbers on the CPU and count what a GPU would do.
 
 Every operation runs on the CPU's numbers, so whole fits run with a `device.type` other than "cpu" and take the branches
-for devices. Tensors of different devices in one operation raise, as CUDA does. Counted are operations, kernels, waits
-of the host for the device (`.item()`, copies to the host, shapes that depend on values), bytes and floating-point
-operations. The kernels and bytes of an operation are estimates; nothing here is a time that was measured.
+for devices. Tensors of different devices in one operation raise, as CUDA does. Counted are waits of the host for the
+device: `.item()`, copies to the host, shapes that depend on values.
 """
 
 import traceback
@@ -61,51 +60,24 @@ backend_registration._setup_privateuseone_for_python_backend(NAME, backend_modul
 torch._C._set_only_lift_cpu_tensors(True)
 DEVICE = torch.device(NAME, 0)
 
-FREE = {  # views, and memory that is only taken
-    "_conj", "_reshape_alias", "_unsafe_view", "alias", "as_strided", "chunk", "detach", "diagonal", "empty",
-    "empty_like", "empty_strided", "expand", "is_same_size", "lift_fresh", "mT", "movedim", "narrow", "new_empty",
-    "new_empty_strided", "permute", "real", "resize_", "select", "set_", "slice", "split", "split_with_sizes",
-    "squeeze", "sym_numel", "sym_size", "sym_stride", "t", "tensor_split", "transpose", "unbind", "unfold", "unsqueeze",
-    "view", "view_as",
-}  # fmt: skip
 WAITS = {  # the host waits: for a value, or for a shape that depends on values
     "_local_scalar_dense", "_unique", "_unique2", "allclose", "bincount", "equal", "histc", "is_nonzero", "item",
     "masked_select", "nonzero", "unique_consecutive", "unique_dim", "unique_dim_consecutive",
 }  # fmt: skip
-KERNELS = {  # of operations that launch several
-    "sort": 9, "argsort": 9, "randperm": 10, "quantile": 12, "_unique2": 14, "unique_consecutive": 5, "topk": 4,
-    "median": 4, "bincount": 4, "nonzero": 3, "repeat_interleave": 3, "cumsum": 2, "cummin": 2, "cummax": 2, "std": 2,
-    "var": 2, "index_put_": 2, "_index_put_impl_": 2, "index_add": 2, "scatter": 2, "scatter_add": 2,
-    "scatter_reduce": 2, "pad": 2, "constant_pad_nd": 2,
-}  # fmt: skip
-SLOW = {"exp", "exp2", "expm1", "log", "log1p", "log2", "softplus", "sigmoid", "pow", "tanh", "erf", "div", "sqrt"}
-LOOPED = {"_linalg_eigh", "_linalg_svd"}  # one matrix after the other above 32 columns, about 20 kernels each
+LOOPED = {"_linalg_eigh", "_linalg_svd"}  # CUDA solves one matrix after the other above 32 columns
 
 
 @dataclass(eq=False)
 class Count:
     """What a device would have done."""
 
-    operations: int = 0
-    kernels: int = 0
     waits: int = 0
-    bytes: int = 0
-    flop: Counter[str] = field(default_factory=Counter)  # by the type of the numbers
-    work: list[tuple[int, int, float, str]] = field(default_factory=list)  # kernels, bytes, flop, type of numbers
     waited_at: Counter[str] = field(default_factory=Counter)
+    one_after_the_other: int = 0  # matrices of `LOOPED`
 
     def wait(self, what: str) -> None:
         self.waits += 1
         self.waited_at[f"{what} at {_place()}"] += 1
-
-    def add(self, name: str, inputs: list[Tensor], outputs: list[Tensor], flop: float) -> None:
-        kernels, moved = KERNELS.get(name, 1), _moved(name, inputs, outputs)
-        if name in LOOPED and inputs[0].shape[-1] > 32:
-            kernels = 20 * max(1, inputs[0].shape[:-2].numel())
-        kind = "float64" if any(each.dtype == torch.float64 for each in (*inputs, *outputs)) else "float32"
-        self.operations, self.kernels, self.bytes = self.operations + 1, self.kernels + kernels, self.bytes + moved
-        self.flop[kind] += int(flop)
-        self.work.append((kernels, moved, flop, kind))
 
 
 def _place() -> str:
@@ -114,33 +86,6 @@ def _place() -> str:
         if "/torchrank/" in frame.filename:
             return f"{frame.filename.rpartition('/torchrank/')[2]}:{frame.lineno} {frame.name}"
     return "a line of another package"
-
-
-def _moved(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> int:
-    written = sum(map(_size, outputs))
-    if name in ("index", "index_select", "gather", "embedding"):  # reads what it writes, and where that is
-        return 2 * written + sum(map(_size, inputs[1:]))
-    if name in ("sort", "argsort") and inputs:  # passes over keys and places
-        return 4 * inputs[0].numel() * (inputs[0].element_size() + 8)
-    return written + sum(map(_size, inputs))
-
-
-def _size(tensor: Tensor) -> int:
-    """Bytes; of an expanded tensor those behind it."""
-    whole: int = tensor.numel() * tensor.element_size()
-    return min(whole, tensor.untyped_storage().nbytes()) if 0 in tensor.stride() else whole
-
-
-def _flop(name: str, arguments: tuple[Any, ...], inputs: list[Tensor], outputs: list[Tensor]) -> float:
-    if name in ("mm", "bmm", "addmm", "baddbmm"):
-        left, right = (each for each in arguments[-2:] if isinstance(each, Tensor))
-        return 2.0 * left.numel() * right.shape[-1]
-    if name in ("mv", "addmv", "addmv_", "dot"):
-        return 2.0 * max(each.numel() for each in inputs)
-    if name.startswith(("linalg_", "_linalg", "triangular", "cholesky")) and "norm" not in name and inputs[0].dim() > 1:
-        return 2.0 * inputs[0].numel() * inputs[0].shape[-1]
-    largest = max((each.numel() for each in outputs if each.is_floating_point()), default=0)
-    return largest * (40.0 if name.rstrip("_") in SLOW else 2.0)
 
 
 class Emulated(Tensor):
@@ -226,8 +171,7 @@ class _Mode(TorchDispatchMode):
             return self._copy(func, args, kwargs, to_host=bool(here))
         self._check_devices(name, args, here, host)
         found = func(*tree_map(_held, args), **tree_map(_held, kwargs))
-        if name not in FREE:
-            self._count(func, name, tree_map(_held, args), tree_map(_held, kwargs), found)
+        self._count(name, tree_map(_held, args), tree_map(_held, kwargs))
         return self._wrapped(func, name, args, here, found)
 
     def _copy(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], to_host: bool) -> Any:
@@ -249,17 +193,16 @@ class _Mode(TorchDispatchMode):
         elif here and any(each.dim() for each in host):
             raise RuntimeError(f"tensors on {DEVICE} and on cpu in {name} at {_place()}")
 
-    def _count(self, func: Any, name: str, args: Any, kwargs: Any, found: Any) -> None:
-        inputs = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
-        outputs = [each for each in tree_leaves(found) if isinstance(each, Tensor)]
+    def _count(self, name: str, args: Any, kwargs: Any) -> None:
         by_mask = name in ("index", "index_put_", "_index_put_impl_") and any(
             isinstance(each, Tensor) and each.dtype in (torch.bool, torch.uint8) for each in args[1]
         )
         unknown = name == "repeat_interleave" and kwargs.get("output_size") is None and len(args) < 3
         if by_mask or unknown or name in WAITS:
             self.wait(name)
-        for count in self.counts:
-            count.add(name, inputs, outputs, _flop(name, args, inputs, outputs))
+        if name in LOOPED and args[0].shape[-1] > 32:
+            for count in self.counts:
+                count.one_after_the_other += args[0].shape[:-2].numel()
 
     def _wrapped(self, func: Any, name: str, args: tuple[Any, ...], here: list[Emulated], found: Any) -> Any:
         if name in ("_local_scalar_dense", "item", "equal", "is_nonzero"):

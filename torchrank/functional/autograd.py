@@ -18,7 +18,9 @@ from torchrank.functional.lists import Lists, Weighted, per_entry
 Options = dict[str, Any]
 
 
-def scaled(upstream: Tensor, gradient: Tensor, scores: Tensor, labels: Tensor, lists: Lists, *others: Any) -> Tensor:
+def scaled(
+    upstream: Tensor, gradient: Tensor, scores: Tensor, labels: Tensor, lists: Lists, *others: Any, **options: Any
+) -> Tensor:
     """The gradient of each entry times the upstream gradient of its list; after `.mean()` that is one number."""
     if upstream.stride() == (0,) and len(upstream):
         return gradient * upstream[0]
@@ -156,6 +158,10 @@ class _Compiled(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         gradient = torch.ops.torchrank.loss_gradient(upstream[0], *ctx.saved_tensors, *ctx.arguments)
         return gradient, *[None] * 6
+
+
+for _function in (_Once, _Gradient):  # otherwise torch works out the signature in every call
+    vars(_function.forward)["__signature__"] = inspect.signature(_function.forward)
 
 
 @torch.library.custom_op("torchrank::loss", mutates_args=())

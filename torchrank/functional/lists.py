@@ -41,17 +41,21 @@ class Block(NamedTuple):
 
     lists: Tensor  # (B,) their numbers
     entries: Tensor  # (B, L) their entries; the places after the end of a list repeat its last entry
-    inside: Tensor | None  # (B, L) which places are entries; None: all
+    inside: Tensor | None  # (B, L) which places are entries; None: all places, and the block holds all lists
 
     def fill(self, values: Tensor, value: float) -> Tensor:
         """The values `(N,)` of the entries, `(B, L)`, and `value` at all other places."""
+        if self.inside is None:
+            return values.view(self.entries.shape)
         rows = values.index_select(0, self.entries.flatten()).view(self.entries.shape)
-        return rows if self.inside is None else torch.where(self.inside, rows, value)
+        return torch.where(self.inside, rows, value)
 
     def add(self, total: Tensor, rows: Tensor) -> None:
         """Adds values `(B, L)` to those of their entries in `total (N,)`."""
-        rows = rows if self.inside is None else torch.where(self.inside, rows, 0)
-        total.index_add_(0, self.entries.flatten(), rows.to(total.dtype).flatten())
+        if self.inside is None:
+            total += rows.flatten()
+        else:
+            total.index_add_(0, self.entries.flatten(), torch.where(self.inside, rows, 0).to(total.dtype).flatten())
 
 
 class Lists:
@@ -87,6 +91,7 @@ class Lists:
         self._longest, self._grades, self._pairs = longest, grades, pairs
         self._lengths: np.ndarray | None = None  # on the host
         self._ids: Tensor | None = None
+        self._positions: Tensor | None = None
         self._labels: Tensor | None = None  # which `grades` and `pairs` count
         self._blocks: dict[tuple[int, int], list[Block]] = {}
         self.places: Tensor | None = None  # (N,) of the entries in padded tensors
@@ -155,6 +160,7 @@ class Lists:
         copy._blocks = {}
         copy.offsets = self.offsets.to(device)
         copy._ids = None if self._ids is None else self._ids.to(device)
+        copy._positions = None
         copy.places = None if self.places is None else self.places.to(device)
         return copy
 
@@ -312,24 +318,33 @@ class Lists:
         if not values.is_floating_point():
             total = torch.nn.functional.pad(values.cumsum(0), (1, 0))
             return total[1:] - self.each(total[self.offsets[:-1]])
-        if self.lengths is not None and self.bound > STEP:
+        known, padded = self.lengths is not None, len(self) * self.bound
+        if known and padded == self.num_entries > 0:
+            return values.view(len(self), self.bound).cumsum(1).flatten()
+        if known and padded <= 2 * self.num_entries:
+            first = torch.arange(len(self)) * self.bound
+            rows, places = self._rows(values, first, len(self), self.bound)
+            return rows.flatten().index_select(0, places)
+        if known and self.bound > STEP:
             return self._cumsum_by_steps(values)
-        index = torch.arange(self.num_entries, device=values.device)
-        position = self.positions
+        index, position = torch.arange(self.num_entries, device=values.device), self.positions
         for bit in range(doublings(self.bound)):
             earlier = values.index_select(0, (index - 2**bit).clamp_(min=0))
             values = values + torch.where(position >= 2**bit, earlier, 0)
         return values
 
     def _cumsum_by_steps(self, values: Tensor) -> Tensor:
-        """`cumsum` where lengths are known: in half the time of doubling."""
+        """`cumsum` of lists of very different lengths: rows of `STEP` entries, whose sums are added up in turn."""
         steps = Lists.of(group=torch.from_numpy(-(-cast(np.ndarray, self.lengths) // STEP)))
-        places = self.each(steps.offsets[:-1] * STEP - self.offsets[:-1])
-        places = places.add_(torch.arange(self.num_entries, device=values.device))
-        rows = values.new_zeros(steps.num_entries * STEP).index_copy(0, places, values).view(-1, STEP).cumsum(1)
+        rows, places = self._rows(values, steps.offsets[:-1] * STEP, steps.num_entries, STEP)
         before = torch.nn.functional.pad(steps.cumsum(rows[:, -1]), (1, 0))
         before = before.index_fill(0, steps.offsets, 0)[:-1]  # a difference of sums would be nan after an inf
         return (rows + before[:, None]).flatten().index_select(0, places)
+
+    def _rows(self, values: Tensor, first: Tensor, count: int, width: int) -> tuple[Tensor, Tensor]:
+        """Running sums of rows `(count, width)` in which list q begins at the place first[q], and all places."""
+        places = self.each(first) + self.positions
+        return values.new_zeros(count * width).index_copy(0, places, values).view(count, width).cumsum(1), places
 
     def remaining(self, values: Tensor) -> Tensor:
         """The sum of the entries of the list from each one on, `(N,)`. Differentiable.
@@ -347,7 +362,10 @@ class Lists:
     @property
     def positions(self) -> Tensor:
         """The position of each entry in its list, from 0, `(N,)`."""
-        return torch.arange(self.num_entries, device=self.offsets.device).sub_(self.each(self.offsets[:-1]))
+        if self._positions is None:
+            index = torch.arange(self.num_entries, device=self.offsets.device)
+            self._positions = index.sub_(self.each(self.offsets[:-1]))
+        return self._positions
 
     def order(self, values: Tensor, *, descending: bool = True, grades: int = 0) -> Tensor:
         """The stable order of the entries inside each list, `(N,)`; integers 0..grades-1 take less time.
@@ -385,8 +403,8 @@ class Lists:
         >>> Lists.of([0, 2, 4]).several(torch.tensor([1, 0, 2, 2]))
         tensor([ True, False])
         """
-        labels = labels.detach().long() if labels.dtype == torch.bool else labels.detach()
-        return self.max(labels) > self.min(labels)
+        values = wide(labels.detach())
+        return self.max(values) > self.min(values)
 
     # ------------------------------------------------------------------------------------------ padded tensors
 
@@ -402,12 +420,13 @@ class Lists:
             return values
         return values.new_zeros(math.prod(self.padded)).index_copy(0, self.places, values).view(self.padded)
 
-    def blocks(self, most: int, *, few: int = 0) -> list[Block]:
+    def blocks(self, most: int, *, few: int = 0, rows: int = ROWS) -> list[Block]:
         """The lists in blocks of similar length, the longest first, for work on all pairs of their entries.
 
         Args:
-            most: places of a block times rows that are worked on together; a block may hold one list of any length.
+            most: places of a block times the rows; a block may hold one list of any length.
             few: so many pairs of places are one block, whatever the lengths are.
+            rows: entries of each list that are compared with all its entries at a time.
 
         Returns:
             The blocks. Lists without entries are in none. Where lengths are not known, blocks are as long as so many
@@ -417,13 +436,13 @@ class Lists:
             >>> [block.entries.tolist() for block in Lists.of([0, 1, 1, 3]).blocks(9, few=9)]
             [[[1, 2], [0, 0]]]
         """
-        if (most, few) not in self._blocks:
-            self._blocks[most, few] = self._cut(most, few)
-        return self._blocks[most, few]
+        if (most, rows) not in self._blocks:
+            self._blocks[most, rows] = self._cut(most, few, rows)
+        return self._blocks[most, rows]
 
-    def _cut(self, most: int, few: int) -> list[Block]:
+    def _cut(self, most: int, few: int, rows: int) -> list[Block]:
         count, longest = len(self), self.longest
-        if count * longest == self.num_entries and count and count * longest * min(longest, ROWS) <= most:
+        if count * longest == self.num_entries and count and count * longest * min(longest, rows) <= most:
             entries = torch.arange(self.num_entries, device=self.offsets.device).view(count, longest)
             return [Block(torch.arange(count, device=self.offsets.device), entries, None)]
         lengths = self.lengths
@@ -437,7 +456,7 @@ class Lists:
         while begin < filled:
             longest = int(sizes[begin])
             alike = int(falling.searchsorted(-ALIKE * longest, side="right")) - begin
-            end = min(filled, begin + max(1, few // longest**2, min(alike, most // (longest * min(longest, ROWS)))))
+            end = min(filled, begin + max(1, few // longest**2, min(alike, most // (longest * min(longest, rows)))))
             blocks.append(self._block(order[begin:end], longest))
             begin = end
         return blocks

@@ -207,6 +207,6 @@ def _sum_of_run(values: Tensor, first: Tensor) -> Tensor:
 
 
 def ratio(numerator: Tensor, denominator: Tensor, empty: float = math.nan) -> Tensor:
-    """numerator / denominator; `empty` where the denominator is not positive. Gradients are finite there too."""
-    defined = denominator > 0
-    return torch.where(defined, numerator / torch.where(defined, denominator, 1), empty)
+    """numerator / denominator; `empty` where the denominator is not positive."""
+    missing = ~(denominator > 0)
+    return (numerator / denominator.masked_fill(missing, 1)).masked_fill(missing, empty)

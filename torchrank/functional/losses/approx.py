@@ -14,7 +14,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from torchrank.functional.arrays import Array, wide
+from torchrank.functional.arrays import Array, host, wide
 from torchrank.functional.conventions import NAMES, parse_measure, soft
 from torchrank.functional.gains import Discount, Gain, best_dcg, check_gains, discount_of, gain_of
 from torchrank.functional.lists import Lists, Weighted, loss
@@ -175,9 +175,9 @@ class Soft:
         """The sum of the values of the entries that score higher, `(N,)`."""
         return soft_counts(self.scores, self.rows, self.lists, values, temperature=self.temperature)
 
-    def top(self, k: int | None) -> Tensor | float:
-        """To which share each entry is among the first k, `(N,)`."""
-        return 1.0 if k is None else torch.sigmoid((k + 0.5 - self.ranks) / self.temperature)
+    def top(self, values: Tensor, k: int | None) -> Tensor:
+        """The values times the share to which each entry is among the first k, `(N,)`."""
+        return values if k is None else values * torch.sigmoid((k + 0.5 - self.ranks) / self.temperature)
 
     def gains(self, gain: Gain) -> Tensor:
         return self.weighted(gain_of(self.labels, gain))
@@ -199,13 +199,14 @@ class Soft:
 
 @soft("dcg")
 def _soft_dcg(lists: Soft, *, k: int | None = None, gain: Gain = "exp2", discount: Discount = "log2p1") -> Tensor:
-    return lists.sum(lists.gains(gain) * discount_of(lists.ranks, discount) * lists.top(k))
+    return lists.sum(lists.top(lists.gains(gain) * discount_of(lists.ranks, discount), k))
 
 
 @soft("ndcg")
 def _soft_ndcg(lists: Soft, *, k: int | None = None, gain: Gain = "exp2", discount: Discount = "log2p1") -> Tensor:
     """The ideal order is that of the gains times the weights, and it is cut off exactly."""
-    ideal = best_dcg(lists.gains(gain), lists.lists, k, discount)
+    sorts = isinstance(gain, str) and lists.weights is None
+    ideal = best_dcg(lists.gains(gain), lists.lists, k, discount, labels=lists.labels if sorts else None)
     return ratio(_soft_dcg(lists, k=k, gain=gain, discount=discount), ideal, 0.0)
 
 
@@ -217,18 +218,18 @@ def _soft_mrr(lists: Soft) -> Tensor:
 @soft("mrr")
 def _soft_reciprocal_rank(lists: Soft, *, k: int | None = None, threshold: float = 1) -> Tensor:
     relevant = wide(lists.labels >= threshold)
-    return lists.max(relevant * lists.top(k) / lists.ranks) * lists.first_weight(relevant)
+    return lists.max(lists.top(relevant, k) / lists.ranks) * lists.first_weight(relevant)
 
 
 @soft("p")
 def _soft_precision(lists: Soft, *, k: int, threshold: float = 1) -> Tensor:
-    return lists.sum(lists.relevant(threshold) * lists.top(k)) / k
+    return lists.sum(lists.top(lists.relevant(threshold), k)) / k
 
 
 @soft("recall")
 def _soft_recall(lists: Soft, *, k: int, threshold: float = 1) -> Tensor:
     relevant = lists.relevant(threshold)
-    return ratio(lists.sum(relevant * lists.top(k)), lists.sum(relevant), 0.0)
+    return ratio(lists.sum(lists.top(relevant, k)), lists.sum(relevant), 0.0)
 
 
 @soft("hit")
@@ -241,7 +242,7 @@ def _soft_hit(lists: Soft, *, k: int, threshold: float = 1) -> Tensor:
 
 @soft("hits")
 def _soft_hits(lists: Soft, *, k: int, threshold: float = 1) -> Tensor:
-    return lists.sum(lists.relevant(threshold) * lists.top(k))
+    return lists.sum(lists.top(lists.relevant(threshold), k))
 
 
 @soft("r_precision")
@@ -255,7 +256,7 @@ def _soft_r_precision(lists: Soft, *, threshold: float = 1) -> Tensor:
 @soft("rbp")
 def _soft_rbp(lists: Soft, *, p: float = 0.8, k: int | None = None, threshold: float = 1) -> Tensor:
     persistence = torch.exp((lists.ranks - 1) * lists.ranks.new_full((), p).log())  # p^(r - 1) in compiled graphs too
-    return (1 - p) * lists.sum(lists.relevant(threshold) * persistence * lists.top(k))
+    return (1 - p) * lists.sum(lists.top(lists.relevant(threshold) * persistence, k))
 
 
 @soft("arp")
@@ -269,14 +270,14 @@ def _soft_arp(lists: Soft) -> Tensor:
 def _soft_average_precision(lists: Soft, *, k: int | None = None, threshold: float = 1) -> Tensor:
     relevant, counted = lists.relevant(threshold), wide(lists.labels >= threshold)
     hits = counted + lists.above(counted)
-    return ratio(lists.sum(relevant * lists.top(k) * hits / lists.ranks), lists.sum(relevant), 0.0)
+    return ratio(lists.sum(lists.top(relevant, k) * hits / lists.ranks), lists.sum(relevant), 0.0)
 
 
 @soft("err")
 def _soft_err(lists: Soft, *, max_label: float, k: int | None = None) -> Tensor:
     satisfied = gain_of(lists.labels) / 2.0**max_label
     unsatisfied = torch.log1p(-satisfied).clamp(min=-800.0)  # as in `err`
-    return lists.sum(lists.weighted(satisfied) * torch.exp(lists.above(unsatisfied)) * lists.top(k) / lists.ranks)
+    return lists.sum(lists.top(lists.weighted(satisfied), k) * torch.exp(lists.above(unsatisfied)) / lists.ranks)
 
 
 @soft("auc")
@@ -323,12 +324,14 @@ def _loss(
     check_positive(temperature=temperature)
     if "gain" in options or "max_label" in options:
         check_gains(labels, options.get("gain", "exp2"), lists.grades)
-    several = lists.several(labels)
-    taught = lists.each(several)
-    own = torch.where(taught, scores if scores.is_floating_point() else wide(scores), 0)
+    several, own = lists.several(labels), scores if scores.is_floating_point() else wide(scores)
+    all_taught = (known := host(several)) is not None and bool(known.all())
+    own = own if all_taught else torch.where(lists.each(several), own, 0)
     if "threshold" in inspect.signature(measure).parameters:
-        gaining = labels >= options.get("threshold", 1)
+        rows = labels >= options.get("threshold", 1)
+    elif callable(options.get("gain")):
+        rows = gain_of(labels.detach(), options["gain"]) != 0
     else:
-        gaining = gain_of(labels.detach(), options.get("gain", "linear")) != 0
-    values = measure(Soft(own, labels, lists, weights, taught & gaining, temperature), **options)
-    return torch.where(several, -values, 0.0)
+        rows = labels > 0
+    values = measure(Soft(own, labels, lists, weights, rows, temperature), **options).neg()
+    return values if all_taught else torch.where(several, values, 0.0)

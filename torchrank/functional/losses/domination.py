@@ -47,8 +47,7 @@ def domination_loss(
         tensor([0.6931, 0.0000])
     """
     scores, matrix = without_entry_margin(scores, margin)
-    terms = domination_terms(scores, labels, offsets, matrix)
-    return offsets.sum(terms if weights is None else terms * wide(weights))
+    return _LOSS(scores, labels, offsets, weights, margin=matrix)
 
 
 def domination_terms(scores: Tensor, labels: Tensor, lists: Lists, margin: Tensor | None = None) -> Tensor:
@@ -142,6 +141,17 @@ def _layers(labels: Tensor, lists: Lists, margin: Tensor | None) -> _Layers:
 
 def _sums(
     scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, order: int, *, margin: Tensor | None
+) -> tuple[Tensor, ...]:
+    """The loss of each list and its gradient."""
+    layers, own = _layers(labels, lists, margin), scores.to(result_dtype(scores))
+    terms, saved = _terms(own, layers)
+    paid = torch.ones_like(terms) if weights is None else weights.to(terms.dtype)
+    loss = lists.sum(wide(terms if weights is None else terms * paid))
+    return (loss,) if order == 0 else (loss, _pulled(paid, saved, own, layers))
+
+
+def _term_sums(
+    scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, order: int, *, margin: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     terms, saved = _terms(scores.to(result_dtype(scores)), _layers(labels, lists, margin))
     return wide(terms), saved
@@ -162,7 +172,8 @@ def _pull(
     return _pulled(upstream.to(own.dtype), saved, own, layers)
 
 
-_TERMS = OnceDifferentiable("domination_loss", _sums, _pull)
+_LOSS = OnceDifferentiable("domination_loss", _sums)
+_TERMS = OnceDifferentiable("domination_terms", _term_sums, _pull)
 
 
 def _terms(scores: Tensor, layers: _Layers) -> tuple[Tensor, Tensor]:

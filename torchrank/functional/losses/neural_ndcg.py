@@ -91,19 +91,19 @@ def _sums(
     total, gradient = scores.new_zeros(len(lists)), torch.zeros_like(scores)
     own = scores - lists.each(lists.max(scores))  # the digits behind the point count
     times = 1 if scores.device.type == "cpu" else DEVICE
-    for block in lists.blocks(times * PLACES, few=times * PLACES // 8, rows=None):
+    for block in lists.blocks(times * PLACES, few=times * PLACES // 8, rows=lists.bound):
         inside = torch.ones_like(block.entries, dtype=torch.bool) if block.inside is None else block.inside
         with torch.set_grad_enabled(order > 0):
             point = block.fill(own, 0.0).requires_grad_(order > 0)
             matrix = _neural_sort(point, inside, temperature)
-            u, v = _scaled(matrix, inside, iterations, tolerance)
+            u, v = _scaled(matrix, iterations, tolerance)
             rank = torch.arange(1, point.shape[1] + 1, device=point.device)
             counted = inside if k is None else inside & (rank <= k)
-            sorted_gains = u * (matrix @ (v * block.fill(gains, 0.0))[:, :, None])[:, :, 0]
-            values = -(torch.where(counted, discount_of(rank), 0) * sorted_gains).sum(1)
+            sorted_gains = u[:, 0] * (matrix @ (v * block.fill(gains, 0.0)[:, :, None]))[:, :, 0]
+            values = -torch.where(counted, discount_of(rank) * sorted_gains, 0).sum(1)
+            if order > 0:
+                block.add(gradient, torch.autograd.grad(values.sum(), point)[0])
         total.index_copy_(0, block.lists, values.detach())
-        if order > 0:
-            block.add(gradient, torch.autograd.grad(values.sum(), point)[0])
     return total, gradient
 
 
@@ -120,22 +120,21 @@ def _neural_sort(scores: Tensor, inside: Tensor, temperature: float) -> Tensor:
     return torch.where(inside[:, :, None], shares, 0)
 
 
-def _scaled(matrix: Tensor, inside: Tensor, iterations: int, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Vectors u and v, `(B, L)`, for which the columns and rows of diag(u) P diag(v) sum to 1."""
-    u = v = torch.where(inside, 1.0, torch.zeros_like(matrix[:, :, 0]))
-    active = torch.ones_like(inside[:, :1])
-    sums = matrix.sum(1)
+def _scaled(matrix: Tensor, iterations: int, tolerance: float) -> tuple[Tensor, Tensor]:
+    """Vectors u `(B, 1, L)` and v `(B, L, 1)` for which the columns and rows of diag(u) P diag(v) sum to 1. Beyond the
+    end of a list, where P is 0, they mean nothing."""
+    u, sums = torch.ones_like(matrix[:, :1]), matrix.sum(1, keepdim=True)
+    v, active = u.mT, None
     for _ in range(iterations):
-        v = torch.where(active, _inverse(sums, inside), v)
-        u = torch.where(active, _inverse((matrix @ v[:, :, None])[:, :, 0], inside), u)
-        sums = (u[:, None] @ matrix)[:, 0]
+        new_v = sums.clamp(min=LEAST).reciprocal().mT
+        new_u = (matrix @ new_v).clamp(min=LEAST).reciprocal().mT
+        u, v = (new_u, new_v) if active is None else (torch.where(active, new_u, u), torch.where(active, new_v, v))
+        sums = u @ matrix
         with torch.no_grad():
-            active = active & ((torch.where(inside, (v * sums - 1).abs(), 0)).amax(1, keepdim=True) >= tolerance)
-        known = host(active)
+            error = torch.where(sums > 0, (v.mT * sums - 1).abs(), 0).amax(2, keepdim=True)
+            going = error >= tolerance if active is None else active & (error >= tolerance)
+        known = host(going)
         if known is not None and not known.any():
             break
+        active = None if known is not None and known.all() else going
     return u, v
-
-
-def _inverse(sums: Tensor, inside: Tensor) -> Tensor:
-    return torch.where(inside, 1 / sums.clamp(min=LEAST), 0)

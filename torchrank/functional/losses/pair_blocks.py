@@ -109,7 +109,7 @@ class PairSums:
     Args:
         scores: `(N,)`.
         lists: their lists.
-        places: the order of the entries.
+        places: the order of the entries; None: as they are.
         function: what a pair (i, j) costs, as a function of the rise s_j - s_i.
         order: of derivatives.
         weights: importance of the entries i, `(N,)`.
@@ -122,7 +122,7 @@ class PairSums:
         self,
         scores: Tensor,
         lists: Lists,
-        places: Tensor,
+        places: Tensor | None,
         function: Function,
         order: int,
         *,
@@ -132,11 +132,11 @@ class PairSums:
         by_row: bool = False,
     ):
         self.function, self.order, self.places, self.by_row = function, order, places, by_row
-        self.scores = narrow(scores).index_select(0, places)
+        self.scores = _taken(narrow(scores), places)
         self.near = None if swap is None or swap.near is None else swap.near.to(self.scores.dtype)
         parts = {"weights": weights, "partners": partners} | ({} if swap is None else swap._asdict())
         self.parts = {
-            name: part.index_select(0, places) for name, part in parts.items() if part is not None and name != "near"
+            name: _taken(part, places) for name, part in parts.items() if part is not None and name != "near"
         }
         self.loss = wide(self.scores).new_zeros(len(scores) if by_row else len(lists))
         self.totals = [torch.zeros_like(wide(self.scores)) for _ in range(order)]
@@ -144,24 +144,29 @@ class PairSums:
     def open(self, block: Block) -> None:
         self.block, self.s = block, block.fill(self.scores, 0.0)
         self.values = {name: block.fill(part.to(self.s.dtype), 0.0) for name, part in self.parts.items()}
-        self.added = [torch.zeros_like(self.s) for _ in range(self.order + self.by_row)]
+        self.added = [torch.zeros_like(wide(self.s)) for _ in range(self.order + self.by_row)]
 
-    def add(self, rows: slice, columns: slice, hidden: Tensor, signs: Tensor | None = None) -> None:
+    def add(self, rows: slice, columns: slice, hidden: Tensor | None, signs: Tensor | None = None) -> None:
         """Add the pairs of some rows and columns that are not hidden, `(B, rows, columns)`; where the sign is negative,
-        the column is i and the row j."""
+        the column is i and the row j. Without `hidden` it is the pairs of an entry with itself that are left out."""
         rises = self.s[:, None, columns] - self.s[:, rows, None]
-        rises = rises if signs is None else rises.mul_(signs)
-        values = self.function(rises.masked_fill_(hidden, -torch.inf), self.order)
+        if signs is not None:
+            rises.mul_(signs)
+        if hidden is None:
+            rises.diagonal(rows.start, 1, 2).fill_(-torch.inf)
+        else:
+            rises.masked_fill_(hidden, -torch.inf)
+        values = self.function(rises, self.order)
         for factor in self._factors(rows, columns):
             values = [part.mul_(factor) for part in values]
         if self.by_row:
-            self.added[-1][:, rows] += values[0].sum(2)
+            self.added[-1][:, rows] += values[0].sum(2, dtype=self.loss.dtype)
         else:
             self.loss.index_add_(0, self.block.lists, values[0].sum((1, 2), dtype=self.loss.dtype))
         for odd, part, total in zip((True, False), values[1:], self.added, strict=False):
             part = part.mul_(signs) if odd and signs is not None else part
-            total[:, columns] += part.sum(1)
-            total[:, rows] += -part.sum(2) if odd else part.sum(2)
+            total[:, columns] += part.sum(1, dtype=total.dtype)
+            total[:, rows].add_(part.sum(2, dtype=total.dtype), alpha=-1 if odd else 1)
 
     def _factors(self, rows: slice, columns: slice) -> Iterator[Tensor]:
         if "weights" in self.values:
@@ -185,8 +190,20 @@ class PairSums:
 
     def result(self) -> tuple[Tensor, ...]:
         """The loss, and the derivatives in the order in which the entries were given."""
-        sums = [torch.empty_like(total).scatter(0, self.places, total) for total in (*self.totals, self.loss)[: self.order + self.by_row]]
-        return (sums[-1], *sums[:-1]) if self.by_row else (self.loss, *sums)
+        sums = [*self.totals, self.loss]
+        if self.places is not None:
+            count = self.order + self.by_row
+            sums[:count] = [torch.empty_like(total).scatter(0, self.places, total) for total in sums[:count]]
+        return (sums[-1], *sums[:-1])
+
+
+def _taken(values: Tensor, places: Tensor | None) -> Tensor:
+    return values if places is None else values.index_select(0, places)
+
+
+def is_small(blocks: list[Block]) -> bool:
+    """Whether it takes less time to compare all entries with all others than to sort them first."""
+    return len(blocks) == 1 and blocks[0].entries.numel() * blocks[0].entries.shape[1] <= FEW
 
 
 def pair_sums(
@@ -210,16 +227,19 @@ def pair_sums(
     >>> pair_sums(torch.tensor([1.0, 1.0]), torch.tensor([0, 1]), Lists.of([0, 2]))
     (tensor([0.6931], dtype=torch.float64), tensor([ 0.5000, -0.5000], dtype=torch.float64))
     """
-    levels = _levels(labels, lists, counted)
-    places = lists.order(levels, grades=0 if counted is not None else lists.grades)
-    sums, levels = PairSums(scores, lists, places, PAIRS[pair], order, weights=weights, swap=swap), levels[places]
-    for block in pair_blocks(lists):
-        upper = block.fill(levels, -1)
-        lower = torch.where(upper < 0, ABOVE, upper)
-        rows = most(upper > lower.amin(1, keepdim=True))
+    levels, blocks = _levels(labels, lists, counted), pair_blocks(lists)
+    small = is_small(blocks)
+    places = None if small else lists.order(levels, grades=0 if counted is not None else lists.grades)
+    sums = PairSums(scores, lists, places, PAIRS[pair], order, weights=weights, swap=swap)
+    levels = _taken(levels, places)
+    for block in blocks:
+        upper, rows = block.fill(levels, -1), block.entries.shape[1]
+        lower = upper if block.inside is None and counted is None else torch.where(upper < 0, ABOVE, upper)
+        columns = rows if small else most(upper >= 0)
+        rows = rows if small else most(upper > lower.amin(1, keepdim=True))
         sums.open(block)
-        for some, columns in strips(block, rows, most(upper >= 0), triangle=True):
-            sums.add(some, columns, lower[:, None, columns] >= upper[:, some, None])
+        for some, others in strips(block, rows, columns, triangle=not small):
+            sums.add(some, others, lower[:, None, others] >= upper[:, some, None])
         sums.close()
     return sums.result()
 
@@ -265,20 +285,31 @@ def all_pair_sums(
     >>> all_pair_sums(torch.zeros(3), torch.tensor([True, False, False]), Lists.of([0, 3]), None, 0, pair="hinge")
     (tensor([2.], dtype=torch.float64),)
     """
-    levels = rows.to(torch.int32)
-    levels = levels if counted is None else torch.where(counted, levels, -1)
-    places = lists.order(levels + 1, grades=3)
+    blocks = pair_blocks(lists)
+    levels, places = rows, None
+    if not is_small(blocks) or counted is not None:  # rows first, then the others, then those that are not counted
+        levels = rows.to(torch.int32) + 1 if counted is None else torch.where(counted, rows.to(torch.int32) + 1, 0)
+        places = lists.order(levels, grades=3)
+        levels = levels[places]
+    if weights is not None:
+        weights = torch.where(rows, weights, 0)
     sums = PairSums(scores, lists, places, PAIRS[pair], order, weights=weights, partners=partners, by_row=by_row)
-    levels = levels[places]
-    for block in pair_blocks(lists):
-        y = block.fill(levels, -1)
+    for block in blocks:
         sums.open(block)
-        for some, columns in strips(block, most(y > 0), most(y >= 0), triangle=False):
-            hidden = (y[:, None, columns] < 0) | (y[:, some, None] <= 0)
-            hidden.diagonal(some.start, 1, 2).fill_(True)
-            sums.add(some, columns, hidden)
+        height = width = block.entries.shape[1]
+        hidden = None if block.inside is None else ~block.inside[:, None]
+        if places is not None:
+            y = block.fill(levels, 0)
+            height, width = most(y > 1), most(y > 0)
+            hidden = None if block.inside is None and counted is None else y[:, None] == 0
+        for some, others in strips(block, height, width, triangle=False):
+            if hidden is not None:
+                apart = hidden[:, :, others].expand(-1, some.stop - some.start, -1).clone()
+                apart.diagonal(some.start, 1, 2).fill_(True)
+            sums.add(some, others, None if hidden is None else apart)
         sums.close()
-    return sums.result()
+    loss, *others_ = sums.result()
+    return (torch.where(rows, loss, 0) if by_row else loss, *others_)
 
 
 def _levels(labels: Tensor, lists: Lists, counted: Tensor | None) -> Tensor:

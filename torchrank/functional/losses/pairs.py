@@ -189,7 +189,7 @@ def _is_narrow(k: int, labels: Tensor, lists: Lists) -> bool:
 def _shares(labels: Tensor, lists: Lists, weights: Tensor | None, k: int | None) -> Tensor:
     """The gain of each entry, times its weight, as a share of the ideal DCG at k, `(N,)`."""
     gains = gain_of(labels) if weights is None else gain_of(labels) * wide(weights)
-    ideal = best_dcg(gains, lists, k)
+    ideal = best_dcg(gains, lists, k, labels=labels if weights is None else None)
     return gains * lists.each(ratio(torch.ones_like(ideal), ideal, 0.0))
 
 

@@ -123,8 +123,7 @@ def structured_hinge(
 
 def _check_options(measure: str, k: int | None, threshold: float, discount: str) -> None:
     check_choice(RANKINGS, measure=measure)
-    if discount not in DISCOUNTS:  # NDCG of the whole list needs a discount that is convex, or almost
-        raise ValueError(f"unknown discount={discount!r}: choose one of {', '.join(DISCOUNTS)}")
+    check_choice(DISCOUNTS, discount=discount)  # NDCG of the whole list needs one that is convex, or almost
     if isinstance(threshold, str):
         raise ValueError(f"threshold must be a number, the lowest label of a relevant entry, got {threshold!r}")
     check_cutoff(k)
@@ -145,7 +144,7 @@ def _hinge(
     # the mean of the misplaced scores is subtracted, so that no digits are lost to a shift or to scores far away
     centred = values - lists.each(lists.sum(sizes * values) / lists.sum(sizes).clamp(min=tiny))
     hinge = (scale * loss - lists.sum(coefficients * centred)) / scale
-    factor = torch.where(hinge.isnan(), torch.nan, 1.0)
+    factor = torch.where(hinge.isnan(), torch.nan, torch.ones_like(hinge))
     return hinge.clamp(-largest, largest) * factor, -coefficients * lists.each(factor)
 
 

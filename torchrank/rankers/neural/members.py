@@ -10,7 +10,7 @@ class Members(nn.Module):
     """Networks that see the same rows.
 
     One after the other: their layers are matrix products that keep a processor busy by themselves, and `vmap` over
-    stacked parameters takes the same time (benchmarks/networks.py). The loss of all members is computed at once.
+    stacked parameters takes the same time. The loss of all members is computed at once.
     """
 
     def __init__(self, networks: list[nn.Module]):

@@ -1,7 +1,7 @@
-"""Losses as padded libraries have them: `(Q, L)` tensors with a mask, `(Q, L, L)` tensors of pairs, slopes by autograd.
+"""Losses and measures in plain padded PyTorch, as a user would type them: without checks, slopes by autograd.
 
-Losses of lists and of single entries are written as in allRank, those of pairs as in rax. Scores, labels (float32) and
-mask are `(Q, L)`; the result is `(Q,)`.
+Scores, labels (float32) and mask are `(Q, L)`; the result is `(Q,)`. Losses of lists and of single entries are written
+as in allRank; those of pairs make a `(Q, L, L)` tensor, as in rax.
 """
 
 import math
@@ -165,7 +165,7 @@ def neural_ndcg(scores, labels, mask):
     return -(sorted_gains / torch.log2(torch.arange(mask.shape[1]) + 2.0)).sum(1)
 
 
-PADDED = {
+LOSSES = {
     "listnet": listnet,
     "softmax": softmax,
     "unique_softmax": unique_softmax,
@@ -187,4 +187,49 @@ PADDED = {
     "approx_mrr": approx_mrr,
     "neural_ndcg": neural_ndcg,
 }
-OF_ENTRIES = {"listnet", "softmax", "poly1_softmax", "listmle", "mse", "bce", "ordinal"}  # that make no tensor of pairs
+MAKE_PAIRS = LOSSES.keys() - {"listnet", "softmax", "poly1_softmax", "listmle", "mse", "bce", "ordinal"}
+
+
+# ---- measures --------------------------------------------------------------------------------------------------------
+
+
+def ranked(scores, labels, mask):
+    """Labels in the order of the scores; padding has the label 0."""
+    order = scores.masked_fill(~mask, -torch.inf).argsort(1, descending=True)
+    return labels.masked_fill(~mask, 0).gather(1, order)
+
+
+def dcg(labels, k):
+    top = labels[:, :k]
+    return ((torch.exp2(top) - 1) / torch.log2(torch.arange(top.shape[1]) + 2.0)).sum(1)
+
+
+def ndcg_of(labels, k=None):
+    """Of ranked labels."""
+    return dcg(labels, k) / dcg(labels.sort(1, descending=True).values, k)
+
+
+def average_precision_of(labels):
+    relevant = (labels >= 1).float()
+    precision = relevant.cumsum(1) / torch.arange(1.0, labels.shape[1] + 1)
+    return (precision * relevant).sum(1) / relevant.sum(1)
+
+
+def reciprocal_rank_of(labels):
+    relevant = (labels >= 1).float()
+    return relevant.amax(1) / (relevant.argmax(1) + 1)
+
+
+def five_measures(scores, labels, mask):
+    """From one sort: the measures of `torchrank.functional.evaluate` without options."""
+    found = ranked(scores, labels, mask)
+    return [*(ndcg_of(found, k) for k in (1, 5, 10)), average_precision_of(found), reciprocal_rank_of(found)]
+
+
+MEASURES = {
+    "ndcg": lambda *lists: ndcg_of(ranked(*lists)),
+    "ndcg@10": lambda *lists: ndcg_of(ranked(*lists), 10),
+    "average_precision": lambda *lists: average_precision_of(ranked(*lists)),
+    "reciprocal_rank": lambda *lists: reciprocal_rank_of(ranked(*lists)),
+    "evaluate": five_measures,
+}
