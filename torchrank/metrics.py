@@ -419,9 +419,9 @@ def _options(row: Measure) -> list[tuple[inspect.Parameter, str]]:
     """The options of the class of a measure, and what its docstring says of each."""
     kinds, options = inspect.Parameter, []
     for name in set(row.options) - set(Convention._fields):
-        text = re.search(rf"^    {name}: (.*)$", inspect.getdoc(row.function) or "", flags=re.MULTILINE)
+        explained = re.search(rf"^    {name}: (.*)$", inspect.getdoc(row.function) or "", flags=re.MULTILINE)
         parameter = kinds(name, kinds.POSITIONAL_OR_KEYWORD, annotation="float")
-        options.append((parameter, text[1] if text else "see the function."))
+        options.append((parameter, explained[1] if explained else "see the function."))
     if row.cut != NONE:
         default, kind = (None, "int | None") if row.cut == OPTIONAL else (kinds.empty, "int")
         text = f"the number of ranks that count{'; None counts the whole list' if row.cut == OPTIONAL else ''}."

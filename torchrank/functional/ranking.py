@@ -21,7 +21,7 @@ class Hits(NamedTuple):
 
     relevant: Tensor  # (N,) 1 or 0
     so_far: Tensor  # (N,) relevant entries of the list up to and including this one
-    count: Tensor  # (Q,) relevant entries of the list
+    in_list: Tensor  # (Q,) relevant entries of the list
     total: Tensor  # (Q,) relevant documents of the query, with those that were not retrieved
     first: Tensor  # (Q,) the index of the first relevant entry; where there is none, any index or N
     gains: Tensor  # (N,) `relevant` times the weights
@@ -128,7 +128,7 @@ def rank(
     tensor([3, 0])
     """
     check_cutoff(k)
-    if weights is not None and not (num_relevant is judged is None):
+    if weights is not None and (num_relevant is not None or judged is not None):
         raise ValueError(
             "weights are those of the entries of the lists: the weights of documents that were not retrieved "
             "(num_relevant, judged) are not known"
