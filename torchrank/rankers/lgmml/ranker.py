@@ -17,7 +17,7 @@ from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, NotFittedError, check_choice, check_number
 from torchrank.functional.columns import by_column
 from torchrank.functional.losses import warp_loss
-from torchrank.functional.measures import ndcg
+from torchrank.functional.measures.graded import ndcg
 from torchrank.functional.ragged import has_pairs
 from torchrank.rankers.core.kept import KEPT_BYTES, BatchMemory
 from torchrank.rankers.core.ranker import Prepared, Ranker, TransformOption

@@ -24,7 +24,7 @@ from torchrank.data.training import TrainingLists
 from torchrank.data.transforms import Auto, OneOf, Transform
 from torchrank.errors import DataError, check_choice, check_integer, check_number
 from torchrank.functional.columns import SAME, by_column
-from torchrank.functional.measures import ndcg
+from torchrank.functional.measures.graded import ndcg
 from torchrank.functional.ragged import list_ids, per_entry
 from torchrank.solvers.local_metrics.closed_form import CUTOFF, MetricOptions
 from torchrank.solvers.local_metrics.groups import (

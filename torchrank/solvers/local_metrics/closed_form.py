@@ -17,7 +17,7 @@ from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, NotPositiveDefinite, NumericalWarning, check_choice, check_integer, check_number
 from torchrank.functional.arrays import to_offsets
 from torchrank.functional.columns import by_column, first_largest
-from torchrank.functional.measures import ndcg
+from torchrank.functional.measures.graded import ndcg
 from torchrank.functional.ragged import per_entry, segment_gram, segment_max, segment_sum
 from torchrank.functional.spd import gmml_factor
 from torchrank.solvers.local_metrics.scatter import add_scatter, corpus_sums, holds_corpus, moments
