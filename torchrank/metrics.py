@@ -420,20 +420,20 @@ def _options(row: Measure) -> list[tuple[inspect.Parameter, str]]:
     kinds, options = inspect.Parameter, []
     for name in set(row.options) - set(Convention._fields):
         explained = re.search(rf"^    {name}: (.*)$", inspect.getdoc(row.function) or "", flags=re.MULTILINE)
-        parameter = kinds(name, kinds.POSITIONAL_OR_KEYWORD, annotation="float")
+        parameter = kinds(name, kinds.POSITIONAL_OR_KEYWORD, annotation=float)
         options.append((parameter, explained[1] if explained else "see the function."))
     if row.cut != NONE:
-        default, kind = (None, "int | None") if row.cut == OPTIONAL else (kinds.empty, "int")
+        default, kind = (None, int | None) if row.cut == OPTIONAL else (kinds.empty, int)
         text = f"the number of ranks that count{'; None counts the whole list' if row.cut == OPTIONAL else ''}."
         options.append((kinds("k", kinds.POSITIONAL_OR_KEYWORD, default=default, annotation=kind), text))
     defined = [name for name, rules in CONVENTIONS.items() if row.name in rules.measures]
     if defined[1:]:
-        parameter = kinds("convention", kinds.POSITIONAL_OR_KEYWORD, default="default", annotation="str")
+        parameter = kinds("convention", kinds.POSITIONAL_OR_KEYWORD, default="default", annotation=str)
         options.append((parameter, f"whose definition: {', '.join(defined)}."))
     if "threshold" in row.options:
-        parameter = kinds("threshold", kinds.KEYWORD_ONLY, default=None, annotation="float | None")
+        parameter = kinds("threshold", kinds.KEYWORD_ONLY, default=None, annotation=float | None)
         options.append((parameter, "the lowest grade that counts as relevant; None: that of the convention."))
-    return [*options, (kinds("kwargs", kinds.VAR_KEYWORD, annotation="Any"), "options of `torchmetrics.Metric`.")]
+    return [*options, (kinds("kwargs", kinds.VAR_KEYWORD, annotation=Any), "options of `torchmetrics.Metric`.")]
 
 
 def _doc(row: Measure, options: list[tuple[inspect.Parameter, str]]) -> str:

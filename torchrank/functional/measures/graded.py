@@ -62,7 +62,7 @@ def ndcg(
             Najork 2008; scikit-learn), "worst" puts lower labels first.
         empty: the value of a list whose ideal DCG at k is 0.
         short: "pad" treats a list shorter than k as it is; "zero" is the rule of the LETOR tools: it counts 0.
-        num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved. It says enough
+        num_relevant: relevant documents of each query, retrieved or not, `(Q,)`. It says enough
             where labels are 0 and 1; grades need `judged`.
         judged: labels `(M,)` of all judged documents of each query, retrieved or not, and their offsets `(Q + 1,)`; the
             ideal order is made of them, as in trec_eval. None: the list holds all of them.
@@ -195,8 +195,8 @@ def err(
         max_label: the top label of the data set (4 for web data, 2 for OHSUMED and MQ200x), not of the batch.
         k: the number of ranks that count; None counts the whole list.
         empty: the value of a list without positive labels.
-        weights: importance of each entry, `(N,)`, which multiplies its term of the sum; what a
-            reader leaves behind has no weights.
+        weights: importance of each entry, `(N,)`, which multiplies its term of the sum; the stopping probabilities
+            themselves are not weighted.
         list_weights: importance of each list, `(Q,)`, by which its value is multiplied.
 
     Returns:
