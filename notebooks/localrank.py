@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torchrank.functional.columns import by_column
 from torchrank.report.plots.runs import blank
 from torchrank.report.tables import NOTHING, Sheet
-from torchrank.solvers.linear.many import Lists, solve_many_linear
+from torchrank.solvers.linear.many_models import JoinedLists, solve_many_linear
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -132,14 +132,14 @@ def _gain(found: Clairvoyance, reference: ArrayLike | None) -> str:
 # ---- models of groups ------------------------------------------------------------------------------------------------
 
 
-def group_models(lists: Lists, labels: Tensor, **options: Any) -> Tensor:
+def group_models(lists: JoinedLists, labels: Tensor, **options: Any) -> Tensor:
     """Weights `(C, D)` of one linear model for each group of lists; `labels (Q,)` are 0..C-1, or -1 for no group.
 
     `options` are those of `solve_many_linear`. A group in which no list has two different labels gets the model of all
     lists.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(2, 1)
-    >>> lists = Lists(x, torch.tensor([1, 0, 0, 1]), torch.tensor([0, 2, 4]), torch.arange(2), torch.tensor(2.0))
+    >>> lists = JoinedLists(x, torch.tensor([1, 0, 0, 1]), torch.tensor([0, 2, 4]), torch.arange(2), torch.tensor(2.0))
     >>> group_models(lists, torch.tensor([0, 1]), l2=1.0).round(decimals=2)
     tensor([[ 0.1500, -0.1500],
             [-0.1500,  0.1500]], dtype=torch.float64)

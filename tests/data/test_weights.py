@@ -27,7 +27,7 @@ from torchrank.data import BatchLoader, BudgetSampler, SameClass, clean, make_ba
 from torchrank.data.cache import open_folder, save_folder
 from torchrank.data.formats.arrays import read_npz
 from torchrank.functional import listnet_loss
-from torchrank.solvers.narrowing import narrow
+from torchrank.rankers.core.selection import narrow
 
 
 def some_lists(lengths=(3, 0, 2, 4, 1), shared=False):

@@ -5,11 +5,11 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from torchrank.functional.domination import domination_slopes
 
 import torchrank.functional as F
 from tests.reference.losses import domination_gradient, domination_loss
 from torchrank.functional import domination
-from torchrank.functional.domination import domination_slopes
 from torchrank.functional.ragged import dominating
 
 MARGINS = ["none", "entries", "layers"]

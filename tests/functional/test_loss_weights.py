@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from torchrank.functional.operations import ListLoss, formula_loss
 
 from tests.reference import losses as reference
 from tests.reference.measures import blocks, ordered_pairs, random_batch, stable_order, tensors
 from torchrank import functional as F
-from torchrank.functional.operations import ListLoss, formula_loss
 from torchrank.functional.ragged import segment_sum
 
 

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from torchrank.functional.losses.listnet import listnet_slopes
 
 from tests.laws.cases import LEARN_ALONE, POINTWISE
 from tests.reference import losses as reference
@@ -18,7 +19,6 @@ from tests.reference.measures import blocks, ordered_pairs, per_list, random_bat
 from torchrank import functional as F
 from torchrank.functional import LOSSES
 from torchrank.functional.losses import listnet, pairs
-from torchrank.functional.losses.listnet import listnet_slopes
 from torchrank.functional.ragged import segment_softmax
 
 CASES = [

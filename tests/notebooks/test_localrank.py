@@ -26,7 +26,7 @@ from notebooks.localrank import (
 from torchrank.data.batch import make_batch
 from torchrank.functional import average_precision, ndcg
 from torchrank.report.tables import markdown
-from torchrank.solvers.linear.many import join_lists
+from torchrank.solvers.linear.many_models import join_lists
 
 # ---- models of groups ------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from torchrank.data.relevance import Judged
 from torchrank.data.training import TrainingLists
 from torchrank.functional import average_precision, ndcg
 from torchrank.functional.ragged import pairs
-from torchrank.solvers.pamir import SAMPLINGS
+from torchrank.solvers.passive_aggressive import SAMPLINGS
 
 TOPICS, DOCUMENTS, WORDS = 4, 60, 30
 OPTIONS = [

@@ -15,8 +15,7 @@ from torchrank import ListNet, QueryKNN, RankingSet, TrainingLists
 from torchrank.data import SparseRows
 from torchrank.functional import ndcg
 from torchrank.rankers import queryknn
-from torchrank.solvers import query_means as module_of_vectors
-from torchrank.solvers.query_means import nearest_queries, query_vectors
+from torchrank.solvers.linear.scores import nearest_queries, query_vectors
 
 QUICK = {"neighbours": 3, "l2": 0.1, "transform": None}
 
@@ -90,16 +89,15 @@ def test_models_without_a_pair_are_the_model_of_all_lists():
 # ---- query vectors --------------------------------------------------------------------------------------------------
 
 
-def test_neighbours_of_copies_and_in_blocks(monkeypatch):
+@pytest.mark.parametrize("count", [30, 2100])  # 2,100 queries have more distances than are computed at once
+def test_the_neighbours_of_copies(count):
     """Of equal distances the first, and every query is its own neighbour even where it has copies."""
-    vectors = torch.randint(0, 3, (30, 2), generator=torch.Generator().manual_seed(0)).double()
+    vectors = torch.randint(0, 3, (count, 2), generator=torch.Generator().manual_seed(0)).double()
     expected = [order_from(v, vectors.numpy()) for v in vectors.numpy()]
-    for block in (2**22, 70):
-        monkeypatch.setattr(module_of_vectors, "BLOCK", block)
-        assert nearest_queries(vectors, vectors, 5).tolist() == [e[:5].tolist() for e in expected]
-        assert nearest_queries(vectors, vectors, 1).tolist() == [e[:1].tolist() for e in expected]
-        own = nearest_queries(vectors[4:9], vectors, 5, first=4)
-        assert own.tolist() == [[q, *(i for i in expected[q].tolist() if i != q)][:5] for q in range(4, 9)]
+    assert nearest_queries(vectors, vectors, 5).tolist() == [e[:5].tolist() for e in expected]
+    assert nearest_queries(vectors, vectors, 1).tolist() == [e[:1].tolist() for e in expected]
+    own = nearest_queries(vectors[4:9], vectors, 5, first=4)
+    assert own.tolist() == [[q, *(i for i in expected[q].tolist() if i != q)][:5] for q in range(4, 9)]
 
 
 def test_lists_without_documents():

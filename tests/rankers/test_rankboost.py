@@ -10,8 +10,8 @@ from tests.reference import boosting as plain
 from torchrank import RankBoost, RankingSet, TrainingLists
 from torchrank.data import SparseRows
 from torchrank.functional import ndcg
-from torchrank.solvers.boosting.potentials import crossing_masses, pair_masses, paired_lists
-from torchrank.solvers.boosting.thresholds import stump_scores
+from torchrank.rankers.rankboost import stump_scores
+from torchrank.solvers.boosting import crossing_masses, pair_masses, paired_lists
 
 CHOICES = [{}, {"bins": None}, {"bins": 8, "alpha": "exact"}, {"pair_weight": "query", "allow_negative": False}]
 

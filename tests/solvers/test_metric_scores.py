@@ -8,8 +8,7 @@ from tests.solvers.metric_batches import BATCHES, WIDTH, moved
 from torchrank.data import SparseRows
 from torchrank.data.batch import make_batch
 from torchrank.errors import DataError
-from torchrank.solvers import metric_scores as solver
-from torchrank.solvers.metric_scores import component_scores, fills_table, linear_scores, metric_scores
+from torchrank.solvers.metric_scores import add_linear_psi, component_scores, fills_table, linear_scores, metric_scores
 
 
 @pytest.mark.parametrize("kind", BATCHES)
@@ -56,12 +55,17 @@ def test_without_query_vectors_linear_scores_are_those_of_the_rows(kind):
     np.testing.assert_allclose(linear_scores(sparse, weight), expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", BATCHES)
-def test_differences_from_the_query_are_taken_a_chunk_at_a_time(kind, monkeypatch):
-    batch, weight = BATCHES[kind](), torch.tensor(np.random.default_rng(4).normal(size=WIDTH))
-    once = linear_scores(batch, weight)
-    monkeypatch.setattr(solver, "CHUNK_NUMBERS", 8)
-    np.testing.assert_allclose(linear_scores(batch, weight), once, atol=1e-13)
+def test_differences_from_the_query_are_taken_a_chunk_at_a_time():
+    """More of them than a chunk holds: in scores, and in the sum over lists of what they are multiplied with."""
+    draw, count = np.random.default_rng(4), 2**20 + 5
+    x, queries = (torch.tensor(draw.normal(size=(rows, WIDTH))) for rows in (count, 2))
+    weight, coefficients, into = (torch.tensor(draw.normal(size=size)) for size in (WIDTH, count, WIDTH))
+    batch = make_batch(x, torch.zeros(count), torch.tensor([0, 7, count]), queries=queries)
+    gaps = (torch.cat((queries[:1] - x[:7], queries[1:] - x[7:]))).abs()
+    torch.testing.assert_close(linear_scores(batch, weight), gaps @ weight, rtol=0, atol=1e-13)
+    expected = into + coefficients @ gaps
+    add_linear_psi(batch, coefficients, into)
+    torch.testing.assert_close(into, expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize(("lists", "rows", "width"), [(1, 7, 1), (3, 101, 4), (17, 60, 13), (40, 300, 34)])

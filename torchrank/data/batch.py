@@ -13,6 +13,7 @@ from torchrank.data.sparse import SparseRows
 from torchrank.data.weights import at
 from torchrank.errors import DataError
 from torchrank.functional.lists import Lists, count_grades
+from torchrank.functional.lists import count_pairs as count_pairs
 from torchrank.functional.ragged import entries_of
 
 
@@ -241,27 +242,3 @@ def grades_of(labels: Tensor) -> int:
         entry = int((~labels.isfinite()).nonzero()[0])
         raise DataError(f"label {labels[entry].item()} of entry {entry}: labels must be finite numbers")
     return count_grades(labels)
-
-
-def count_pairs(labels: np.ndarray, offsets: np.ndarray, num_grades: int) -> np.ndarray:
-    """Pairs with labels[i] > labels[j] in each list (Q,): half of (length^2 - sum of squared label counts).
-
-    Example:
-        >>> count_pairs(np.array([0., 2., 1., 1., 1.]), np.array([0, 3, 5]), 3)
-        array([3, 0])
-    """
-    lengths = np.diff(offsets)
-    num_lists = len(lengths)
-    lists = np.repeat(np.arange(num_lists), lengths)
-    if num_grades:
-        counts = np.bincount(lists * num_grades + labels.astype(np.int64), minlength=num_lists * num_grades)
-        same = (counts.reshape(num_lists, num_grades) ** 2).sum(1)
-    else:
-        order = np.lexsort((labels, lists))
-        new = np.diff(labels[order], prepend=np.nan) != 0
-        new[offsets[:-1][lengths > 0]] = True
-        runs = np.flatnonzero(new)
-        counts = np.diff(runs, append=len(labels))
-        same = np.bincount(lists[runs], weights=counts.astype(np.float64) ** 2, minlength=num_lists).astype(np.int64)
-    pairs: np.ndarray = (lengths.astype(np.int64) ** 2 - same) // 2
-    return pairs

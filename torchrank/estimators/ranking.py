@@ -15,9 +15,9 @@ from torchrank.data.sets import RankingSet, text_ids
 from torchrank.data.sparse import SparseRows, as_rows
 from torchrank.errors import DataError, DataWarning
 from torchrank.estimators.base import HAS_SKLEARN, Model, RankerParameters, validated
+from torchrank.functional import ndcg
 from torchrank.functional.arrays import article, columns_of, is_missing, only_column, to_integers, to_numpy, to_tensor
 from torchrank.functional.conventions import why_nan
-from torchrank.functional.measures.graded import ndcg
 from torchrank.functional.ragged import segment_sum, sort_within, wide
 
 MODELS: dict[str, Model] = {

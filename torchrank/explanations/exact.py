@@ -29,9 +29,9 @@ from torchrank.rankers.queryknn import QueryKNN
 from torchrank.rankers.rankboost import RankBoost
 from torchrank.rankers.transductive import TransductivePCA
 from torchrank.rankers.trees.ranker import GBDTRanker
-from torchrank.solvers.boosting.many import Rules
-from torchrank.solvers.linear.many import Lists
-from torchrank.solvers.query_means import nearest_queries
+from torchrank.solvers.boosting import Rules
+from torchrank.solvers.linear.many_models import JoinedLists
+from torchrank.solvers.linear.scores import nearest_queries
 
 
 class Parts(NamedTuple):
@@ -136,7 +136,9 @@ def _transductive(ranker: TransductivePCA, batch: Batch, pairs: Tensor) -> Parts
     """By the model that is fitted for the list: linear, or rules on projections, of which every feature has a share."""
     rows, offsets = batch.dense, batch.offsets
     basis, shaped = ranker._basis(rows, offsets)
-    train = Lists(ranker.rows, ranker.labels, ranker.offsets, torch.arange(len(ranker.offsets) - 1), ranker.num_lists)
+    train = JoinedLists(
+        ranker.rows, ranker.labels, ranker.offsets, torch.arange(len(ranker.offsets) - 1), ranker.num_lists
+    )
     lists = list_ids(offsets, len(rows))[pairs[:, 0]]
     if ranker.base != "rankboost":
         weight = ranker.weight.detach().expand(len(shaped), -1).clone()

@@ -18,6 +18,7 @@ from torchrank.rankers.core.linear import LinearRanker
 from torchrank.rankers.core.ranker import Ranker
 from torchrank.rankers.ensemble.ranker import Ensemble
 from torchrank.rankers.ensemble.standard import ROUNDING
+from torchrank.rankers.lgmml.far_anchors import far_scores
 from torchrank.rankers.lgmml.grouped import GroupScorer
 from torchrank.rankers.lgmml.kernels import KERNELS
 from torchrank.rankers.lgmml.net import LGMMLNet
@@ -36,7 +37,6 @@ from torchrank.rankers.rankboost import RankBoost
 from torchrank.rankers.singlefeature import SingleFeature
 from torchrank.rankers.transductive import TransductivePCA
 from torchrank.rankers.trees.ranker import GBDTRanker
-from torchrank.solvers.local_metrics.groups import far_scores
 
 
 class OneList(nn.Module):

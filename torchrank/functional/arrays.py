@@ -16,7 +16,7 @@ from decimal import Decimal
 from itertools import chain
 from numbers import Integral, Real
 from operator import ne
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ def host(values: Tensor) -> np.ndarray | None:
         return None
     try:
         plain = values.detach() if values.requires_grad else values
-        return cast(np.ndarray, (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy())
+        return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
     except RuntimeError:  # of torch.func, whose tensors lend their memory to nobody
         return None
 
@@ -110,9 +110,7 @@ def lists_of(qid: Array) -> tuple[Tensor, list[Any]]:
     return torch.tensor([*starts, count]), ids
 
 
-def offsets_of(
-    rows: int | None, offsets: Array = None, group: Array = None, qid: Array = None, *, what: str
-) -> Tensor:
+def offsets_of(rows: int | None, offsets: Array = None, group: Array = None, qid: Array = None, *, what: str) -> Tensor:
     """The offsets of lists from whichever of the three is given; `rows` is the number of entries, if it is known.
 
     >>> offsets_of(3, group=[1, 2], what="scores")

@@ -46,9 +46,7 @@ class OnceDifferentiable:
     (tensor([2., 4.]),)
     """
 
-    def __init__(
-        self, name: str, sums: Callable[..., tuple[Tensor, ...]], pull: Callable[..., Tensor] = scaled
-    ):
+    def __init__(self, name: str, sums: Callable[..., tuple[Tensor, ...]], pull: Callable[..., Tensor] = scaled):
         self.name, self.sums, self.pull = name, sums, pull
         ALL[name] = self
 
@@ -59,18 +57,17 @@ class OnceDifferentiable:
             if part is not None and part.requires_grad:
                 raise ValueError(f"{self.name} has no gradient at {name}: give {name}.detach()")
         if torch.compiler.is_compiling():
-            return _Compiled.apply(scores, labels, lists.offsets, weights, options.pop("margin", None), self.name, repr(options))  # type: ignore  # noqa: E501
+            margin = options.pop("margin", None)
+            return compiled(scores, labels, lists.offsets, weights, margin, self.name, repr(options))
         wanted = scores.requires_grad and torch.is_grad_enabled()
         if not wanted and host(scores) is not None and unpack_dual(scores).tangent is None:
             return self.sums(scores, labels, lists, weights, 0, **options)[0]
-        return _Once.apply(self, lists, options, int(wanted), scores, labels, lists.offsets, weights)[0]  # type: ignore
+        return once(self, lists, options, int(wanted), scores, labels, lists.offsets, weights)[0]
 
-    def with_gradient(
-        self, scores: Tensor, labels: Tensor, lists: Lists, **options: Any
-    ) -> tuple[Tensor, Tensor]:
+    def with_gradient(self, scores: Tensor, labels: Tensor, lists: Lists, **options: Any) -> tuple[Tensor, Tensor]:
         """The loss and its gradient, without a graph."""
         if torch.compiler.is_compiling():
-            return torch.ops.torchrank.loss(scores, labels, lists.offsets, None, None, self.name, repr(options))  # type: ignore  # noqa: E501
+            return torch.ops.torchrank.loss(scores, labels, lists.offsets, None, None, self.name, repr(options))  # type: ignore
         return self.sums(scores, labels, lists, None, 1, **options)  # type: ignore[return-value]
 
     def refuse(self, what: str) -> RuntimeError:
@@ -100,7 +97,7 @@ class _Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # somebody may differentiate this gradient too
-            product = _Gradient.apply(ctx.loss, ctx.lists, ctx.options, upstream[0], *ctx.saved_tensors)
+            product = _gradient(ctx.loss, ctx.lists, ctx.options, upstream[0], *ctx.saved_tensors)
         else:
             gradient, scores, labels, offsets, weights = ctx.saved_tensors
             lists = ctx.lists.by(offsets)
@@ -140,8 +137,7 @@ class _Gradient(torch.autograd.Function):
     def vmap(info: Any, dims: Any, *arguments: Any) -> tuple[Tensor, int]:
         """Of a Jacobian: the upstream gradients of several values, one after the other."""
         loss, lists, options, upstream, *saved = arguments
-        rows = upstream.movedim(dims[3], 0)
-        return torch.stack([_Gradient.apply(loss, lists, options, row, *saved) for row in rows]), 0
+        return torch.stack([_gradient(loss, lists, options, row, *saved) for row in upstream.movedim(dims[3], 0)]), 0
 
 
 class _Compiled(torch.autograd.Function):
@@ -160,13 +156,22 @@ class _Compiled(torch.autograd.Function):
         return gradient, *[None] * 6
 
 
+once: Callable[..., tuple[Tensor, Tensor]] = _Once.apply  # which has no types
+_gradient: Callable[..., Tensor] = _Gradient.apply
+compiled: Callable[..., Tensor] = _Compiled.apply
 for _function in (_Once, _Gradient):  # otherwise torch works out the signature in every call
     vars(_function.forward)["__signature__"] = inspect.signature(_function.forward)
 
 
 @torch.library.custom_op("torchrank::loss", mutates_args=())
 def _loss(
-    scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None, margin: Tensor | None, name: str, options: str
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+    margin: Tensor | None,
+    name: str,
+    options: str,
 ) -> tuple[Tensor, Tensor]:
     lists, options_ = Lists(offsets, len(scores)).about(labels), _options(options, margin)
     values, *gradient = ALL[name].sums(scores, labels, lists, weights, 1, **options_)
@@ -175,8 +180,15 @@ def _loss(
 
 @torch.library.custom_op("torchrank::loss_gradient", mutates_args=())
 def _loss_gradient(
-    upstream: Tensor, gradient: Tensor, scores: Tensor, labels: Tensor, offsets: Tensor, weights: Tensor | None,
-    margin: Tensor | None, name: str, options: str,
+    upstream: Tensor,
+    gradient: Tensor,
+    scores: Tensor,
+    labels: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+    margin: Tensor | None,
+    name: str,
+    options: str,
 ) -> Tensor:
     lists = Lists(offsets, len(scores)).about(labels)
     product = ALL[name].pull(upstream, gradient, scores, labels, lists, weights, **_options(options, margin))
@@ -184,7 +196,8 @@ def _loss_gradient(
 
 
 def _options(text: str, margin: Tensor | None) -> Options:
-    return literal_eval(text) | ({} if margin is None else {"margin": margin})
+    options: Options = literal_eval(text)
+    return options if margin is None else options | {"margin": margin}
 
 
 @_loss.register_fake

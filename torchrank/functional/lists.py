@@ -304,7 +304,7 @@ class Lists:
         tensor([-0.6931, -0.6931])
         """
         low = values - self.each(self.max(values.detach()))
-        return low - self.each(self.sum(low.exp()).log())
+        return low - self.each(self.sum(low.exp()).clamp(min=0.5).log())  # at least 1, or there are no entries
 
     def cumsum(self, values: Tensor) -> Tensor:
         """The running sum inside each list, `(N,)`. Differentiable.
@@ -375,13 +375,13 @@ class Lists:
         """
         return order_within(values, self.ids, len(self), descending=descending, grades=grades)
 
-    def ranks(self, scores: Tensor) -> Tensor:
+    def ranks(self, scores: Tensor, *, descending: bool = True) -> Tensor:
         """The rank of each entry in its list, from 1, `(N,)`; equal scores keep the order of the entries.
 
         >>> Lists.of([0, 2, 4]).ranks(torch.tensor([1.0, 3.0, 2.0, 2.0]))
         tensor([2, 1, 1, 2])
         """
-        order = self.order(scores)
+        order = self.order(scores, descending=descending)
         return torch.empty_like(order).scatter(0, order, self.positions + 1)
 
     def levels(self, labels: Tensor) -> tuple[Tensor, int]:
@@ -489,24 +489,28 @@ def doublings(longest: int) -> int:
     return max(longest - 1, 0).bit_length()
 
 
-def count_pairs(labels: np.ndarray, offsets: np.ndarray, grades: int) -> np.ndarray:
-    """The number of pairs of entries with different labels in each list, `(Q,)`.
+def count_pairs(labels: np.ndarray, offsets: np.ndarray, num_grades: int) -> np.ndarray:
+    """Pairs with labels[i] > labels[j] in each list (Q,): half of (length^2 - sum of squared label counts).
 
-    >>> count_pairs(np.array([0, 1, 1, 5]), np.array([0, 3, 4]), 0).tolist()
-    [2, 0]
+    Example:
+        >>> count_pairs(np.array([0., 2., 1., 1., 1.]), np.array([0, 3, 5]), 3)
+        array([3, 0])
     """
     lengths = np.diff(offsets)
-    ids = np.repeat(np.arange(len(lengths)), lengths)
-    if grades:
-        counts = np.bincount(ids * grades + labels.astype(np.int64), minlength=len(lengths) * grades)
-        same = (counts.reshape(len(lengths), grades) ** 2).sum(1)
+    num_lists = len(lengths)
+    lists = np.repeat(np.arange(num_lists), lengths)
+    if num_grades:
+        counts = np.bincount(lists * num_grades + labels.astype(np.int64), minlength=num_lists * num_grades)
+        same = (counts.reshape(num_lists, num_grades) ** 2).sum(1)
     else:
-        order = np.lexsort((labels, ids))
-        new = np.r_[True, (np.diff(labels[order]) != 0) | (np.diff(ids[order]) != 0)] if len(labels) else np.zeros(0)
-        starts = new.nonzero()[0]
-        sizes = np.diff(np.append(starts, len(labels)))
-        same = np.bincount(ids[order][starts], weights=sizes.astype(float) ** 2, minlength=len(lengths))
-    return ((lengths**2 - same) // 2).astype(np.int64)
+        order = np.lexsort((labels, lists))
+        new = np.diff(labels[order], prepend=np.nan) != 0
+        new[offsets[:-1][lengths > 0]] = True
+        runs = np.flatnonzero(new)
+        counts = np.diff(runs, append=len(labels))
+        same = np.bincount(lists[runs], weights=counts.astype(np.float64) ** 2, minlength=num_lists).astype(np.int64)
+    pairs: np.ndarray = (lengths.astype(np.int64) ** 2 - same) // 2
+    return pairs
 
 
 # --------------------------------------------------------------------------------------------------- the checks
@@ -653,7 +657,7 @@ def _door(function: Callable[P, R], gives: str = "", *, ranks: bool = False, col
     def call(*arguments: Any, **options: Any) -> Any:
         count = len(arguments)
         if count > positional or not frozenset(names[:count]).isdisjoint(options):
-            return function(*arguments, **options)  # type: ignore[call-arg]  # which says what is wrong
+            return function(*arguments, **options)  # which says what is wrong
         if on_lists and not takes_any and not known.issuperset(options):
             raise TypeError(f"{function.__name__}() has no option {', '.join(options.keys() - known)}")
         given = dict(zip(names, arguments), **options)  # noqa: B905
@@ -723,7 +727,9 @@ def _lists_of(given: dict[str, Any], first: str, columns: bool) -> Lists:
                 given[name] = lists.flat(given[name])
         entries = given[first]
     if lists.offsets.device != entries.device:
-        raise ValueError(f"the lists are on {lists.offsets.device}, but {first} on {entries.device}: give lists.to(...)")
+        raise ValueError(
+            f"the lists are on {lists.offsets.device}, but {first} on {entries.device}: give lists.to(...)"
+        )
     labels = given.get("labels")
     _check_shapes(first, entries, given.get("other", labels), lists, columns)
     if labels is not None and lists._labels is not labels:

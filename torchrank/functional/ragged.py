@@ -157,13 +157,13 @@ def sort_within(scores: Tensor, offsets: Tensor, *, descending: bool = True, gra
     return Lists(offsets, len(scores)).order(scores, descending=descending, grades=grades)
 
 
-def ranks(scores: Tensor, offsets: Tensor) -> Tensor:
+def ranks(scores: Tensor, offsets: Tensor, *, descending: bool = True) -> Tensor:
     """Rank of every entry in its list, from 1, `(N,)`; equal scores keep the order of the entries.
 
     >>> ranks(torch.tensor([1.0, 3.0, 2.0, 2.0]), torch.tensor([0, 2, 4])).tolist()
     [2, 1, 1, 2]
     """
-    return Lists(offsets, len(scores)).ranks(scores)
+    return Lists(offsets, len(scores)).ranks(scores, descending=descending)
 
 
 def levels_within(values: Tensor, offsets: Tensor) -> Tensor:
@@ -228,6 +228,34 @@ def row_blocks(offsets: Tensor, num_entries: int, width: int) -> Iterator[tuple[
 
 
 # ---------------------------------------------------------------------------------------------- runs and pairs
+
+
+def cell_logsumexp(values: Tensor, cells: Tensor, num_cells: int) -> Tensor:
+    """log of the sum of exp of the `values (N, ...)` in each cell, `(num_cells, ...)`, given the cell of every entry,
+    `(N,)`; -inf for a cell without entries.
+
+    >>> cell_logsumexp(torch.tensor([1e4, 1e4, 3.0]), torch.tensor([2, 2, 0]), 3)
+    tensor([3.0000e+00,       -inf, 1.0001e+04])
+    """
+    places = cells.view(-1, *[1] * (values.ndim - 1)).expand_as(values)
+    peak = values.new_full((num_cells, *values.shape[1:]), -torch.inf).scatter_reduce(0, places, values, "amax")
+    peak = torch.where(peak.isinf(), 0.0, peak)  # -inf - -inf would be nan
+    sums = torch.zeros_like(peak).index_add_(0, cells, torch.exp(values - peak[cells]))
+    return sums.log() + peak
+
+
+def lower_logsumexp(logs: Tensor, margin: Tensor | None = None) -> Tensor:
+    """log of the sum of exp over the grades below each grade, `(Q, K, ...)`, given the logarithms of the grades; for
+    `(Q, K)` a `margin (K, K)` between a grade and a lower one may be added.
+
+    >>> lower_logsumexp(torch.tensor([[0.0, 0.0, 5.0]]))
+    tensor([[  -inf, 0.0000, 0.6931]])
+    """
+    if margin is not None:
+        lower = torch.ones_like(margin).tril(-1) > 0
+        return (logs[:, None, :] + torch.where(lower, margin, -torch.inf)).logsumexp(2)
+    none = torch.full_like(logs[:, :1], -torch.inf)
+    return torch.cat((none, logs.logcumsumexp(1)[:, :-1]), 1)
 
 
 def pairs(labels: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:

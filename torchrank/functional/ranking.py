@@ -21,7 +21,7 @@ class Hits(NamedTuple):
 
     relevant: Tensor  # (N,) 1 or 0
     so_far: Tensor  # (N,) relevant entries of the list up to and including this one
-    in_list: Tensor  # (Q,) relevant entries of the list
+    number: Tensor  # (Q,) relevant entries of the list
     total: Tensor  # (Q,) relevant documents of the query, with those that were not retrieved
     first: Tensor  # (Q,) the index of the first relevant entry; where there is none, any index or N
     gains: Tensor  # (N,) `relevant` times the weights

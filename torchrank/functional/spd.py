@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.linalg import cholesky_ex, eigh, matrix_norm, solve_triangular, svd, vector_norm
 
 from torchrank.errors import NotPositiveDefinite
-from torchrank.functional.arrays import Array, host, result_dtype, wide
-from torchrank.functional.lists import Given, Lists, Weighted, takes_arrays, loss
+from torchrank.functional.arrays import Array, result_dtype, wide
 from torchrank.functional.chunks import many_eigh, side_by_side
+from torchrank.functional.lists import takes_arrays
 from torchrank.functional.ragged import read
 
 FORMED = 1e6  # condition up to which C = L^T D L may be formed: beyond it the svd of L^T K keeps twice the digits

@@ -12,14 +12,16 @@ from torchrank.data.batch import Batch
 from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import NumericalWarning, check_choice, check_number
-from torchrank.functional.losses.listnet import label_shares, listnet_slopes
+from torchrank.functional.lists import Lists
+from torchrank.functional.losses.softmax import label_shares
 from torchrank.functional.ragged import has_pairs, per_entry, segment_softmax, segment_sum, wide
 from torchrank.rankers.core.optimizers import Option
 from torchrank.rankers.core.ranker import TransformOption, warn
 from torchrank.rankers.core.rounds import Certificate, Round
 from torchrank.rankers.neural.linear import LinearScorer
 from torchrank.rankers.neural.ranker import NeuralRanker
-from torchrank.solvers.linear.lbfgs import LBFGS, Scaling, lbfgs_stepped, unscaled
+from torchrank.solvers.linear.lbfgs import LBFGS, Scaling, lbfgs_step, unscaled
+from torchrank.solvers.linear.many_models import listnet_gradient
 from torchrank.solvers.linear.scores import add_gradient, entry_scores
 
 MEMORY = 30  # moves remembered by L-BFGS
@@ -131,7 +133,7 @@ class ListNet(NeuralRanker):
             return self.objective(lists, weight)
 
         value, gradient = getattr(self.kept, "slopes", None) or objective(state.point)
-        new, value, gradient, slope, moved = lbfgs_stepped(state, objective, value, gradient, self.kept.scaling)
+        new, value, gradient, slope, moved = lbfgs_step(state, objective, value, gradient, self.kept.scaling)
         stuck = not moved
         if stuck and slope > self.tolerance:
             warn(
@@ -179,7 +181,8 @@ class Goal(NamedTuple):
     @classmethod
     def of(cls, labels: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Goal:
         if weights is not None:
-            several, target = label_shares(labels, offsets, weights)
+            target = label_shares(labels, Lists(offsets, len(labels)), weights)
+            several = segment_sum(target, offsets) > 0
         else:
             several, target = has_pairs(labels, offsets), segment_softmax(wide(labels), offsets)
         return cls(target, several, per_entry(several, offsets, len(labels)))
@@ -187,5 +190,5 @@ class Goal(NamedTuple):
     def __call__(self, scores: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
         """`listnet_loss` (Q,) of scores (N,), and its slopes (N,)."""
         scores = torch.where(self.inside, scores, 0.0)  # the other lists have slope 0, not nan
-        loss, slopes = listnet_slopes(scores[:, None], self.target, offsets)
+        loss, slopes = listnet_gradient(scores[:, None], self.target, offsets)
         return torch.where(self.several, loss[:, 0], 0.0), slopes[:, 0] * self.inside

@@ -14,14 +14,13 @@ from torchrank.data.training import TrainingLists
 from torchrank.errors import check_choice, check_integer, check_number
 from torchrank.rankers.core.linear import LinearRanker
 from torchrank.rankers.core.rounds import Round
-from torchrank.solvers.local_metrics.sources import found_in
-from torchrank.solvers.pamir import (
+from torchrank.solvers.local_metrics.drawn_lists import found_in
+from torchrank.solvers.passive_aggressive import (
     SAMPLINGS,
     Passed,
     differences,
     draw_lists,
     draw_pairs,
-    in_order,
     list_counts,
     passive_minibatches,
     passive_steps,
@@ -153,7 +152,8 @@ class PAMIR(LinearRanker):
         places, order = torch.sort(torch.cat(found))
         owners, grouped = torch.sort(drawn[places] * self.per_topic, stable=True)
         places, order = places[grouped], order[grouped]
-        rows = torch.cat(parts, 1)[:, order] if shared else in_order(parts, order)
+        join: Any = SparseRows.cat if isinstance(corpus, SparseRows) else torch.cat
+        rows = torch.cat(parts, 1)[:, order] if shared else join(parts)[order]
         names, ends = [0], [len(places)]
         if self.per_topic:
             models, counts = torch.unique_consecutive(owners, return_counts=True)

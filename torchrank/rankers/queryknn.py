@@ -13,9 +13,8 @@ from torchrank.data.training import TrainingLists
 from torchrank.errors import NotFittedError, NumericalWarning, check_choice, check_integer
 from torchrank.rankers.core.ranker import Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Certificate, Round
-from torchrank.solvers.linear.losses import LOSSES
-from torchrank.solvers.linear.many import join_lists, solve_many_linear
-from torchrank.solvers.query_means import nearest_queries, own_scores, query_vectors
+from torchrank.solvers.linear.many_models import MODEL_LOSSES, join_lists, solve_many_linear
+from torchrank.solvers.linear.scores import nearest_queries, query_vectors, scores_by_list
 
 log = logging.getLogger(__name__)
 MODELS = 500  # models that are solved in a round
@@ -71,7 +70,7 @@ class QueryKNN(Ranker):
         transform: TransformOption = "auto",
     ):
         super().__init__(num_features, transform, rounds)
-        check_choice(LOSSES, base=base)
+        check_choice(MODEL_LOSSES, base=base)
         check_integer(">= 0", neighbours=neighbours)
         if (top is None) != (reference_feature is None) or (top is not None and top < 1):
             given = f"top={top}, reference_feature={reference_feature}"
@@ -104,7 +103,7 @@ class QueryKNN(Ranker):
             raise NotFittedError("this QueryKNN is not fitted: call fit first")
         vectors = (self._vectors(batch) - self.mean) / self.scale
         nearest = nearest_queries(vectors, self.vectors, 1)[:, 0]
-        return own_scores(batch.dense, batch.offsets, self.weight[nearest])
+        return scores_by_list(batch.dense, batch.offsets, self.weight[nearest])
 
     def open(self, lists: TrainingLists) -> None:
         self.kept.joined = join_lists(lists, lists.reduce)

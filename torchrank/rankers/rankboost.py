@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from torchrank.data.batch import Batch
 from torchrank.data.state import store
@@ -17,11 +19,19 @@ from torchrank.functional.ragged import has_pairs, per_entry
 from torchrank.rankers.core.kept import KEPT_BYTES, BatchMemory, grown_scores
 from torchrank.rankers.core.ranker import Ranker, TransformOption
 from torchrank.rankers.core.rounds import Round
-from torchrank.solvers.boosting.potentials import PairedLists, crossing_masses, pair_masses, paired_lists
-from torchrank.solvers.boosting.thresholds import Thresholds, binned_edges, encode_rows, exact_edges, stump_scores
-
-SAMPLE = 10_000  # rows from which thresholds are taken
-CLIP = 1 - 1e-10  # largest |r|: a rule that orders every pair right gets a finite weight
+from torchrank.solvers.boosting import (
+    LARGEST_R,
+    SAMPLE,
+    SMALLEST_R,
+    PairedLists,
+    Thresholds,
+    binned_edges,
+    crossing_masses,
+    encode_rows,
+    exact_edges,
+    pair_masses,
+    paired_lists,
+)
 
 
 class Boosting(NamedTuple):
@@ -113,7 +123,7 @@ class RankBoost(Ranker):
         best = first_largest(sums.abs() if self.allow_negative else sums)
         feature, place = best // sums.shape[1], best % sums.shape[1]
         r = sums.take(best)
-        if abs(r) < 1e-8:
+        if abs(r) < SMALLEST_R:
             return Round(done=True)
         above = held.thresholds.above(feature, place)
         alpha = self._weight(lists, r, above, held)
@@ -126,7 +136,7 @@ class RankBoost(Ranker):
 
     def _weight(self, lists: TrainingLists, r: Tensor, above: Tensor, held: Boosting) -> Tensor:
         if not self.exact_alpha:
-            return torch.atanh(r.clamp(-CLIP, CLIP))
+            return torch.atanh(r.clamp(-LARGEST_R, LARGEST_R))
         log_weight = held.log_weight - held.log_loss
         right, wrong = lists.reduce(crossing_masses(held.scores, above, log_weight, held.paired))
         smooth = 1 / (2 * held.num_pairs)
@@ -189,6 +199,29 @@ class RankBoost(Ranker):
         before = self.log_loss[-2] if len(self.log_loss) > 1 else held.log_loss
         weighed = self._weighed(lists, held._replace(scores=scores), before)
         return weighed if len(self.log_loss) else weighed._replace(log_loss=held.log_loss)  # 0, not its rounding
+
+
+def stump_scores(x: Tensor, feature: Tensor, threshold: Tensor, alpha: Tensor) -> Tensor:
+    """Scores (N,) of rows (N, D): sum over t of alpha[t] where x[:, feature[t]] > threshold[t].
+
+    The rules of one feature add up to a step function, so one search in its sorted thresholds replaces all its rules.
+
+    >>> stump_scores(torch.tensor([[1.0], [3.0]]), torch.tensor([0, 0]), torch.tensor([2.0, 0.5]).double(),
+    ...              torch.tensor([1.0, 0.25]).double())
+    tensor([0.2500, 1.2500], dtype=torch.float64)
+    """
+    if not len(feature):
+        return alpha.new_zeros(len(x))
+    if len(feature) == 1:  # what a validation adds after a round, without reading anything from the device
+        return torch.where(x[:, feature].to(threshold.dtype) <= threshold, 0.0, alpha)[:, 0]
+    order = torch.argsort(threshold)
+    order = order[torch.argsort(feature[order], stable=True)]
+    used, counts = torch.unique_consecutive(feature[order], return_counts=True)
+    sizes: list[int] = counts.tolist()
+    steps = pad_sequence(threshold[order].split(sizes), batch_first=True, padding_value=torch.inf)
+    heights = pad(pad_sequence(alpha[order].split(sizes), batch_first=True).cumsum(1), (1, 0))
+    passed = torch.searchsorted(steps, x[:, used].T.to(steps.dtype).contiguous())
+    return heights.gather(1, passed).sum(0)
 
 
 def _inside(batch: Batch) -> Tensor:

@@ -6,8 +6,8 @@ from torch import Tensor
 from torchrank.data.batch import Batch
 from torchrank.data.training import TrainingLists
 from torchrank.errors import check_integer
+from torchrank.functional import ndcg
 from torchrank.functional.columns import by_column, first_largest
-from torchrank.functional.measures.graded import ndcg
 from torchrank.rankers.core.ranker import Ranker, TransformOption
 from torchrank.rankers.core.rounds import Round
 
@@ -56,6 +56,6 @@ class SingleFeature(Ranker):
     def quality(self, batch: Batch) -> Tensor:
         """NDCG@k summed over the lists, (2 D,): by every feature, then by every negated feature."""
         x = batch.dense.double()
-        options = {"k": self.k, "ties": "average", "empty": 0.0, "max_length": batch.max_length}
+        options = {"k": self.k, "ties": "average", "empty": 0.0}
         found = [by_column(ndcg, scores, batch.labels, batch.offsets, **options) for scores in (x, -x)]
         return torch.cat([values.sum(0) for values in found])

@@ -13,12 +13,12 @@ from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, NotFittedError, NumericalWarning, check_choice, check_integer
 from torchrank.functional.arrays import to_offsets
 from torchrank.functional.clouds.directions import choose_components, cloud_pca
-from torchrank.functional.ragged import per_entry, wide
+from torchrank.functional.ragged import list_ids, per_entry, wide
 from torchrank.rankers.core.ranker import Prepared, Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Certificate, Round
-from torchrank.solvers.boosting.many import Rules, boost_many, project, rule_scores
-from torchrank.solvers.linear.many import Lists, ManyLinear, join_lists, solve_many_linear
-from torchrank.solvers.query_means import own_scores
+from torchrank.solvers.boosting import Rules, boost_many
+from torchrank.solvers.linear.many_models import JoinedLists, ManyLinear, join_lists, solve_many_linear
+from torchrank.solvers.linear.scores import scores_by_list
 
 BASES = ("listnet", "ranksvm", "rankboost")
 log = logging.getLogger(__name__)
@@ -139,12 +139,12 @@ class TransductivePCA(Ranker):
         x, offsets = batch.dense, batch.offsets
         basis, shaped = self._basis(x, offsets)
         numbers = torch.arange(len(self.offsets) - 1, device=self.device)
-        lists = Lists(self.rows, self.labels, self.offsets, numbers, self.num_lists)
+        lists = JoinedLists(self.rows, self.labels, self.offsets, numbers, self.num_lists)
         if self.base == "rankboost":
             return self._boosted_scores(x, offsets, basis, shaped, lists)
         weight = self.weight.expand(len(shaped), -1).clone()
         weight[shaped] = self._solved(lists, basis[shaped]).weight
-        return own_scores(x, offsets, weight)
+        return scores_by_list(x, offsets, weight)
 
     def _basis(self, x: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
         """Basis (Q, P, D) onto which the documents of each list are projected, and whether it has a direction (Q,)."""
@@ -155,19 +155,19 @@ class TransductivePCA(Ranker):
             basis = torch.cat([basis, original.expand(len(basis), -1, -1)], 1)
         return basis, rank > 0
 
-    def _solved(self, lists: Lists, basis: Tensor) -> ManyLinear:
+    def _solved(self, lists: JoinedLists, basis: Tensor) -> ManyLinear:
         found = solve_many_linear(lists, len(basis), loss=self.base, l2=self.l2, basis=basis, tolerance=self.tolerance)
         if (found.slope > self.tolerance).any():
             left = f"a model still has a gradient of {float(found.slope.max()):.1e}"
             warn(f"{left}: raise l2 or tolerance (now {self.tolerance:g})", NumericalWarning)
         return found
 
-    def _boosted(self, lists: Lists, basis: Tensor) -> Rules:
+    def _boosted(self, lists: JoinedLists, basis: Tensor) -> Rules:
         if not len(lists.labels):
             raise DataError("no training list has two different labels: there is no pair to learn from")
         return boost_many(lists.x, lists.labels, lists.offsets, basis, rounds=self.boosting_rounds)
 
-    def _boosted_scores(self, x: Tensor, offsets: Tensor, basis: Tensor, shaped: Tensor, lists: Lists) -> Tensor:
+    def _boosted_scores(self, x: Tensor, offsets: Tensor, basis: Tensor, shaped: Tensor, lists: JoinedLists) -> Tensor:
         rows, inside = wide(x), per_entry(shaped, offsets, len(x))
         scores = rule_scores(rows, offsets.new_tensor([0, len(x)]), Rules(self.feature, self.threshold, self.alpha))
         if shaped.any():
@@ -175,3 +175,26 @@ class TransductivePCA(Ranker):
             projected = project(rows[inside], ends, basis[shaped])
             scores[inside] = rule_scores(projected, ends, self._boosted(lists, basis[shaped]))
         return scores.to(x.dtype)
+
+
+def project(x: Tensor, offsets: Tensor, basis: Tensor) -> Tensor:
+    """U_q x of every row `x (N, D)` with the basis of its list, `basis (Q, P, D)`: (N, P).
+
+    >>> project(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0, 1, 2]), torch.eye(2)[:, None])
+    tensor([[1.],
+            [4.]])
+    """
+    model = list_ids(offsets, len(x))
+    return torch.stack([(x * directions[model]).sum(1) for directions in basis.unbind(1)], 1)
+
+
+def rule_scores(z: Tensor, offsets: Tensor, rules: Rules) -> Tensor:
+    """Scores (N,) of projected rows (N, P), each list by the rules of its own model.
+
+    >>> one = torch.ones(1, 1)
+    >>> rule_scores(torch.tensor([[2.0], [1.0]]), torch.tensor([0, 2]), Rules(torch.zeros(1, 1).long(), one, 3 * one))
+    tensor([3., 0.])
+    """
+    model = list_ids(offsets, len(z))
+    above = z.gather(1, rules.feature[model]) > rules.threshold[model]
+    return (rules.alpha[model] * above).sum(1)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from torchrank.data.batch import Batch
 from torchrank.errors import DataError
-from torchrank.functional.ragged import list_ids, per_entry
-from torchrank.solvers.linear.scores import entry_scores
+from torchrank.functional.ragged import list_ids, per_entry, segment_sum
+from torchrank.solvers.linear.scores import add_gradient, entry_scores
 
 CHUNK_NUMBERS = 2**22  # of the differences |q - x|, held at once
 
@@ -117,3 +117,35 @@ def _given(batch: Batch) -> Tensor:
     if batch.queries is None:
         raise DataError("distances need query vectors, but these lists have none")
     return batch.queries
+
+
+def add_metric_psi(batch: Batch, coefficients: Tensor, into: Tensor) -> None:
+    """into (D, D) += the sum over the lists of delta psi."""
+    sums, rows, weights, queries = _weighed_rows(batch, coefficients)
+    cross = queries.T @ sums
+    into += cross + cross.T - rows.T @ (weights[:, None] * rows)
+
+
+def add_diagonal_psi(batch: Batch, coefficients: Tensor, into: Tensor) -> None:
+    """into (D,) += the diagonal of the sum over the lists of delta psi."""
+    sums, rows, weights, queries = _weighed_rows(batch, coefficients)
+    into += 2 * (queries * sums).sum(0) - weights @ rows.square()
+
+
+def add_linear_psi(batch: Batch, coefficients: Tensor, into: Tensor) -> None:
+    """into (D,) += sum of c x over all entries, or of c |q - x| where the batch has query vectors."""
+    if batch.queries is None:
+        return add_gradient(batch, coefficients, into[None], per_topic=False)
+    for entries, gaps in gap_blocks(batch, into.dtype):
+        into += coefficients[entries] @ gaps
+
+
+def _weighed_rows(batch: Batch, coefficients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """C X (Q, D), the rows (n, D), the sum of the coefficients of each row (n,), and the query vectors (Q, D)."""
+    if not fills_table(batch):
+        rows, queries = centred_rows(batch.flat())
+        return segment_sum(coefficients[:, None] * rows, batch.offsets), rows, coefficients, queries
+    rows, queries = centred_rows(batch)
+    spread = coefficients.new_zeros(batch.num_lists * len(rows))
+    spread = spread.index_add_(0, table_places(batch), coefficients).view(batch.num_lists, len(rows))
+    return spread @ rows, rows, spread.sum(0), queries

@@ -15,8 +15,8 @@ from tests.rankers.small import FEATURES, lists
 from tests.reference.domination import Objective, list_loss, margins_of
 from torchrank import DominationRank, RankingSet
 from torchrank.functional import ndcg
-from torchrank.solvers.domination.penalty import Penalty
-from torchrank.solvers.narrowing import keep_negatives
+from torchrank.rankers.core.selection import keep_negatives
+from torchrank.solvers.domination.penalised import Penalty
 
 MATRIX = [[9.0, 9.0, 9.0], [0.4, 9.0, 9.0], [2.5, 1.0, 9.0]]  # of which the part below the diagonal counts
 PENALTIES = {

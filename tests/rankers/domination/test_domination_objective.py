@@ -10,11 +10,11 @@ from tests.reference.domination import Objective as Plain
 from torchrank import RankingSet
 from torchrank.data import SparseRows
 from torchrank.data.training import TrainingLists
+from torchrank.rankers.core.selection import take_features
+from torchrank.rankers.domination.margins import Feedback
 from torchrank.rankers.domination.objective import Objective, PooledObjective
-from torchrank.solvers.domination.coordinate import coordinate_sweep
-from torchrank.solvers.domination.margins import Feedback
-from torchrank.solvers.domination.penalty import Penalty
-from torchrank.solvers.linear.scores import take_features
+from torchrank.solvers.domination.coordinate_descent import coordinate_sweep
+from torchrank.solvers.domination.penalised import Penalty
 
 FORMS = [(True, True), (True, False), (False, True), (False, False)]  # shared, sparse
 FEEDBACK = Feedback(False, None)

@@ -67,7 +67,7 @@ def members():
     return [each.fit(train, epochs=4) for each in found]
 
 
-def own_scores(members, lists):
+def scores_by_list(members, lists):
     with torch.no_grad():
         return np.stack([member(lists.x, lists.offsets).double().numpy() for member in members])
 
@@ -110,7 +110,7 @@ def test_standard_scores_have_slopes():
 @pytest.mark.parametrize("weights", [None, [1.0, 0.0, 3.0, 0.5], np.array([1, 2, 3, 4]), torch.tensor([2, 2, 2, 2])])
 def test_scores_are_the_mean_of_the_standardised_scores_of_the_members(members, weights):
     test, whole = lists(2), Ensemble(members, weights)
-    expected = plain.mean(own_scores(members, test), test.offsets.tolist(), weights)
+    expected = plain.mean(scores_by_list(members, test), test.offsets.tolist(), weights)
     np.testing.assert_allclose(whole(test.x, test.offsets), expected, atol=1e-6)
     assert float(whole.weights.sum()) == pytest.approx(1)
 
@@ -383,5 +383,5 @@ def test_every_ranker_of_lists_can_be_a_member():
         ):
             members.append(CASES[name].make().fit(own["train"], own["val"], epochs=2))
     whole, test = Ensemble(members), own["test"]
-    expected = plain.mean(own_scores(members, test), test.offsets.tolist())
+    expected = plain.mean(scores_by_list(members, test), test.offsets.tolist())
     np.testing.assert_allclose(whole(test.x, test.offsets), expected, atol=1e-6)

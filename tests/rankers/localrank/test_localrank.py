@@ -14,6 +14,7 @@ from scipy.special import log_softmax, softmax
 from tests.rankers.by_hand import begin, take_rounds
 from tests.reference.localrank import Plain, labels_of, queries, rows_of
 from torchrank import AdaRank, DataWarning, ListNet, LocalRank, NeuralRanker, RankBoost
+from torchrank.rankers.localrank.clusters import group_similarity
 
 L2 = {"base_options": {"l2": 0.3, "tolerance": 1e-7}}
 
@@ -248,3 +249,13 @@ def test_shrunk_where_small_clusters_leave_fewer_numbers():
     sizes = ranker.findings["cluster sizes"]
     assert sizes["2"] == [13] and len(sizes["3"]) == 2 and ranker.models.tolist() == [[0] * 3, [0] * 3, [1, 1, 0]]
     assert np.isfinite(scores_of(ranker, queries(2, 8))).all()
+
+
+def test_similarity_to_groups_is_that_of_their_nearest_member():
+    similarity = torch.rand(7, 9, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 2, 1, -1, 2, 0, 1, 1, -1])
+    found = group_similarity(similarity, labels)
+    for row, best in zip(similarity.tolist(), found.tolist(), strict=True):
+        assert best == [max(s for s, label in zip(row, labels.tolist(), strict=True) if label == c) for c in range(3)]
+    minus = group_similarity(-similarity, labels)  # minus distances too
+    assert (minus < 0).all() and (minus > -1).all()

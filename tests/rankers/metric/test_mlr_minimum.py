@@ -9,8 +9,13 @@ import torch
 from torchrank import MLR, RMLR, ConvergenceWarning, RankingSet, RankSVM, SVMMap
 from torchrank.data.relevance import Judged, SameClass
 from torchrank.functional import most_violated
-from torchrank.solvers.cutting_plane.psi import add_diagonal_psi, add_linear_psi, add_metric_psi
-from torchrank.solvers.metric_scores import linear_scores, metric_scores
+from torchrank.solvers.metric_scores import (
+    add_diagonal_psi,
+    add_linear_psi,
+    add_metric_psi,
+    linear_scores,
+    metric_scores,
+)
 
 pytest.importorskip("cvxpy")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from torchrank.solvers.cutting_plane.active_set import ActiveSet
+from torchrank.solvers.cutting_plane.reduced_problem import ActiveSet
 
 
 def problem(seed, count, rank):

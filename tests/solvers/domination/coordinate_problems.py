@@ -8,9 +8,9 @@ import torch
 from torchrank.data import SparseRows
 from torchrank.data.batch import make_batch
 from torchrank.functional.ragged import dominating, segment_sum
-from torchrank.solvers.domination.coordinate import coordinate_lists
+from torchrank.solvers.domination.coordinate_descent import coordinate_lists
 from torchrank.solvers.domination.curvature import add_curvature
-from torchrank.solvers.domination.penalty import Penalty
+from torchrank.solvers.domination.penalised import Penalty
 
 FEATURES = 8
 PENALTIES = [Penalty(0.0, 0.0), Penalty(1.5, 0.0), Penalty(0.0, 0.7), Penalty(0.8, 0.4)]

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
+from torchrank.functional.domination import domination_slopes
 
 from tests.solvers.domination.coordinate_problems import FEATURES, PENALTIES, loss, objective, problem, setting, zeros
-from torchrank.functional.domination import domination_slopes
-from torchrank.solvers.domination.coordinate import coordinate_step, coordinate_sweep, useful_blocks
-from torchrank.solvers.domination.penalty import Penalty
-from torchrank.solvers.domination.steps import fista_start, fista_step
+from torchrank.solvers.domination.coordinate_descent import coordinate_step, coordinate_sweep, useful_blocks
+from torchrank.solvers.domination.penalised import Penalty, fista_start, fista_step
 
 # ---- every update -----------------------------------------------------------------------------------------------
 

@@ -18,8 +18,8 @@ from tests.solvers.domination.coordinate_problems import (
 )
 from torchrank.data import SparseRows
 from torchrank.data.batch import make_batch
-from torchrank.solvers.domination.coordinate import coordinate_lists, coordinate_step, coordinate_sweep
-from torchrank.solvers.domination.penalty import Penalty
+from torchrank.solvers.domination.coordinate_descent import coordinate_lists, coordinate_step, coordinate_sweep
+from torchrank.solvers.domination.penalised import Penalty
 
 # ---- sums that are kept -----------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 
-from torchrank.solvers.domination.penalty import Penalty, take_in
+from torchrank.solvers.domination.penalised import Penalty, take_in
 
 PENALTIES = [(0.0, 0.0), (0.7, 0.0), (0.0, 0.4), (0.5, 0.3), (5.0, 0.0)]
 CASES = [(w, g, b) for w in (-1.2, 0.0, 0.3) for g in (-2.0, -0.4, 0.0, 0.6, 3.0) for b in (0.2, 1.0, 7.0)]

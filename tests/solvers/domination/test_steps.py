@@ -6,8 +6,15 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from torchrank.solvers.domination.penalty import Penalty
-from torchrank.solvers.domination.steps import Fista, Solving, fista_start, fista_step, fista_steps, lbfgs_steps
+from torchrank.solvers.domination.penalised import (
+    Fista,
+    Penalty,
+    Solving,
+    fista_start,
+    fista_step,
+    fista_steps,
+    lbfgs_steps,
+)
 from torchrank.solvers.linear.lbfgs import TRIALS
 
 ROWS, FEATURES = 40, 7

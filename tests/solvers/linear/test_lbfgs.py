@@ -10,13 +10,10 @@ from torchrank.solvers.linear import lbfgs
 from torchrank.solvers.linear.lbfgs import (
     ROUNDING,
     TRIALS,
-    Search,
-    _compact_product,
-    _inverse_hessians_times,
+    LineSearch,
     lbfgs_start,
     lbfgs_step,
     many_lbfgs,
-    unscaled,
 )
 
 
@@ -75,7 +72,7 @@ def run(objective, start, tolerance, steps=300):
     for _ in range(steps):
         if gradient.abs().max() <= tolerance:
             break
-        before, (state, value, gradient) = value, lbfgs_step(state, counted, value, gradient)
+        before, (state, value, gradient) = value, lbfgs_step(state, counted, value, gradient)[:3]
         assert value <= before + ROUNDING * abs(before)
     again = objective(state.point)
     assert torch.equal(again[0], value) and torch.equal(again[1], gradient)  # those of the point
@@ -178,14 +175,15 @@ def test_rows_of_the_memory_that_rounding_has_spoiled_are_as_if_not_there():
     moves[:, :2] = changes[:, :2] = 0  # unused
 
     def direction(kept, spoiled):
-        blank = dict.fromkeys(Search._fields) | {
+        blank = dict.fromkeys(LineSearch._fields) | {
             "gradient": gradient,
             "moves": moves.clone(),
             "changes": changes.clone(),
         }
         blank["moves"][:, spoiled] = -changes[:, spoiled]
         return lbfgs._inverse_hessians_times(
-            Search(**blank | {"moves": blank["moves"][:, kept], "changes": blank["changes"][:, kept]})
+            LineSearch(**blank | {"moves": blank["moves"][:, kept], "changes": blank["changes"][:, kept]}),
+            lbfgs.unscaled,
         )
 
     for spoiled in ([3], [5], [3, 4], [4, 5]):
@@ -252,23 +250,3 @@ def test_evaluations_are_limited():
 def test_functions_of_no_variables_are_done():
     found = many_lbfgs(lambda points, numbers: (points.sum(1), points), torch.zeros(3, 0, dtype=torch.float64))
     assert found.point.shape == (3, 0) and (found.slope == 0).all()
-
-
-@pytest.mark.parametrize("filled", [0, 1, 3, 6])
-def test_the_compact_form_for_devices_is_the_recursion(filled):
-    generator = torch.Generator().manual_seed(filled)
-
-    def drawn(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    moves, gradient, hessian = drawn(3, 6, 8), drawn(3, 8), drawn(8, 8)
-    changes = moves @ (hessian @ hessian.T + torch.eye(8))
-    moves[:, : 6 - filled], changes[:, : 6 - filled] = 0, 0
-    if filled > 2:
-        changes[1, 4] = -changes[1, 4]  # a row that both leave out
-    zeros = torch.zeros(3, dtype=torch.float64)
-    search = Search(zeros.long(), gradient, zeros, gradient, gradient, zeros, zeros, zeros, zeros, moves, changes)
-    guess = torch.linspace(0.1, 3.0, 8, dtype=torch.float64)
-    for scaling in (unscaled, lambda vectors, numbers: vectors * guess):
-        compact = _compact_product(search, (moves * changes).sum(2), scaling)
-        torch.testing.assert_close(compact, _inverse_hessians_times(search, scaling), rtol=1e-10, atol=1e-12)

@@ -5,7 +5,7 @@ import torch
 
 from torchrank.functional.arrays import to_offsets
 from torchrank.solvers.linear.lbfgs import many_lbfgs
-from torchrank.solvers.linear.many import Lists, OwnLists, _scaling, solve_many_linear
+from torchrank.solvers.linear.many_models import JoinedLists, MemberLists, inverse_scaling, solve_many_linear
 
 
 def some_lists(num_lists=8, width=4):
@@ -14,12 +14,12 @@ def some_lists(num_lists=8, width=4):
     size = int(offsets[-1])
     x = torch.randn(size, width, generator=draw) * torch.tensor([1.0, 10.0, 0.1, 0.0]) + 5
     labels = torch.arange(size).double() % 3
-    return Lists(x, labels, offsets, torch.arange(num_lists) + 2, torch.tensor(float(num_lists)))
+    return JoinedLists(x, labels, offsets, torch.arange(num_lists) + 2, torch.tensor(float(num_lists)))
 
 
 def test_moments_are_sums_of_covariances():
     lists, members = some_lists(), torch.tensor([[2, 5, -1], [3, 4, 9], [0, 1, -1]])  # lists 0 and 1 are not here
-    found = OwnLists(lists, members, "listnet").moments()
+    found = MemberLists(lists, members, "listnet").moments()
     for model, numbers in zip(found, members.tolist(), strict=True):
         expected, bounds = np.zeros((4, 4)), lists.offsets.tolist()
         for number in (each - 2 for each in numbers if each >= 2):
@@ -32,7 +32,7 @@ def test_a_feature_that_never_varies_needs_no_penalty():
     members = torch.tensor([[2, 3, 4, 5], [6, 7, 8, 9], [0, -1, -1, -1]])
     found = solve_many_linear(some_lists(), 3, members=members, l2=1e-3)
     assert (found.slope <= 1e-6).all() and (found.weight[2] == 0).all()
-    inverse = _scaling(torch.zeros(1, 3, 3, dtype=torch.float64), torch.zeros(1, dtype=torch.float64))
+    inverse = inverse_scaling(torch.zeros(1, 3, 3, dtype=torch.float64), torch.zeros(1, dtype=torch.float64))
     assert inverse(torch.ones(1, 3, dtype=torch.float64), torch.zeros(1, dtype=torch.int64)).isfinite().all()
 
 

@@ -8,7 +8,8 @@ from torchrank import RankingSet
 from torchrank.data import SparseRows
 from torchrank.data.batch import make_batch
 from torchrank.data.training import TrainingLists
-from torchrank.solvers.linear.scores import add_gradient, column_extremes, entry_scores, take_columns, take_features
+from torchrank.rankers.core.selection import take_columns, take_features
+from torchrank.solvers.linear.scores import add_gradient, column_extremes, entry_scores
 
 LENGTHS, ROWS, FEATURES, TOPICS = [4, 0, 1, 6], 9, 5, 7
 

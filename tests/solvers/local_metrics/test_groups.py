@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
@@ -12,23 +11,22 @@ from tests.reference import groups as plain
 from tests.reference.groups import plain_lists
 from torchrank import RankingSet
 from torchrank.data.training import TrainingLists
-from torchrank.solvers.local_metrics.closed_form import MetricOptions
+from torchrank.solvers.local_metrics.drawn_metrics import MetricOptions
 from torchrank.solvers.local_metrics.groups import (
-    GroupSums,
     averages,
     canonical_order,
-    far_scores,
     find_centres,
     nearest_centre,
     points_of,
     query_points,
     shares_of,
     shrink,
-    solve_directions,
     solve_factors,
+    solve_spectra,
     sum_groups,
     within,
 )
+from torchrank.solvers.local_metrics.scatter import PairSums
 
 WIDTH = 4
 OPTIONS = MetricOptions(ridge=0.1)
@@ -64,7 +62,7 @@ def divisions(num_lists, seed=3):
     return cells, [1, 3, num_lists]
 
 
-def summed(ranking_set, cells, count, high="half") -> GroupSums:
+def summed(ranking_set, cells, count, high="half") -> PairSums:
     return sum_groups(TrainingLists(ranking_set), [torch.as_tensor(cells)], [count], high)[0]
 
 
@@ -114,7 +112,7 @@ def test_groups_add_up_to_all_lists_and_without_some_are_the_others():
     parts, whole = summed(train, cells, 3), summed(train, cells * 0, 1)
     for one, other in zip(parts.added(), whole, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
-    first = GroupSums(*(part[:1] for part in parts))
+    first = PairSums(*(part[:1] for part in parts))
     others = plain.sums([each for q, each in enumerate(plain_lists(train)) if q % 3], WIDTH)
     for part, right in zip(whole.without(first), others, strict=True):
         np.testing.assert_allclose(part[0], right, rtol=1e-10, atol=1e-10)
@@ -300,7 +298,8 @@ def found_averages(dead=()):
 @pytest.mark.parametrize("ridge", [1e-3, 1.0])
 def test_factors_and_directions_are_those_of_the_geometric_mean(dead, ridge):
     found, live = found_averages(dead), [d for d in range(WIDTH) if d not in dead]
-    directions = solve_directions(found, replace(OPTIONS, ridge=ridge), TS)
+    spectra = solve_spectra(found, replace(OPTIONS, ridge=ridge))
+    directions = spectra.directions(found.delta, TS)
     assert directions.shape == (3, len(TS), WIDTH)
     for place, t in enumerate(TS):
         factors = solve_factors(found, replace(OPTIONS, ridge=ridge, t=t))
@@ -313,37 +312,3 @@ def test_factors_and_directions_are_those_of_the_geometric_mean(dead, ridge):
             slope = right @ delta / math.sqrt(delta @ right @ delta)
             np.testing.assert_allclose(directions[g, place], slope, rtol=1e-8, atol=1e-10 * np.abs(slope).max())
             assert (directions[g, place, list(dead)] == 0).all()
-
-
-# ---- far anchors -----------------------------------------------------------------------------------------------------
-
-
-def test_far_scores_are_differences_of_distances_to_the_last_digits():
-    draw = np.random.default_rng(5)
-    images = draw.normal(size=(40, 3)) * 10.0 ** draw.integers(-3, 4, (40, 1))
-    for reach in [1e-3, 1.0, 7.5, 1e4, 1e8, 1e12, 1e16]:
-        found = far_scores(tensor(images[:, 0]), tensor((images**2).sum(1)), torch.tensor(reach, dtype=torch.float64))
-        with localcontext() as context:
-            context.prec = 80
-            for value, image in zip(found.tolist(), images, strict=True):
-                y, d0, square = Decimal(image[0]), Decimal(reach), Decimal(float((image**2).sum()))
-                right = float(d0 - (d0 * d0 - 2 * d0 * y + square).sqrt())
-                scale = abs(image[0]) + min((image**2).sum() / reach, math.sqrt((image**2).sum()))
-                assert abs(value - right) <= 1e-13 * scale, (reach, image)
-
-
-def test_far_scores_of_an_infinite_reach_are_the_part_along_the_anchor_and_others_tend_to_it():
-    along, across = tensor(np.random.default_rng(6).normal(size=(2, 30)))
-    squares = along**2 + across**2
-    reaches = torch.tensor([1e3, 1e6, 1e12, math.inf], dtype=torch.float64)
-    gaps = (far_scores(along[:, None], squares[:, None], reaches) - along[:, None]).abs().amax(0)
-    assert gaps[0] > gaps[1] > gaps[2]
-    assert gaps[2] <= 1e-11
-    assert gaps[3] == 0
-
-
-def test_far_scores_of_the_anchor_itself_are_the_reach_and_of_the_origin_0():
-    reach = torch.tensor([1e-6, 3.0, 1e10], dtype=torch.float64)
-    torch.testing.assert_close(far_scores(reach, reach**2, reach), reach, rtol=1e-12, atol=0)
-    assert (far_scores(torch.zeros(3).double(), torch.zeros(3).double(), reach) == 0).all()
-    assert far_scores(*torch.zeros(3, 1, dtype=torch.float64)).isfinite().all()  # anchor, origin and document are one

@@ -6,8 +6,7 @@ import torch
 
 from torchrank import RankingSet, TrainingLists
 from torchrank.data import SameClass
-from torchrank.solvers.local_metrics.scatter import corpus_sums, holds_corpus
-from torchrank.solvers.local_metrics.sources import high_and_low
+from torchrank.solvers.local_metrics.scatter import high_and_low, holds_corpus, pair_sums
 
 
 def points(seed=0, shift=0.0):
@@ -57,14 +56,14 @@ def test_sums_over_a_whole_corpus_are_those_of_all_pairs(made, high, budget):
     assert holds_corpus(lists)
     generator = torch.Generator().manual_seed(1)
     shares = [torch.randint(0, 3, (c, len(lists)), generator=generator).double() for c in (2, 5)]
-    for share, found in zip(shares, corpus_sums(lists, shares, high), strict=True):
+    for share, found in zip(shares, pair_sums(lists, shares, high), strict=True):
         for row in range(len(share)):
             for mine, theirs in zip(found, by_pairs(lists.lists, share[row], high), strict=True):
                 np.testing.assert_allclose(mine[row].numpy(), theirs, rtol=1e-10, atol=1e-10)
 
 
 def test_far_from_the_origin():
-    near, far = (corpus_sums(TrainingLists(points(shift=shift)), [torch.ones(1, 17).double()], "half")[0]
+    near, far = (pair_sums(TrainingLists(points(shift=shift)), [torch.ones(1, 17).double()], "half")[0]
                  for shift in (0.0, 1e5))  # fmt: skip
     torch.testing.assert_close(near[0], far[0], rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(near[1], far[1], rtol=1e-8, atol=1e-8)

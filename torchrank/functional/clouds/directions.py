@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.linalg import svd, vector_norm
 
 from torchrank.errors import check_choice
-from torchrank.functional.arrays import Array, host, result_dtype, wide
-from torchrank.functional.lists import Given, Lists, Weighted, takes_arrays, loss
+from torchrank.functional.arrays import Array, result_dtype, wide
 from torchrank.functional.chunks import many_eigh
 from torchrank.functional.clouds.rows import Cloud, for_clouds, width_of
+from torchrank.functional.lists import Given, takes_arrays
 from torchrank.functional.ragged import read
 
 DIRECTIONS = ("ordered", "squared", "subspace", "weighted")  # similarities of clouds by their directions
@@ -24,7 +24,9 @@ TILE = 512  # clouds on either side of a tile of similarities, which stays in th
 
 @takes_arrays
 @torch.no_grad()
-def cloud_pca(x: Array, offsets: Array, components: int, **given: Unpack[Given]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def cloud_pca(
+    x: Array, offsets: Array, components: int, **given: Unpack[Given]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Principal directions of the rows of each list.
 
     Args:
@@ -80,7 +82,7 @@ def choose_components(eigenvalues: Array, total: Array, rank: Array, variance: f
     explained = torch.where((place >= rank[:, None]) & (rank[:, None] < width), 1.0, explained)
     short = explained[rank > 0].mean(0) < variance - 1e-12  # without clouds nan, which is not short
     too_few: int = read(short.sum())
-    return min(too_few + 1, cap, width)
+    return min(too_few + 1, cap, int(width))
 
 
 def _decompose(cloud: Cloud, components: int, tolerance: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:

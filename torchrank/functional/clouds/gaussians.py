@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.linalg import cholesky_ex, solve_triangular
 
 from torchrank.errors import NotPositiveDefinite, check_choice
-from torchrank.functional.arrays import Array, host, result_dtype, wide
-from torchrank.functional.lists import Given, Lists, Weighted, takes_arrays, loss
+from torchrank.functional.arrays import Array, result_dtype, wide
 from torchrank.functional.chunks import side_by_side
 from torchrank.functional.clouds.rows import Cloud, for_clouds, width_of
+from torchrank.functional.lists import Given, takes_arrays
 from torchrank.functional.ragged import read
 
 LEAST_VARIANCE = 1e-12  # variance up to which a feature has no skew
@@ -54,7 +54,9 @@ def cloud_moments(x: Array, offsets: Array, **given: Unpack[Given]) -> tuple[Ten
 
 @takes_arrays
 @torch.no_grad()
-def cloud_gaussians(x: Array, offsets: Array, *, shrink: float = 0.1, ridge: float = 1e-6, **given: Unpack[Given]) -> tuple[Tensor, Tensor]:
+def cloud_gaussians(
+    x: Array, offsets: Array, *, shrink: float = 0.1, ridge: float = 1e-6, **given: Unpack[Given]
+) -> tuple[Tensor, Tensor]:
     """Means and shrunk covariances (1 - shrink) S + shrink (tr S / D) I + ridge I of the lists.
 
     Without shrinkage and ridge the covariance is singular for lists with D rows or fewer, and for features that are

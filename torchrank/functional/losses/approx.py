@@ -8,7 +8,6 @@ entries that can gain something have soft ranks.
 
 import inspect
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, Unpack
 
 import torch
@@ -164,12 +163,15 @@ class Soft:
     ):
         self.scores, self.labels, self.lists, self.weights = scores, labels, lists, weights
         self.rows, self.temperature = rows, temperature
+        self._ranks: Tensor | None = None
         self.sum, self.max, self.each = lists.sum, lists.max, lists.each
 
-    @cached_property
+    @property
     def ranks(self) -> Tensor:
         """(N,) float64"""
-        return 1 + soft_counts(self.scores, self.rows, self.lists, temperature=self.temperature)
+        if self._ranks is None:
+            self._ranks = 1 + soft_counts(self.scores, self.rows, self.lists, temperature=self.temperature)
+        return self._ranks
 
     def above(self, values: Tensor) -> Tensor:
         """The sum of the values of the entries that score higher, `(N,)`."""

@@ -1,7 +1,7 @@
 """Domination loss: an entry pays for all entries of its list together that it should dominate (Stevens 2010)."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Unpack
 
 import torch
@@ -59,23 +59,29 @@ def domination_terms(scores: Tensor, labels: Tensor, lists: Lists, margin: Tenso
     return _TERMS(scores, labels, lists, margin=margin)
 
 
-def domination_gradient(
-    labels: Tensor, lists: Lists, margin: Margin = None
-) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """`domination_loss`, `(Q,)`, and its gradient at the scores, `(N,)`, both in float64 and without a graph, as a
-    function of the scores, for solvers that ask again and again: what depends on labels alone is computed once.
+class DominationGradient:
+    """`domination_loss` and its gradient for solvers that ask again and again, in float64 and without a graph: what
+    depends on labels alone is computed once.
 
-    >>> domination_gradient(torch.tensor([0, 1]), Lists.of([0, 2]))(torch.tensor([1.0, 1.0]))[1]
+    >>> DominationGradient(torch.tensor([0, 1]), Lists.of([0, 2])).gradient(torch.tensor([1.0, 1.0]))
     tensor([ 0.5000, -0.5000], dtype=torch.float64)
     """
-    layers = _layers(labels, lists, without_entry_margin(labels, margin)[1])
 
-    def call(scores: Tensor) -> tuple[Tensor, Tensor]:
-        own = without_entry_margin(wide(scores.detach()), margin)[0]
-        terms, saved = _terms(own, layers)
-        return lists.sum(terms), _pulled(torch.ones_like(own), saved, own, layers)
+    def __init__(self, labels: Tensor, lists: Lists, margin: Margin = None):
+        self.lists, self.margin = lists, margin
+        self._layers = _layers(labels, lists, without_entry_margin(labels, margin)[1])
 
-    return call
+    def gradient(self, scores: Tensor) -> Tensor:
+        """The gradient at the scores, `(N,)`."""
+        own = without_entry_margin(wide(scores.detach()), self.margin)[0]
+        return _pulled(torch.ones_like(own), _masses(own, self._layers), own, self._layers)
+
+    def loss_and_gradient(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of each list, `(Q,)`, and its gradient at the scores, `(N,)`."""
+        own = without_entry_margin(wide(scores.detach()), self.margin)[0]
+        masses = _masses(own, self._layers)
+        gradient = _pulled(torch.ones_like(own), masses, own, self._layers)
+        return self.lists.sum(wide(_terms(own, masses, self._layers))), gradient
 
 
 def without_entry_margin(scores: Tensor, margin: Margin) -> tuple[Tensor, Tensor | None]:
@@ -144,22 +150,24 @@ def _sums(
 ) -> tuple[Tensor, ...]:
     """The loss of each list and its gradient."""
     layers, own = _layers(labels, lists, margin), scores.to(result_dtype(scores))
-    terms, saved = _terms(own, layers)
+    masses = _masses(own, layers)
+    terms = _terms(own, masses, layers)
     paid = torch.ones_like(terms) if weights is None else weights.to(terms.dtype)
     loss = lists.sum(wide(terms if weights is None else terms * paid))
-    return (loss,) if order == 0 else (loss, _pulled(paid, saved, own, layers))
+    return (loss,) if order == 0 else (loss, _pulled(paid, masses, own, layers))
 
 
 def _term_sums(
     scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, order: int, *, margin: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    terms, saved = _terms(scores.to(result_dtype(scores)), _layers(labels, lists, margin))
-    return wide(terms), saved
+    layers, own = _layers(labels, lists, margin), scores.to(result_dtype(scores))
+    masses = _masses(own, layers)
+    return wide(_terms(own, masses, layers)), masses
 
 
 def _pull(
     upstream: Tensor,
-    saved: Tensor,
+    masses: Tensor,
     scores: Tensor,
     labels: Tensor,
     lists: Lists,
@@ -168,38 +176,41 @@ def _pull(
     margin: Tensor | None,
 ) -> Tensor:
     layers, own = _layers(labels, lists, margin), scores.to(result_dtype(scores))
-    saved = _terms(own, layers)[1] if saved.numel() == 0 else saved
-    return _pulled(upstream.to(own.dtype), saved, own, layers)
+    masses = _masses(own, layers) if masses.numel() == 0 else masses
+    return _pulled(upstream.to(own.dtype), masses, own, layers)
 
 
 _LOSS = OnceDifferentiable("domination_loss", _sums)
 _TERMS = OnceDifferentiable("domination_terms", _term_sums, _pull)
 
 
-def _terms(scores: Tensor, layers: _Layers) -> tuple[Tensor, Tensor]:
-    """What each entry pays, `(N,)`, and what `_pulled` can use again.
-
-    With E = exp(f) and Z_k the sum of E (times exp of the margin) over the grades below k, entry i of grade k pays
-    log(1 + Z_k / E_i). Sums are in float64 without negative terms.
-    """
+def _masses(scores: Tensor, layers: _Layers) -> Tensor:
+    """E = exp(f) of each entry and Z_k, the sum of E (times exp of the margin) over the grades below its grade k, times
+    a common factor, `(2, N)`; empty where no factor keeps them in the range of floats."""
     centre, dtype = _centre(scores, layers)
     if dtype is None:
-        return _log_terms(wide(scores), layers)[0], scores.new_empty(0)
+        return scores.new_empty(0)
     mass = torch.sub(scores.to(dtype), centre).exp_()
     sums = layers.sum(mass)
-    below = layers.each((sums @ layers.factors(sums).T).to(dtype))
-    return (below / mass).log1p_(), torch.stack([mass, below])
+    return torch.stack([mass, layers.each((sums @ layers.factors(sums).T).to(dtype))])
 
 
-def _pulled(upstream: Tensor, saved: Tensor, scores: Tensor, layers: _Layers) -> Tensor:
+def _terms(scores: Tensor, masses: Tensor, layers: _Layers) -> Tensor:
+    """What each entry pays, log(1 + Z_k / E_i), `(N,)`."""
+    if masses.numel() == 0:
+        return _log_terms(wide(scores), layers)[0]
+    return (masses[1] / masses[0]).log1p_()
+
+
+def _pulled(upstream: Tensor, masses: Tensor, scores: Tensor, layers: _Layers) -> Tensor:
     """The gradient at the scores of the sum of u_i times what entry i pays, `(N,)`.
 
-    It is -u_i Z_k / (Z_k + E_i) at i, and u_i E_j / (Z_k + E_i) at every j below: together E_j C_m, where C_m is the sum
-    of u_i / (Z_k + E_i) over all i of the grades k above m.
+    It is -u_i Z_k / (Z_k + E_i) at i, and u_i E_j / (Z_k + E_i) at every j below: together E_j C_m, where C_m is the
+    sum of u_i / (Z_k + E_i) over all i of the grades k above m. Sums are in float64.
     """
-    if saved.numel() == 0:
+    if masses.numel() == 0:
         return _log_pulled(wide(upstream), wide(scores), layers)
-    mass, below = saved
+    mass, below = masses
     share = upstream.to(mass.dtype) / (below + mass)
     sums = layers.sum(share)
     return layers.each((sums @ layers.factors(sums)).to(mass.dtype)).mul_(mass).sub_(share.mul_(below))

@@ -44,20 +44,21 @@ def gumbel(
 
     @wraps(loss)
     def call(scores: Array, labels: Array, offsets: Array = None, **options: Any) -> Any:
-        return _copied(loss, samples, beta, generator, scores, labels, offsets, **options)
+        return _copied(scores, labels, offsets, loss=loss, samples=samples, beta=beta, generator=generator, **options)
 
     return call
 
 
 @takes_arrays
 def _copied(
+    scores: Array,
+    labels: Array,
+    offsets: Array = None,
+    *,
     loss: Callable[..., Any],
     samples: int,
     beta: float,
     generator: torch.Generator | None,
-    scores: Array,
-    labels: Array,
-    offsets: Array = None,
     **options: Any,
 ) -> Any:
     lists: Lists = offsets

@@ -47,8 +47,9 @@ def listmle_loss(
         >>> listmle_loss(torch.tensor([0.5, 0.3, 5.0]), torch.tensor([1, 0, 1]), torch.tensor([0, 2, 3]))
         tensor([0.5981, 0.0000])
     """
-    _, own, factors = _ordered(scores, labels, offsets, discount, weights)
-    return offsets.sum(factors * (_log_remaining(own, offsets) - own))
+    lists: Lists = offsets
+    _, own, factors = _ordered(scores, labels, lists, discount, weights)
+    return lists.sum(factors * (_log_remaining(own, lists) - own))
 
 
 def _ordered(

@@ -7,7 +7,7 @@ Lists are worked on in blocks, and torch differentiates each block by itself. Ev
 are differences of large numbers.
 """
 
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -40,8 +40,7 @@ def neural_ndcg_loss(
 ) -> Tensor:
     """NeuralNDCG: minus the NDCG of the gains in the order of a relaxed sort of the scores (Pobrotyn et al. 2021).
 
-    The value is that of allRank. A list of L entries takes O(L^2) time for each iteration, and O(L^2) memory, one block of
-    lists at a time.
+    The value is that of allRank. A list of L entries takes O(L^2) time for each iteration, and O(L^2) memory.
 
     Args:
         scores: score of each entry, `(N,)`.
@@ -71,7 +70,7 @@ def neural_ndcg_loss(
     gains = gain_of(labels, gain) * (1 if weights is None else wide(weights))
     gains = gains * lists.each(ratio(wide(several), best_dcg(gains, lists, k), 0.0))
     own = torch.where(lists.each(several), wide(scores), 0)
-    options = {"temperature": float(temperature), "iterations": iterations, "tolerance": float(tolerance)}
+    options: Any = {"temperature": float(temperature), "iterations": iterations, "tolerance": float(tolerance)}
     return _LOSS(own, gains, lists, k=k, **options)
 
 

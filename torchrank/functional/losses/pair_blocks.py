@@ -135,9 +135,7 @@ class PairSums:
         self.scores = _taken(narrow(scores), places)
         self.near = None if swap is None or swap.near is None else swap.near.to(self.scores.dtype)
         parts = {"weights": weights, "partners": partners} | ({} if swap is None else swap._asdict())
-        self.parts = {
-            name: _taken(part, places) for name, part in parts.items() if part is not None and name != "near"
-        }
+        self.parts = {name: _taken(part, places) for name, part in parts.items() if part is not None and name != "near"}
         self.loss = wide(self.scores).new_zeros(len(scores) if by_row else len(lists))
         self.totals = [torch.zeros_like(wide(self.scores)) for _ in range(order)]
 

@@ -1,7 +1,7 @@
-"""Losses of the pairs of a list: RankNet, LambdaRank, LambdaLoss, hinge, soft zero-one, squared error of differences."""
+"""Losses of pairs: RankNet, LambdaRank, LambdaLoss, hinge, soft zero-one, squared error of differences."""
 
 import math
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -358,6 +358,6 @@ diagonals_of(lambda_loss, _LAMBDA)
 def _pairwise_mse_diagonal(
     scores: Array, labels: Array, offsets: Array = None, *, weights: Array = None, **given: Unpack[Weighted]
 ) -> Tensor:
+    lists: Lists = offsets
     own = torch.ones_like(wide(scores)) if weights is None else wide(weights)
-    lengths = wide(offsets.offsets.diff())
-    return 2 * (offsets.each(lengths) * own + offsets.each(offsets.sum(own)) - 2 * own)
+    return 2 * (lists.each(wide(lists.offsets.diff())) * own + lists.each(lists.sum(own)) - 2 * own)

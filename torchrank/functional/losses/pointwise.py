@@ -7,7 +7,7 @@ from torch import Tensor
 
 from torchrank.functional.arrays import Array, wide
 from torchrank.functional.autograd import diagonal_of
-from torchrank.functional.lists import Weighted, loss, loss_of_columns, takes_arrays
+from torchrank.functional.lists import Lists, Weighted, loss, loss_of_columns, takes_arrays
 
 
 @loss
@@ -33,7 +33,8 @@ def mse_loss(
         >>> mse_loss(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
         tensor([ 5., 16.])
     """
-    return offsets.sum(_weighted((wide(scores) - wide(labels)).square(), weights))
+    lists: Lists = offsets
+    return lists.sum(_weighted((wide(scores) - wide(labels)).square(), weights))
 
 
 @loss
@@ -59,7 +60,8 @@ def bce_loss(
         >>> bce_loss(torch.tensor([0.0, 2.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
         tensor([0.8201, 0.0067])
     """
-    return offsets.sum(_weighted(_cross_entropy(wide(scores), wide(labels).clamp(max=1)), weights))
+    lists: Lists = offsets
+    return lists.sum(_weighted(_cross_entropy(wide(scores), wide(labels).clamp(max=1)), weights))
 
 
 @loss_of_columns
@@ -87,7 +89,8 @@ def ordinal_loss(
         >>> ordinal_loss(scores, torch.tensor([1, 0, 2]), torch.tensor([0, 2, 3]))
         tensor([1.8265, 0.6265])
     """
-    return offsets.sum(_weighted(_cross_entropy(*_columns(scores, labels)).sum(1), weights))
+    lists: Lists = offsets
+    return lists.sum(_weighted(_cross_entropy(*_columns(scores, labels)).sum(1), weights))
 
 
 @takes_arrays
@@ -104,7 +107,8 @@ def ordinal_scores(log_odds: Array) -> Tensor:
         >>> ordinal_scores(torch.tensor([[2.0, -1.0], [0.0, 0.0]]))
         tensor([1.1497, 1.0000])
     """
-    return log_odds.sigmoid().sum(1)
+    scores: Tensor = log_odds.sigmoid().sum(1)
+    return scores
 
 
 def _weighted(terms: Tensor, weights: Tensor | None) -> Tensor:

@@ -12,9 +12,7 @@ from torchrank.functional.losses.pair_blocks import all_pair_sums, check_positiv
 
 
 @per_entry
-def soft_ranks(
-    scores: Array, offsets: Array = None, *, temperature: float = 1.0, **given: Unpack[Given]
-) -> Tensor:
+def soft_ranks(scores: Array, offsets: Array = None, *, temperature: float = 1.0, **given: Unpack[Given]) -> Tensor:
     """Differentiable ranks: 1 + the sum of sigmoid((s_j - s_i) / temperature) over the other entries of the list.
 
     As the temperature falls they approach the ranks; equal scores share the mean of theirs. A list of L entries costs
@@ -50,15 +48,11 @@ def soft_counts(
     return _COUNTS(own if temperature == 1 else narrow(own) / temperature, rows, lists, values)
 
 
-def _sums(
-    scores: Tensor, rows: Tensor, lists: Lists, values: Tensor | None, order: int
-) -> tuple[Tensor, ...]:
+def _sums(scores: Tensor, rows: Tensor, lists: Lists, values: Tensor | None, order: int) -> tuple[Tensor, ...]:
     return all_pair_sums(scores, rows, lists, None, 0, pair="soft_zero_one", partners=values, by_row=True)
 
 
-def _pull(
-    upstream: Tensor, saved: Tensor, scores: Tensor, rows: Tensor, lists: Lists, values: Tensor | None
-) -> Tensor:
+def _pull(upstream: Tensor, saved: Tensor, scores: Tensor, rows: Tensor, lists: Lists, values: Tensor | None) -> Tensor:
     return all_pair_sums(scores, rows, lists, upstream, 1, pair="soft_zero_one", partners=values)[1]
 
 

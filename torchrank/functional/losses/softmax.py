@@ -191,18 +191,20 @@ def _softmax_diagonal(
     weights: Array = None,
     **given: Unpack[Weighted],
 ) -> Tensor:
-    total = offsets.sum(_gains(labels, offsets, gain, weights))
-    shares = offsets.log_softmax(_taught(scores, total, offsets)).exp()
-    return offsets.each(wide(total > 0) if normalize else total) * shares * (1 - shares)
+    lists: Lists = offsets
+    total = lists.sum(_gains(labels, lists, gain, weights))
+    shares = lists.log_softmax(_taught(scores, total, lists)).exp()
+    return lists.each(wide(total > 0) if normalize else total) * shares * (1 - shares)
 
 
 @diagonal_of(listnet_loss)
 def _listnet_diagonal(
     scores: Array, labels: Array, offsets: Array = None, *, weights: Array = None, **given: Unpack[Weighted]
 ) -> Tensor:
-    total = offsets.sum(label_shares(labels, offsets, weights))
-    shares = offsets.log_softmax(_taught(scores, total, offsets)).exp()
-    return offsets.each(total) * shares * (1 - shares)
+    lists: Lists = offsets
+    total = lists.sum(label_shares(labels, lists, weights))
+    shares = lists.log_softmax(_taught(scores, total, lists)).exp()
+    return lists.each(total) * shares * (1 - shares)
 
 
 @diagonal_of(poly1_softmax_loss)

@@ -104,9 +104,9 @@ def warp_labels(labels: Tensor, negatives: str) -> Tensor:
     return labels if negatives == "lower" else (labels > 0).long()
 
 
+# |V| and the sum over V of (rise + s_j - s_i) for every entry i, `(N,)` each, and a function of weights of entries that
+# gives for every j their sum over those i that have j among their violators
 Compared = tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]
-"""|V| and the sum over V of (rise + s_j - s_i) for every entry i, `(N,)` each, and a function that gives, for weights of
-the entries i, the sum over those i that have j among their violators for every j."""
 
 
 def _compare_small(scores: Tensor, labels: Tensor, lists: Lists, rise: float) -> Compared:
@@ -144,9 +144,7 @@ class _Split(NamedTuple):
     keys: Tensor  # (N,)
 
 
-def _splits(
-    upper_keys: Tensor, lower_keys: Tensor, levels: Tensor, num_levels: int, lists: Lists
-) -> Iterator[_Split]:
+def _splits(upper_keys: Tensor, lower_keys: Tensor, levels: Tensor, num_levels: int, lists: Lists) -> Iterator[_Split]:
     """All pairs of a list with levels[i] > levels[j], without forming them: one split per bit of the levels.
 
     Two levels agree down to the bit at which they separate; there i has a 1 and j a 0. So for each bit the entries that

@@ -342,7 +342,7 @@ def _hits_in_top(ranking: Ranking, hits: Hits, k: int | None) -> Tensor:
     if ranking.weights is not None or ranking.given is not None:
         return lists.sum(hits.gains if k is None else torch.where(ranking.ranks <= k, hits.gains, 0))
     if k is None:
-        return hits.in_list
+        return hits.number
     lengths = lists.offsets.diff()
     last = lists.offsets[:-1] + lengths.clamp(max=k) - 1
     return torch.where(lengths > 0, torch.nn.functional.pad(hits.so_far, (0, 1))[last], 0)
@@ -354,7 +354,7 @@ def _first_hit(ranking: Ranking, hits: Hits, k: int | None) -> tuple[Tensor, Ten
         rank = (hits.first - ranking.lists.offsets[:-1] + 1).clamp(min=1)
     else:
         rank = torch.nn.functional.pad(ranking.given, (0, 1), value=1)[hits.first]
-    there = hits.in_list > 0 if k is None else (hits.in_list > 0) & (rank <= k)
+    there = hits.number > 0 if k is None else (hits.number > 0) & (rank <= k)
     if ranking.weights is None:
         return wide(there), wide(rank)
     weight = torch.nn.functional.pad(ranking.weights, (0, 1))[hits.first]

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from torchrank.errors import check_choice, check_integer
-from torchrank.functional.arrays import Array, host, result_dtype, wide
-from torchrank.functional.lists import Given, Lists, Weighted, takes_arrays, loss
+from torchrank.functional.arrays import Array, host
+from torchrank.functional.lists import Given, takes_arrays
 
 SIMILARITIES = ("inner", "cosine", "euclidean")
 TILE_ROWS = 48  # a multiple of the row block of BLAS, so that a document is rounded the same wherever it stands

@@ -14,7 +14,6 @@ from torch.optim.adam import adam
 from torchrank.data.batch import Batch
 from torchrank.data.sampler import shard
 from torchrank.data.training import TrainingLists
-from torchrank.errors import parameters_of
 from torchrank.rankers.adapter.lists import Pool
 from torchrank.rankers.adapter.mining import Mine, drawn
 from torchrank.rankers.core.rounds import Round
@@ -22,7 +21,6 @@ from torchrank.rankers.core.rounds import Round
 if TYPE_CHECKING:
     from torchrank.rankers.adapter.ranker import Adapter
 
-SIZES = ("max_length", "num_grades", "num_pairs")  # of a batch: a loss gets those that it has parameters for
 MOMENTS = ("mean", "square")  # of Adam, in buffers, so that a fit can be resumed
 
 
@@ -111,8 +109,7 @@ class Descent(nn.Module):
             batch = self._batch(adapter, lists, own, step, others)
             with torch.enable_grad():
                 scores = adapter.scores_by(maps, batch) / self.temperature
-                sizes = {name: getattr(batch, name) for name in SIZES if name in parameters_of(self.loss)}
-                loss = self.loss(scores, batch.labels, batch.offsets, **sizes, **self.loss_options).sum()
+                loss = self.loss(scores, batch.labels, batch.lists, **self.loss_options).sum()
                 slopes = torch.autograd.grad(loss, parameters)
             sums.copy_(torch.cat([loss.detach().view(1), *(each.flatten() for each in slopes)]))
         sums = lists.reduce(sums) / len(step)

@@ -17,8 +17,7 @@ from torchrank.functional.ragged import per_entry, segment_sum
 from torchrank.functional.spd import gmml
 from torchrank.rankers.core.rounds import Round
 from torchrank.rankers.metric.cutting_plane import CutRounds, Oracle
-from torchrank.solvers.cutting_plane.psi import add_metric_psi
-from torchrank.solvers.metric_scores import centred_rows, fills_table, metric_scores, table_places
+from torchrank.solvers.metric_scores import add_metric_psi, centred_rows, fills_table, metric_scores, table_places
 
 if TYPE_CHECKING:
     from torchrank.rankers.adapter.ranker import Adapter
@@ -54,7 +53,8 @@ class GeometricMeans(nn.Module):
         """The metric of the `number`-th setting, from 0."""
         ridge = self.path[number]
         eye = torch.eye(adapter.num_features, dtype=torch.float64, device=lists.device)
-        found = gmml(*(each + ridge * eye for each in adapter.kept.scatters), self.t)
+        similar, dissimilar = (scatter + ridge * eye for scatter in adapter.kept.scatters)
+        found = gmml(similar, dissimilar, self.t)
         done = number + 1 == len(self.path)
         return found / found.diagonal().mean(), Round(done, findings={"ridge": ridge, "t": self.t})
 

@@ -17,7 +17,7 @@ from torchrank.errors import DataError, check_choice, check_integer, check_numbe
 from torchrank.functional.losses import LOSSES
 from torchrank.functional.neighbours.corpus import SIMILARITIES, document_ranks, whole_tiles
 from torchrank.functional.ragged import per_entry
-from torchrank.rankers.adapter.gradient import SIZES, Descent
+from torchrank.rankers.adapter.gradient import Descent
 from torchrank.rankers.adapter.lists import NEGATIVES
 from torchrank.rankers.adapter.maps import LinearMap, map_rows, root_change
 from torchrank.rankers.adapter.metrics import CuttingPlanes, GeometricMeans
@@ -25,11 +25,11 @@ from torchrank.rankers.adapter.mining import INDEXES
 from torchrank.rankers.core.checkpoints import options_of
 from torchrank.rankers.core.ranker import Ranker
 from torchrank.rankers.core.rounds import Round
+from torchrank.rankers.neural.ranker import OF_CALLS
 from torchrank.solvers.metric_scores import fills_table, table_places
 
 SIDES = ("query", "document", "both")
 SOLVERS = ("gradient", "gmml", "mlr", "rmlr")
-GIVEN = ("scores", "labels", "offsets", "weights", "list_weights", *SIZES)
 SCORED, LEARNED = 4, 32  # numbers of a table per entry: slopes cost a gathered row four passes more
 SHORTEST = 1e-150  # what a length is divided by at least: the slopes of a vector of zeros are finite
 
@@ -118,7 +118,7 @@ class Adapter(Ranker):
         check_integer(">= 0", seed=seed)
         check_number("> 0", temperature=temperature, lr=lr)
         check_number(">= 0", pull=pull)
-        check_options(f"the loss {loss!r}", LOSSES[loss], loss_options or {}, GIVEN)
+        check_options(f"the loss {loss!r}", LOSSES[loss], loss_options or {}, OF_CALLS)
         self.side, self.similarity, self.solver = "both" if is_metric else side, similarity, solver
         self.maps = nn.ModuleDict(
             {each: LinearMap(num_features, rank) for each in SIDES[:2] if self.side in (each, "both")}

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from torchrank.data.batch import Batch
 from torchrank.data.training import TrainingLists
-from torchrank.functional.domination import domination_slopes
+from torchrank.functional.lists import Lists
+from torchrank.functional.losses.domination import DominationGradient
 from torchrank.functional.ragged import dominating, per_entry, positions_within, segment_sum
-from torchrank.solvers.domination.coordinate import Columns, coordinate_lists
+from torchrank.rankers.domination.margins import Feedback
+from torchrank.solvers.domination.coordinate_descent import DenseLists, SparseLists, coordinate_lists
 from torchrank.solvers.domination.curvature import add_curvature, corpus_curvature
-from torchrank.solvers.domination.margins import Feedback
 from torchrank.solvers.linear.scores import add_gradient, column_extremes, entry_scores
 
 
@@ -72,7 +73,7 @@ class Objective:
         return bounds
 
     @cached_property
-    def columns(self) -> Columns:
+    def columns(self) -> DenseLists | SparseLists:
         """The lists of this process in the form that coordinate descent needs."""
         batches = list(self.lists)
         margins = [self.feedback.margin(batch.labels) for batch in batches]
@@ -83,14 +84,9 @@ class Objective:
         return batch._replace(labels=labels, num_grades=num_grades)
 
     def _list_slopes(self, batch: Batch, weight: Tensor) -> tuple[Tensor, Tensor]:
-        return domination_slopes(
-            entry_scores(batch, weight, self.topics is not None),
-            self.feedback.grades(batch.labels),
-            batch.offsets,
-            margin=self.feedback.margin(batch.labels),
-            max_length=batch.max_length,
-            num_grades=self.feedback.num_grades(batch.num_grades),
-        )
+        graded = self._graded(batch)
+        known = DominationGradient(graded.labels, graded.lists, self.feedback.margin(batch.labels))
+        return known.loss_and_gradient(entry_scores(batch, weight, self.topics is not None))
 
     def _models(self, batch: Batch) -> Tensor:
         return torch.zeros_like(batch.query) if self.topics is None else batch.query
@@ -136,8 +132,9 @@ class PooledObjective(Objective):
         """Loss (1,) and its slopes (n,), one for each training document."""
         scores = self._gather(lambda batch: entry_scores(batch, weight, per_topic=False))
         there, grades, margin, one = self._known
-        sizes = {"max_length": len(grades), "num_grades": self.feedback.num_grades(self.lists.lists.num_grades)}
-        loss, slopes = domination_slopes(scores[there], grades, one, margin=margin, **sizes)
+        known = self.feedback.num_grades(self.lists.lists.num_grades)
+        lists = Lists(one, len(grades), longest=len(grades), grades=known)
+        loss, slopes = DominationGradient(grades, lists, margin).loss_and_gradient(scores[there])
         return loss, torch.zeros_like(scores).index_copy(0, there, slopes)
 
     @cached_property

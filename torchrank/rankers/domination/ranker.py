@@ -14,13 +14,11 @@ from torchrank.errors import ConvergenceWarning, check_choice, check_integer, ch
 from torchrank.rankers.core.linear import LinearRanker
 from torchrank.rankers.core.ranker import TransformOption, warn
 from torchrank.rankers.core.rounds import Certificate, Round
+from torchrank.rankers.core.selection import keep_negatives, take_features
+from torchrank.rankers.domination.margins import Feedback, Margin, check_grades, check_margin
 from torchrank.rankers.domination.objective import Objective, PooledObjective
-from torchrank.solvers.domination.coordinate import coordinate_sweep, useful_blocks
-from torchrank.solvers.domination.margins import Feedback, Margin, check_grades, check_margin
-from torchrank.solvers.domination.penalty import Penalty, take_in
-from torchrank.solvers.domination.steps import Solving, fista_steps, lbfgs_steps
-from torchrank.solvers.linear.scores import take_features
-from torchrank.solvers.narrowing import keep_negatives
+from torchrank.solvers.domination.coordinate_descent import coordinate_sweep, useful_blocks
+from torchrank.solvers.domination.penalised import Penalty, Solving, fista_steps, lbfgs_steps, take_in
 
 STEPS = 20  # steps of FISTA or L-BFGS in a round; sweeps of coordinate descent where a round is a whole fit
 INDUCED_ROUNDS = 50  # at most so many times STEPS to solve for the features that were added

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,7 +15,6 @@ from torchrank.functional.columns import by_column, first_largest
 from torchrank.functional.losses import LOSSES
 from torchrank.functional.measures.evaluation import evaluate
 
-SIZES = ("max_length", "num_grades", "num_pairs")  # of a batch: a loss gets those that it has parameters for
 PENALTY = 1e-3  # l2 of fitted weights: without it those of members that err on no list would grow without end
 
 
@@ -56,13 +54,13 @@ class ValidationScores:
         """The mean (C,) of the measure under each of the columns of scores (C, N), a table for each batch."""
         sums = torch.zeros(2, columns[0].shape[0], dtype=torch.float64, device=self.lists.device)
         for scores, (_, batch) in zip(columns, self.batches, strict=True):
-            values = by_column(self._values, scores.T, batch.labels, batch.offsets, max_length=batch.max_length)
+            values = by_column(self._values, scores.T, batch.labels, batch.offsets)
             sums += torch.stack([values.nansum(0), (~values.isnan()).double().sum(0)])
         sums = self.lists.reduce(sums)
         return sums[0] / sums[1]
 
-    def _values(self, scores: Tensor, labels: Tensor, offsets: Tensor, max_length: int) -> Tensor:
-        options: Any = {"measures": [self.measure], "max_label": self.max_label, "max_length": max_length}
+    def _values(self, scores: Tensor, labels: Tensor, offsets: Tensor) -> Tensor:
+        options: Any = {"measures": [self.measure], "max_label": self.max_label}
         (values,) = evaluate(scores, labels, offsets, **options).values()
         return values
 
@@ -118,14 +116,12 @@ def greedy(scores: ValidationScores, steps: int) -> Tensor:
 def fitted(scores: ValidationScores, loss: str) -> Tensor:
     """Weights >= 0 that minimise the mean loss of the lists, plus PENALTY / 2 |w|^2; then divided by their sum."""
     function, device, count = LOSSES[loss], scores.lists.device, len(scores.lists)
-    known = [name for name in SIZES if name in inspect.signature(function).parameters]
 
     def objective(values: object) -> tuple[float, object]:
         weights = torch.tensor(values, dtype=torch.float64, device=device, requires_grad=True)
         total = (PENALTY * count / 2 / max(scores.lists.world, 1)) * weights.square().sum()
         for each, batch in scores.batches:
-            sizes = {name: getattr(batch, name) for name in known}
-            total = total + function(mixed(weights, each), batch.labels, batch.offsets, **sizes).sum()
+            total = total + function(mixed(weights, each), batch.labels, batch.lists).sum()
         (slope,) = torch.autograd.grad(total, weights)
         found = scores.lists.reduce(torch.cat([total.detach()[None].double(), slope])) / count
         return float(found[0]), found[1:].cpu().numpy()

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchrank.data.sparse import SparseRows
-from torchrank.functional.operations import readable
+from torchrank.functional.arrays import host
 
 WIDTH, DIRECTIONS = 256, 32  # up to 32 directions of all metrics share a product, which has at most 256 rows
 NUMBERS = 2**17  # in an intermediate result, for each thread: 0.5 MB stay in its cache
@@ -41,7 +41,7 @@ def anchor_distances(x: Tensor | SparseRows, factors: Tensor, shifts: Tensor) ->
 def _pays(x: Tensor, factors: Tensor) -> bool:
     """Whether the rows are constants, and so many, with so many directions, that half of the products is less."""
     count, width, rank = factors.shape
-    if not readable(x) or x.dtype not in (torch.float32, torch.float64):
+    if host(x) is None or x.dtype not in (torch.float32, torch.float64):
         return False
     return not x.requires_grad and count > 0 and len(x) >= ROWS * width and 2 * rank > width
 

@@ -10,14 +10,14 @@ from torchrank.data.batch import Batch, unlabelled
 from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.functional.ragged import per_entry
+from torchrank.rankers.lgmml.choice_of_settings import Setting
+from torchrank.rankers.lgmml.far_anchors import deviations_of, far_scores
 from torchrank.rankers.lgmml.scorer import LocalScorer, distance_forms
-from torchrank.solvers.local_metrics.choice import Setting
-from torchrank.solvers.local_metrics.closed_form import MetricOptions
+from torchrank.solvers.linear.scores import query_vectors
+from torchrank.solvers.local_metrics.drawn_metrics import MetricOptions
 from torchrank.solvers.local_metrics.groups import (
     Averages,
     averages,
-    deviations_of,
-    far_scores,
     find_centres,
     nearest_centre,
     points_of,
@@ -28,7 +28,6 @@ from torchrank.solvers.local_metrics.groups import (
     sum_groups,
     within,
 )
-from torchrank.solvers.query_means import query_vectors
 
 
 class GroupScorer(LocalScorer):

@@ -17,6 +17,7 @@ from torchrank.errors import check_choice
 from torchrank.functional.ragged import per_entry
 from torchrank.rankers.core.own import name_of
 from torchrank.rankers.core.ranker import Prepared, TransformOption
+from torchrank.rankers.lgmml.choice_of_settings import Setting, check_given, chosen_by_fit, settle
 from torchrank.rankers.lgmml.compiled import CompiledScorer, compile_scorer
 from torchrank.rankers.lgmml.grouped import GroupScorer
 from torchrank.rankers.lgmml.scorer import (
@@ -29,8 +30,7 @@ from torchrank.rankers.lgmml.scorer import (
 )
 from torchrank.rankers.neural.local import LocalMetricScorer
 from torchrank.rankers.neural.ranker import NeuralRanker
-from torchrank.solvers.local_metrics.choice import Setting, check_given, chosen_by_fit, settle
-from torchrank.solvers.local_metrics.closed_form import LocalMetrics, MetricOptions, local_metrics
+from torchrank.solvers.local_metrics.drawn_metrics import LocalMetrics, MetricOptions, local_metrics
 from torchrank.solvers.local_metrics.groups import query_points, shares_of
 
 CHOSEN = ("num_groups", "alpha", "gate", "t", "ridge", "kappa")  # options of the closed form that a fit chooses

@@ -15,16 +15,18 @@ from torchrank.data.sets import RankingSet
 from torchrank.data.state import Derived, store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, NotFittedError, check_choice, check_number
+from torchrank.functional import ndcg
 from torchrank.functional.columns import by_column
 from torchrank.functional.losses import warp_loss
-from torchrank.functional.measures.graded import ndcg
 from torchrank.functional.ragged import has_pairs
 from torchrank.rankers.core.kept import KEPT_BYTES, BatchMemory
 from torchrank.rankers.core.ranker import Prepared, Ranker, TransformOption
 from torchrank.rankers.core.rounds import Round
+from torchrank.rankers.lgmml.choice_of_settings import Setting, check_given, chosen_by_fit, settle
 from torchrank.rankers.lgmml.compiled import CompiledScorer, compile_scorer
 from torchrank.rankers.lgmml.grouped import CompiledGroups, GroupScorer
 from torchrank.rankers.lgmml.kernels import KERNELS
+from torchrank.rankers.lgmml.line_search import search_step
 from torchrank.rankers.lgmml.scorer import (
     SAMPLE,
     LocalScorer,
@@ -34,11 +36,9 @@ from torchrank.rankers.lgmml.scorer import (
     lists_of_pairs,
 )
 from torchrank.rankers.lgmml.weights import WEIGHTS, MetricWeights
-from torchrank.solvers.local_metrics.choice import Setting, check_given, chosen_by_fit, settle
-from torchrank.solvers.local_metrics.closed_form import MetricOptions, local_metrics
-from torchrank.solvers.local_metrics.line_search import search_step
-from torchrank.solvers.local_metrics.sources import found_in
-from torchrank.solvers.local_metrics.warp import sampled_warp
+from torchrank.solvers.local_metrics.drawn_lists import found_in
+from torchrank.solvers.local_metrics.drawn_metrics import MetricOptions, local_metrics
+from torchrank.solvers.local_metrics.sampled_warp import sampled_warp
 
 
 class LGMML(Ranker):
@@ -50,8 +50,8 @@ class LGMML(Ranker):
     ranked by the metric of the nearest group, never by its labels: by the distance from the anchor mu+ + kappa delta,
     where delta = mu+ - mu- is the mean step from a low to a high document, or for kappa = inf by its limit, the linear
     score x' M delta / ||delta||_M. With query vectors, documents are ranked by their distance from the query. Options
-    that are None, and `transform="auto"`, are chosen by the fit: see `torchrank.solvers.local_metrics.choice`. Where
-    there are several groups, later rounds weigh the metric of the group and that of all queries by WARP.
+    that are None, and `transform="auto"`, are chosen by the fit: see `torchrank.rankers.lgmml.choice_of_settings`.
+    Where there are several groups, later rounds weigh the metric of the group and that of all queries by WARP.
 
     With `groups="random"`, the reading of Su, King & Lyu (SIGIR 2017) that is nearest to their experiments, each of M
     metrics is learned from lists drawn at random, and a document is scored by f(p) = sum_r weights_r phi(||p - a_r||_r
@@ -505,12 +505,9 @@ class LGMML(Ranker):
                 losses = warp_loss(
                     scores,
                     batch.labels,
-                    batch.offsets,
+                    batch.lists,
                     margin=self.margin,
                     negatives=self.negatives,
-                    max_length=batch.max_length,
-                    num_grades=batch.num_grades,
-                    num_pairs=batch.num_pairs,
                 )
                 slopes = torch.autograd.grad(losses.sum(), point) if with_slopes else ()
             count = has_pairs(batch.labels, batch.offsets).sum()

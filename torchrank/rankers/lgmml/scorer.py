@@ -8,7 +8,7 @@ from torchrank.data.state import Derived
 from torchrank.functional.ragged import list_ids, per_entry, segment_forms
 from torchrank.rankers.lgmml.compiled import CompiledMetrics
 from torchrank.rankers.lgmml.kernels import KERNELS
-from torchrank.solvers.local_metrics.closed_form import LocalMetrics
+from torchrank.solvers.local_metrics.drawn_metrics import LocalMetrics
 
 SAMPLE = 10_000  # training rows from which scales are taken
 QUANTILES = {"median": 0.5, "q95": 0.95, "max": 1.0}

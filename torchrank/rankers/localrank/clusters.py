@@ -10,16 +10,15 @@ from torchrank.data.state import Derived, store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import check_choice, check_integer, check_number
 from torchrank.functional.clouds.directions import DIRECTIONS, choose_components
-from torchrank.solvers.clouds.hashing import HashTables, build_tables, hashed_nearest, make_planes
-from torchrank.solvers.clouds.shapes import (
+from torchrank.solvers.cloud_clustering import (
     SHAPES,
     Shapes,
     cluster,
     compare,
-    group_similarity,
     make_shapes,
     most_similar,
 )
+from torchrank.solvers.cloud_hashing import HashTables, build_tables, hashed_nearest, make_planes
 
 MOST_COMPONENTS = 20  # that components="auto" chooses
 
@@ -156,3 +155,17 @@ class QueryClusters(nn.Module):
         """Similarity (Q, C) of each list to the most similar training list of each cluster."""
         found, _ = self._shapes(batch, self.points.shape[1])
         return group_similarity(compare(found, self.shapes, self.kind), self.labels[row])
+
+
+def group_similarity(similarity: Tensor, labels: Tensor) -> Tensor:
+    """Largest similarity `(T, C)` of each test list to the training lists of each group, from similarities `(T, Q)`.
+
+    The group most similar to a test list is the group of its most similar training list (among lists in a group).
+
+    >>> group_similarity(torch.tensor([[0.1, 0.9, 0.4]]), torch.tensor([0, 1, 0]))
+    tensor([[0.4000, 0.9000]])
+    """
+    inside = labels >= 0
+    index = labels[inside].expand(len(similarity), -1)
+    best = similarity.new_full((len(similarity), int(labels.max()) + 1), -torch.inf)
+    return best.scatter_reduce(1, index, similarity[:, inside], "amax")

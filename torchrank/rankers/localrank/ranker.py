@@ -21,7 +21,7 @@ from torchrank.rankers.listnet import ListNet
 from torchrank.rankers.localrank.clusters import QueryClusters
 from torchrank.rankers.localrank.parts import LINEAR, make_base, spread
 from torchrank.record import smaller_is_better
-from torchrank.solvers.linear.many import join_lists, solve_many_linear
+from torchrank.solvers.linear.many_models import join_lists, solve_many_linear
 
 
 class LocalRank(Ranker):

@@ -62,11 +62,10 @@ class Oracle(NamedTuple):
         return most_violated(
             scores,
             batch.labels,
-            batch.offsets,
+            batch.lists,
             measure=self.measure,
             k=self.k,
             threshold=threshold,
-            max_length=batch.max_length,
         )
 
     def _thresholds(self, batch: Batch) -> list[float]:

@@ -11,11 +11,10 @@ from torchrank.data.training import TrainingLists
 from torchrank.errors import ConvergenceWarning, check_choice, check_integer, check_number
 from torchrank.rankers.core.ranker import TransformOption, warn
 from torchrank.rankers.core.rounds import Round
+from torchrank.rankers.core.selection import keep_nearest
 from torchrank.rankers.metric import DistanceRanker
 from torchrank.rankers.metric.cutting_plane import CutRounds, Oracle
-from torchrank.solvers.cutting_plane.psi import add_diagonal_psi, add_metric_psi
-from torchrank.solvers.metric_scores import metric_scores
-from torchrank.solvers.narrowing import keep_nearest
+from torchrank.solvers.metric_scores import add_diagonal_psi, add_metric_psi, metric_scores
 
 FORMS = ("trace", "fro", "l21", "diagonal")
 ROUNDING = 1e-12  # share of the largest eigenvalue of an anchor that may lie below 0

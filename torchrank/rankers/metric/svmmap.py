@@ -10,8 +10,7 @@ from torchrank.errors import ConvergenceWarning, DataError
 from torchrank.rankers.core.ranker import Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Round
 from torchrank.rankers.metric.cutting_plane import CutRounds, Oracle
-from torchrank.solvers.cutting_plane.psi import add_linear_psi
-from torchrank.solvers.metric_scores import linear_scores
+from torchrank.solvers.metric_scores import add_linear_psi, linear_scores
 
 
 class SVMMap(Ranker):

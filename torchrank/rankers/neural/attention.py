@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from torchrank.data.sparse import SparseRows
-from torchrank.functional.arrays import to_offsets
-from torchrank.functional.operations import readable
+from torchrank.functional.arrays import host, to_offsets
 from torchrank.functional.ragged import per_entry, positions_within, segment_sum
 from torchrank.rankers.neural.mlp import last_scores, project
 
@@ -129,7 +128,7 @@ def lay_out(offsets: Tensor, num_entries: int, max_length: int | None) -> Layout
     entries has at most N / j of them, which bounds the places by N log2 Q without a wait.
     """
     lengths = offsets.diff()
-    if readable(offsets):
+    if host(offsets) is not None:
         padded = padded_lengths(lengths)
         order = padded.argsort(stable=True)
         padded = padded[order]

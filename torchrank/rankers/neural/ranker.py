@@ -13,6 +13,7 @@ from torchrank.data.batch import Batch
 from torchrank.data.state import take_sizes
 from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, check_integer, check_mapping, check_number, check_options, parameters_of
+from torchrank.functional.lists import Lists
 from torchrank.functional.losses import LOSSES
 from torchrank.rankers.core.gradient import GradientRanker
 from torchrank.rankers.core.optimizers import Option
@@ -23,7 +24,17 @@ from torchrank.rankers.neural.scorers import SCORERS, check_sizes
 
 SIZES = ("max_length", "num_grades", "num_pairs")  # of a batch: a loss gets those that it has parameters for
 OF_LISTS = ("offsets", "max_length")  # a network gets those that its forward has parameters for
-GIVEN = ("num_inputs", "outputs", "bias", "scores", "labels", "offsets", "weights", "list_weights", "group", "qid")
+OF_CALLS = (
+    "scores",
+    "labels",
+    "offsets",
+    "weights",
+    "list_weights",
+    "group",
+    "qid",
+    "mask",
+)  # what a loss is called with
+GIVEN = ("num_inputs", "outputs", "bias", *OF_CALLS)
 LEVELS = ("mse", "bce", "ordinal")  # losses that look at a score by itself, so that a constant is not lost on them
 
 
@@ -229,15 +240,18 @@ class NeuralRanker(GradientRanker):
 
     def _losses(self, values: Tensor, batch: Batch) -> Tensor:
         """The losses (M Q,) of all members in one call: their lists are laid end to end."""
-        labels, offsets, given = batch.labels, batch.offsets, {name: getattr(batch, name) for name in self._sizes}
+        labels, lists, given = batch.labels, batch.lists, dict[str, Any]()
         if batch.weights is not None:
             given["weights"] = self._weights(batch.weights)
         if self.members > 1:
-            offsets, labels = tiled(offsets, len(labels), self.members), labels.repeat(self.members)
-            given |= {"num_pairs": batch.num_pairs * self.members} if "num_pairs" in given else {}
-        function: Any = self.own.get("loss", LOSSES.get(self.loss_name))
-        found: Tensor = function(values, labels, offsets, **given, **self.loss_options)
-        return found if "loss" not in self.own else self._own_losses(found, len(offsets) - 1)
+            offsets, labels = tiled(batch.offsets, len(labels), self.members), labels.repeat(self.members)
+            lists = Lists(offsets, len(labels), longest=batch.max_length, grades=batch.num_grades)
+        if "loss" not in self.own:
+            return LOSSES[self.loss_name](values, labels, lists, **given, **self.loss_options)
+        given |= {name: getattr(batch, name) for name in self._sizes}
+        given |= {"num_pairs": batch.num_pairs * self.members} if "num_pairs" in given else {}
+        losses: Any = self.own["loss"]
+        return self._own_losses(losses(values, labels, lists.offsets, **given, **self.loss_options), len(lists))
 
     def _weights(self, weights: Tensor) -> Tensor:
         if not self._takes_weights:

@@ -3,7 +3,8 @@
     primal  min <I, W> + C xi    over W in the cone, xi >= 0, <Psi_R, W> + xi - x_R = M_R, x_R >= 0
     dual    max a.M              over a_R >= 0, sum a_R + rest = C, sum a_R Psi_R + S = I, S in the cone
 
-where I is the unit of the cone. Interior points of both are known, so every step is feasible and gives both bounds.
+where I is the unit of the cone. The empty cut (0, 0) has the slack xi and the weight `rest`; it is the last one here.
+Interior points of both are known, so every step is feasible and gives both bounds.
 Directions are those of Helmberg, Rendl, Vanderbei & Wolkowicz 1996 with Mehrotra's corrector. It takes about ten steps
 whatever the cuts, where ADMM may take a thousand on correlated features; each step costs R matrix products.
 """
@@ -43,7 +44,7 @@ class Semidefinite:
 
     def reach(self, primal: Array, dual: Array) -> tuple[float, float]:
         """How far W can go along `primal`, and S along `dual`."""
-        return _reach(self.root_inverse, primal), _reach(self.low_inverse, dual)
+        return _reach_of_matrix(self.root_inverse, primal), _reach_of_matrix(self.low_inverse, dual)
 
 
 class Orthant:
@@ -59,7 +60,7 @@ class Orthant:
         return a * b * self.inverse
 
     def reach(self, primal: Array, dual: Array) -> tuple[float, float]:
-        return _way(self.w, primal), _way(self.s, dual)
+        return _reach(self.w, primal), _reach(self.s, dual)
 
 
 Cone = Semidefinite | Orthant
@@ -70,26 +71,29 @@ class Point(NamedTuple):
 
     w: Array  # (*shape)
     s: Array  # (*shape)
-    slack: Array  # (R,) x
-    weights: Array  # (R,) a
-    xi: float
-    rest: float
+    slack: Array  # (R + 1,) x, and xi
+    weights: Array  # (R + 1,) a, and rest
 
-    def complement(self) -> float:
-        """The value of the primal minus that of the dual."""
-        return float((self.w * self.s).sum() + self.slack @ self.weights) + self.xi * self.rest
+    def complementarity(self) -> float:
+        """The value of the primal minus that of the dual, divided by the number of products that make it up."""
+        return float((self.w * self.s).sum() + self.slack @ self.weights) / (len(self.w) + len(self.slack))
+
+    def stepped(self, direction: "Point", primal: float, dual: float) -> "Point":
+        """The point so far along a direction."""
+        w, slack = self.w + primal * direction.w, self.slack + primal * direction.slack
+        return Point(w, self.s + dual * direction.s, slack, self.weights + dual * direction.weights)
 
 
 class Move(NamedTuple):
     """A direction, and how far it can be followed."""
 
-    point: Point
+    direction: Point
     primal: float
     dual: float
 
 
 def interior_point(psi: Array, loss: Array, C: float, tolerance: float) -> tuple[Array, Array, float]:
-    """(W, weights, complementarity per term) of the reduced problem of cuts `psi (R, *shape)`, `loss (R,)`.
+    """(W, weights, complementarity) of the reduced problem of cuts `psi (R, *shape)`, `loss (R,)`.
 
     Ends when W is within `tolerance` of the minimum, or when rounding allows no further step.
 
@@ -99,81 +103,73 @@ def interior_point(psi: Array, loss: Array, C: float, tolerance: float) -> tuple
     """
     cone = Semidefinite if psi.ndim == 3 else Orthant
     unit = np.eye(psi.shape[1]) if psi.ndim == 3 else np.ones(psi.shape[1])
-    flat, point = psi.reshape(len(psi), -1), _inside(psi, loss, unit, C)
-    terms = len(unit) + len(loss) + 1
+    flat, point = psi.reshape(len(psi), -1), _first_point(psi, loss, unit, C)
     for _ in range(STEPS):
         hinge = max(0.0, float((loss - flat @ point.w.ravel()).max()))
-        if float((unit * point.w).sum()) + C * hinge - float(point.weights @ loss) <= tolerance:
+        if float((unit * point.w).sum()) + C * hinge - float(point.weights[:-1] @ loss) <= tolerance:
             break
         try:
-            move = _mehrotra(psi, flat, loss, cone(point.w, point.s), point, terms)
+            move = _mehrotra(psi, flat, loss, cone(point.w, point.s), point)
         except np.linalg.LinAlgError:
             break
-        new = _moved(flat, loss, unit, C, point, move)
-        if new.slack.min() <= 0 or new.rest <= 0:
+        primal, dual = min(1.0, SHORT * move.primal), min(1.0, SHORT * move.dual)
+        new = point.stepped(move.direction, primal, dual)
+        new = _consistent(flat, loss, unit, C, new.w, new.slack[-1], new.weights[:-1])
+        if new.slack.min() <= 0 or new.weights[-1] <= 0:
             break
         point = new
-    return point.w, point.weights, point.complement() / terms
+    return point.w, point.weights[:-1], point.complementarity()
 
 
-def _inside(psi: Array, loss: Array, unit: Array, C: float) -> Point:
-    """A first point: small equal weights, and a small multiple of the unit."""
+def _consistent(flat: Array, loss: Array, unit: Array, C: float, w: Array, xi: float, weights: Array) -> Point:
+    """The point with these W, xi and weights; what follows from them is computed anew, so that rounding does not
+    accumulate."""
+    s = unit - (weights @ flat).reshape(unit.shape)
+    return Point(w, s, np.append(flat @ w.ravel() + xi - loss, xi), np.append(weights, C - weights.sum()))
+
+
+def _first_point(psi: Array, loss: Array, unit: Array, C: float) -> Point:
+    """Small equal weights, and a small multiple of the unit."""
     count, flat, size = len(psi), psi.reshape(len(psi), -1), len(unit)
     total = psi.sum(0)
     top = float(eigenvalues(total)[-1] if psi.ndim == 3 else total.max())
     weights = np.full(count, min(C / count, 1 / top if top > 0 else math.inf) / 2)
     traces = np.abs(flat @ unit.ravel()).max()
     w = unit * min(C / (size + count + 1), 1 / traces if traces > 0 else math.inf)
-    products = flat @ w.ravel()
-    xi = 1.0 + max(0.0, float((loss - products).max()))
-    s = unit - (weights @ flat).reshape(unit.shape)
-    return Point(w, s, products + xi - loss, weights, xi, C - float(weights.sum()))
+    xi = 1.0 + max(0.0, float((loss - flat @ w.ravel()).max()))
+    return _consistent(flat, loss, unit, C, w, xi, weights)
 
 
-def _mehrotra(psi: Array, flat: Array, loss: Array, cone: Cone, now: Point, terms: int) -> Move:
+def _mehrotra(psi: Array, flat: Array, loss: Array, cone: Cone, now: Point) -> Move:
     """A first direction to the optimum tells what to aim at; the second one goes there, with second-order terms."""
     scaled = cone.scaled(psi)
-    normal = scaled @ scaled.T + now.xi / now.rest
-    normal[np.diag_indices(len(loss))] += now.slack / now.weights
+    ratio = now.slack / now.weights
+    normal = scaled @ scaled.T + ratio[-1]
+    normal[np.diag_indices(len(loss))] += ratio[:-1]
     factor = _cholesky(normal)
-    first = _direction(flat, factor, loss, cone, now, 0.0, (0.0, 0.0, 0.0))
-    ahead = _stepped(now, first.point, min(first.primal, 1.0), min(first.dual, 1.0))
-    before = now.complement() / terms
-    aim = before * min(1.0, max(ahead.complement() / terms / before, 0.0)) ** 3
+    first = _direction(flat, factor, loss, cone, now, 0.0, (0.0, 0.0))
+    ahead = now.stepped(first.direction, min(first.primal, 1.0), min(first.dual, 1.0))
+    before = now.complementarity()
+    aim = before * min(1.0, max(ahead.complementarity() / before, 0.0)) ** 3
     aim = aim if min(first.primal, first.dual) > 0.1 else before / 2
-    way = first.point
-    curved, slack, xi = cone.product(way.w, way.s), way.slack * way.weights, way.xi * way.rest
-    right = loss - flat @ (aim * cone.inverse - curved).ravel() + (aim - slack) / now.weights - (aim - xi) / now.rest
-    return _direction(flat, factor, right, cone, now, aim, (curved, slack, xi))
+    second = cone.product(first.direction.w, first.direction.s), first.direction.slack * first.direction.weights
+    gaps = (aim - second[1]) / now.weights
+    right = loss - flat @ (aim * cone.inverse - second[0]).ravel() + gaps[:-1] - gaps[-1]
+    return _direction(flat, factor, right, cone, now, aim, second)
 
 
 def _direction(
-    flat: Array, factor: Array, right: Array, cone: Cone, now: Point, aim: float, products: tuple[Any, Any, float]
+    flat: Array, factor: Array, right: Array, cone: Cone, now: Point, aim: float, products: tuple[Any, Any]
 ) -> Move:
-    """The Newton direction to complementarity `aim`, to which the expected products of the changes of W and S, of x and
-    a, and of xi and rest add."""
-    weights = dpotrs(factor, right, lower=1)[0]
-    s = -(weights @ flat).reshape(now.w.shape)
-    total = float(weights.sum())
+    """The Newton direction to complementarity `aim`, to which the expected products of the changes of W and S, and of
+    slack and weights add."""
+    cuts = dpotrs(factor, right, lower=1)[0]
+    weights, s = np.append(cuts, -cuts.sum()), -(cuts @ flat).reshape(now.w.shape)
     w = aim * cone.inverse - now.w - cone.product(now.w, s) - products[0]
     slack = (aim - now.slack * weights - products[1]) / now.weights - now.slack
-    xi = (aim + now.xi * total - products[2]) / now.rest - now.xi
     primal, dual = cone.reach(w, s)
-    primal = min(primal, _way(now.slack, slack), now.xi / -xi if xi < 0 else math.inf)
-    dual = min(dual, _way(now.weights, weights), now.rest / total if total > 0 else math.inf)
-    return Move(Point(w, s, slack, weights, xi, -total), primal, dual)
-
-
-def _stepped(now: Point, way: Point, primal: float, dual: float) -> Point:
-    w, slack, xi = now.w + primal * way.w, now.slack + primal * way.slack, now.xi + primal * way.xi
-    return Point(w, now.s + dual * way.s, slack, now.weights + dual * way.weights, xi, now.rest + dual * way.rest)
-
-
-def _moved(flat: Array, loss: Array, unit: Array, C: float, now: Point, move: Move) -> Point:
-    """The next point; what follows from W, xi and the weights is recomputed, so that rounding does not accumulate."""
-    new = _stepped(now, move.point, min(1.0, SHORT * move.primal), min(1.0, SHORT * move.dual))
-    s = unit - (new.weights @ flat).reshape(unit.shape)
-    return new._replace(s=s, slack=flat @ new.w.ravel() + new.xi - loss, rest=C - float(new.weights.sum()))
+    primal, dual = min(primal, _reach(now.slack, slack)), min(dual, _reach(now.weights, weights))
+    return Move(Point(w, s, slack, weights), primal, dual)
 
 
 def _cholesky(a: Array) -> Array:
@@ -183,12 +179,13 @@ def _cholesky(a: Array) -> Array:
     return np.asarray(factor)
 
 
-def _reach(inverse_root: Array, way: Array) -> float:
-    lowest = float(eigenvalues(inverse_root @ way @ inverse_root.T)[0])
-    return -1 / lowest if lowest < 0 else math.inf
-
-
-def _way(values: Array, way: Array) -> float:
-    """How far positive values can go along `way` until the first one is 0."""
-    share = float((-way / values).max())
+def _reach(values: Array, direction: Array) -> float:
+    """How far positive values can go along a direction until the first one is 0."""
+    share = float((-direction / values).max())
     return 1 / share if share > 0 else math.inf
+
+
+def _reach_of_matrix(inverse_root: Array, direction: Array) -> float:
+    """How far a positive definite matrix can go until it is singular, given the inverse of its root."""
+    lowest = float(eigenvalues(inverse_root @ direction @ inverse_root.T)[0])
+    return -1 / lowest if lowest < 0 else math.inf

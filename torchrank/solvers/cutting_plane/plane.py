@@ -15,7 +15,7 @@ import torch
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
-from torchrank.solvers.cutting_plane.reduced_problem import Cuts, Reduced, hinge, solve_reduced
+from torchrank.solvers.cutting_plane.reduced_problem import Array, Cuts, Reduced, hinge, solve_reduced
 from torchrank.solvers.cutting_plane.regularisers import Regulariser, make_regulariser
 
 PATIENCE = 50  # a cut is dropped after so many rounds without weight
@@ -43,24 +43,11 @@ class Plane(NamedTuple):
 def start(shape: tuple[int, ...], device: torch.device | str = "cpu", anchor: Tensor | None = None) -> Plane:
     """A state without cuts, with its probe at 0, or at `anchor`. `shape` is (D, D), or (D,) for `diagonal` and
     `linear`."""
-    zeros = torch.zeros(shape, dtype=torch.float64, device=device)
-    first = zeros if anchor is None else anchor.to(zeros)
-    none, zero = zeros.new_zeros(0), zeros.new_zeros(())
-    return Plane(
-        psi=zeros.new_zeros(0, *shape),
-        loss=none,
-        gram=zeros.new_zeros(0, 0),
-        idle=torch.zeros(0, dtype=torch.int64, device=device),
-        alpha=none,
-        primal=first,
-        dual=zeros.new_zeros(2, *shape),
-        rho=zero,
-        probe=first,
-        best=first,
-        hinge=zero + math.inf,
-        upper=zero + math.inf,
-        lower=zero,
-    )
+    sizes = ((0, *shape), 0, (0, 0), 0, 0, shape, (2, *shape), (), shape, shape, (), (), ())  # of the fields above
+    plane = Plane(*(torch.zeros(size, dtype=torch.float64, device=device) for size in sizes))
+    first, infinite = plane.probe if anchor is None else anchor.to(plane.probe), plane.upper + math.inf
+    plane = plane._replace(primal=first, probe=first, best=first, hinge=infinite, upper=infinite)
+    return plane._replace(idle=plane.idle.long())
 
 
 def gap(plane: Plane) -> Tensor:
@@ -136,8 +123,8 @@ def _to(plane: Plane, device: torch.device) -> Plane:
 
 def _with_cut(plane: Plane, psi: Tensor, loss: Tensor) -> Plane:
     if psi.shape != plane.probe.shape or not (torch.isfinite(psi).all() and torch.isfinite(loss)):
-        found = f"{tuple(psi.shape)} with {int((~psi.isfinite()).sum())} values that are not finite, loss {float(loss)}"
-        raise ValueError(f"a cut must be finite, of shape {tuple(plane.probe.shape)}, got {found}")
+        given = f"{tuple(psi.shape)} with {int((~psi.isfinite()).sum())} values that are not finite, loss {float(loss)}"
+        raise ValueError(f"a cut must be finite, of shape {tuple(plane.probe.shape)}, got {given}")
     psi = (psi + psi.T) / 2 if psi.ndim == 2 else psi  # not exactly symmetric where products were rounded
     psis = torch.cat((plane.psi, psi[None]))
     row = psis.flatten(1) @ psi.flatten()
@@ -149,36 +136,36 @@ def _with_cut(plane: Plane, psi: Tensor, loss: Tensor) -> Plane:
 def _solved(plane: Plane, omega: Regulariser, C: float, stabilise: float) -> Plane:
     """The state with the reduced problem solved, old cuts dropped, and the next probe chosen."""
     cuts = Cuts(plane.psi.flatten(1).numpy(), plane.loss.numpy(), plane.gram.numpy())
-    z, rho = plane.primal.numpy(), float(plane.rho)
-    before = Reduced(z, plane.dual.numpy()[: omega.splits], rho, plane.alpha.numpy(), z, math.inf, -math.inf, 0)
+    z, used = plane.primal.numpy(), slice(omega.splits)
+    start = Reduced(z, plane.dual.numpy()[used], float(plane.rho), plane.alpha.numpy(), z, math.inf, -math.inf)
     with _blas().limit(limits=1):  # on small matrices, threads that wait for each other take ten to fifty times as long
-        found = solve_reduced(cuts, before, omega, C, LOOSE * float(gap(plane)), plane.idle.numpy())
-    idle = torch.where(torch.from_numpy(found.alpha) > 0, 0, plane.idle + 1)
+        solution = solve_reduced(cuts, start, omega, C, LOOSE * float(gap(plane)), plane.idle.numpy())
+    alpha, dual = torch.from_numpy(solution.alpha), plane.dual.clone()
+    dual[used] = torch.from_numpy(solution.u)
+    idle = torch.where(alpha > 0, 0, plane.idle + 1)
     keep = idle < PATIENCE
-    dual = plane.dual.clone()
-    dual[: omega.splits] = torch.from_numpy(found.u)
     return plane._replace(
         psi=plane.psi[keep],
         loss=plane.loss[keep],
         gram=plane.gram[keep][:, keep],
         idle=idle[keep],
-        alpha=torch.from_numpy(found.alpha)[keep],
-        primal=torch.from_numpy(found.z),
+        alpha=alpha[keep],
+        primal=torch.from_numpy(solution.z),
         dual=dual,
-        rho=plane.rho.new_tensor(found.rho),
-        probe=_next_probe(plane, cuts, torch.from_numpy(found.point), omega, C, stabilise),
-        lower=plane.lower.clamp(min=found.lower),
+        rho=plane.rho.new_tensor(solution.rho),
+        probe=_next_probe(plane, cuts, solution.point, omega, C, stabilise),
+        lower=plane.lower.clamp(min=solution.lower),
     )
 
 
-def _next_probe(plane: Plane, cuts: Cuts, point: Tensor, omega: Regulariser, C: float, stabilise: float) -> Tensor:
+def _next_probe(plane: Plane, cuts: Cuts, minimum: Array, omega: Regulariser, C: float, stabilise: float) -> Tensor:
     """A point between the best point and the minimum of the cuts.
 
     With l21 or a diagonal, features that are 0 at the minimum are 0 in the probe too, or they would never become 0 in
     the best point; so are those that keep their rows of the anchor. The exception is a best point that, by the cuts
     known already, is worse without them.
     """
-    best, minimum = plane.best.numpy(), point.numpy()
+    best = plane.best.numpy()
     fewer = omega.without(best, minimum)
     better = fewer is not best and omega.value(fewer) + C * hinge(cuts, fewer) <= float(plane.upper)
     return torch.from_numpy(omega.between(minimum, fewer if better else best, stabilise))

@@ -1,7 +1,7 @@
 """Regularisers Omega of cutting planes: their value, the bound that the dual gives, and the step of ADMM.
 
-With weights a_R >= 0 of the cuts, sum a_R <= C, slope A = sum a_R Psi_R and gain a.M (M the losses of the cuts), the
-reduced problem is at least a.M + min_W Omega(W) - <A, W> over the cone. All arrays are float64 on the host.
+With weights a_R >= 0 of the cuts, sum a_R <= C, the gradient A = sum a_R Psi_R and the gain a.M (M the losses of the
+cuts), the reduced problem is at least a.M + min_W Omega(W) - <A, W> over the cone. All arrays are float64 on the host.
 """
 
 import math
@@ -34,16 +34,17 @@ def shrink_spectrum(a: Array, threshold: float) -> Array:
     return factor @ factor.T
 
 
-def least_pull(anchor: Array, slope: Array) -> float:
-    """The minimum of |W - W0|^2 / 2 - <slope, W - W0> over positive semi-definite W, for a semi-definite W0 = `anchor`.
+def least_around(anchor: Array, gradient: Array) -> float:
+    """The minimum of |W - W0|^2 / 2 - <A, W - W0> over positive semi-definite W, for a semi-definite W0 = `anchor` and
+    a `gradient` A.
 
-    It lies at X_+, the positive eigenvalues of X = W0 + slope. Of two forms of it the one is taken that has the digits:
-    (|X_-|^2 - |slope|^2) / 2 where the slope is short, and (|W0|^2 - |X_+|^2) / 2 + <slope, W0> where it is long.
+    It lies at X_+, the positive eigenvalues of X = W0 + A. Of two formulas for it the one is taken that keeps the
+    digits: (|X_-|^2 - |A|^2) / 2 where A is short, and (|W0|^2 - |X_+|^2) / 2 + <A, W0> where it is long.
     """
-    values, centre, change = eigenvalues(anchor + slope), np.square(anchor).sum(), np.square(slope).sum()
+    values, centre, change = eigenvalues(anchor + gradient), np.square(anchor).sum(), np.square(gradient).sum()
     if change <= centre:
         return float(np.square(np.minimum(values, 0.0)).sum() - change) / 2
-    return float((centre - np.square(np.maximum(values, 0.0)).sum()) / 2 + (slope * anchor).sum())
+    return float((centre - np.square(np.maximum(values, 0.0)).sum()) / 2 + (gradient * anchor).sum())
 
 
 class Regulariser:
@@ -54,8 +55,9 @@ class Regulariser:
     def value(self, w: Array) -> float:
         raise NotImplementedError
 
-    def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
-        """The largest lower bound that the weights a give when they are scaled by a factor of 0..room."""
+    def bound(self, gain: float, room: float, gradient: Array, multiplier: Array | None = None) -> float:
+        """The largest lower bound that the weights a give when they are scaled by a factor of 0..room, with the gain
+        a.M and the gradient sum a_R Psi_R at factor 1, and the `row_multiplier` where there is one."""
         raise NotImplementedError
 
     def prox(self, v: Array, rho: float) -> Array:
@@ -67,6 +69,10 @@ class Regulariser:
         v = w + u[0]
         new = self.prox(v, rho)
         return new, (v - new)[None]
+
+    def row_multiplier(self, z: Array, u: Array, rho: float) -> Array | None:
+        """The multiplier of the split that carries the norms of the rows."""
+        return None
 
     def candidate(self, z: Array, u: Array, rho: float) -> Array:
         """The point of the cone that Z stands for."""
@@ -90,11 +96,15 @@ class Trace(Regulariser):
     def prox(self, v: Array, rho: float) -> Array:
         return shrink_spectrum(v, 1 / rho)
 
-    def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
-        return gain * min(room, _inverse(eigenvalues(slope)[-1])) if gain > 0 else 0.0
+    def largest(self, gradient: Array) -> float:
+        """The largest eigenvalue, which is at most 1 in the dual."""
+        return float(eigenvalues(gradient)[-1])
+
+    def bound(self, gain: float, room: float, gradient: Array, multiplier: Array | None = None) -> float:
+        return gain * min(room, _inverse(self.largest(gradient))) if gain > 0 else 0.0
 
 
-class Diagonal(Regulariser):
+class Diagonal(Trace):
     """sum w over vectors w >= 0: the trace on a diagonal metric."""
 
     def value(self, w: Array) -> float:
@@ -103,11 +113,11 @@ class Diagonal(Regulariser):
     def prox(self, v: Array, rho: float) -> Array:
         return np.maximum(v - 1 / rho, 0.0)
 
+    def largest(self, gradient: Array) -> float:
+        return float(gradient.max())
+
     def without(self, w: Array, point: Array) -> Array:
         return w * (point > 0)
-
-    def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
-        return gain * min(room, _inverse(slope.max())) if gain > 0 else 0.0
 
 
 class Frobenius(Regulariser):
@@ -120,16 +130,16 @@ class Frobenius(Regulariser):
         return float(np.square(w if self.anchor is None else w - self.anchor).sum() / 2)
 
     def prox(self, v: Array, rho: float) -> Array:
-        pulled = rho * v if self.anchor is None else rho * v + self.anchor
-        return shrink_spectrum(pulled / (1 + rho), 0.0)
+        target = rho * v if self.anchor is None else rho * v + self.anchor
+        return shrink_spectrum(target / (1 + rho), 0.0)
 
-    def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
+    def bound(self, gain: float, room: float, gradient: Array, multiplier: Array | None = None) -> float:
         if self.anchor is None:
-            square = float(np.square(np.maximum(eigenvalues(slope), 0)).sum())
+            square = float(np.square(np.maximum(eigenvalues(gradient), 0)).sum())
             scale = min(room, gain / square) if square > 0 else room
             return scale * gain - scale * scale * square / 2 if gain > 0 else 0.0
         scale = min(room, 1.0)
-        return scale * (gain - float((slope * self.anchor).sum())) + least_pull(self.anchor, scale * slope)
+        return scale * (gain - float((gradient * self.anchor).sum())) + least_around(self.anchor, scale * gradient)
 
 
 class GroupSparse(Regulariser):
@@ -148,15 +158,19 @@ class GroupSparse(Regulariser):
     def value(self, w: Array) -> float:
         return float(np.trace(w) + self.lam * np.sqrt(np.square(w).sum(1)).sum())
 
-    def _clipped(self, z: Array, u: Array, rho: float) -> tuple[Array, Rows]:
-        """B, the rows of rho (Z - U_V) clipped to norm lam, and which rows were not clipped: there V is 0."""
-        point = rho * (z - u[1])
-        norms = np.sqrt(np.square(point).sum(1, keepdims=True))
+    def row_multiplier(self, z: Array, u: Array, rho: float) -> Array:
+        """B: the rows of rho (Z - U_V) clipped to norm lam."""
+        point, norms = self._rows(z, u, rho)
         inside = norms <= self.lam
-        return point * np.where(inside, 1.0, self.lam / np.where(inside, 1.0, norms)), inside[:, 0]
+        return point * np.where(inside, 1.0, self.lam / np.where(inside, 1.0, norms))
+
+    def _rows(self, z: Array, u: Array, rho: float) -> tuple[Array, Array]:
+        """rho (Z - U_V), and the norms (D, 1) of its rows: where they are at most lam, V is 0."""
+        point = rho * (z - u[1])
+        return point, np.sqrt(np.square(point).sum(1, keepdims=True))
 
     def step(self, w: Array, z: Array, u: Array, rho: float) -> tuple[Array, Array]:
-        rows = z - u[1] - self._clipped(z, u, rho)[0] / rho
+        rows = z - u[1] - self.row_multiplier(z, u, rho) / rho
         relaxed = RELAXATION * rows + (1 - RELAXATION) * z
         points = np.stack((w, relaxed)) + u
         new = self._nearest(points[0] + points[1], rho)
@@ -171,26 +185,24 @@ class GroupSparse(Regulariser):
         return w * (kept[:, None] & kept)
 
     def candidate(self, z: Array, u: Array, rho: float) -> Array:
-        return self._only(z, ~self._clipped(z, u, rho)[1])
+        return self._only(z, self._rows(z, u, rho)[1][:, 0] > self.lam)
 
     def without(self, w: Array, point: Array) -> Array:
         return self._only(w, np.diagonal(point) > 0)
 
-    def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
-        if gain <= 0:
+    def bound(self, gain: float, room: float, gradient: Array, multiplier: Array | None = None) -> float:
+        if gain <= 0 or multiplier is None:
             return 0.0
-        rows = self._clipped(z, u, rho)[0]
-        longest = math.sqrt(np.square(rows).sum(1).max())
-        stretch = self.lam / longest if longest > 0 else math.inf
-        top = eigenvalues(slope - (rows + rows.T) / 2)[-1]
-        return gain * min(room, stretch, _inverse(top))
+        longest = math.sqrt(np.square(multiplier).sum(1).max())
+        top = eigenvalues(gradient - (multiplier + multiplier.T) / 2)[-1]
+        return gain * min(room, self.lam / longest if longest > 0 else math.inf, _inverse(top))
 
 
 class SparseChange(GroupSparse):
     """|W - W0|_F^2 / 2 + lam sum of the norms of the rows of W - W0, over positive semi-definite W; W0 is `anchor`.
 
     The second split carries the norms of V - W0. Its multiplier is a matrix B with rows of norm at most lam; then
-    lam sum of the norms >= <B, W - W0> = <(B + B')/2, W - W0>, and what is left is the bound of `fro` for the slope
+    lam sum of the norms >= <B, W - W0> = <(B + B')/2, W - W0>, and what is left is the bound of `fro` for the gradient
     A - (B + B')/2. Where V - W0 is 0, the rows and columns of the candidate are those of W0. The block of the others is
     that of Z, moved above the least block that keeps the whole semi-definite; where W0 does not join the two, such as
     the identity, that is 0, and nothing moves.
@@ -204,8 +216,8 @@ class SparseChange(GroupSparse):
         change = np.square(w - self.anchor).sum(1)
         return float(change.sum() / 2 + self.lam * np.sqrt(change).sum())
 
-    def _clipped(self, z: Array, u: Array, rho: float) -> tuple[Array, Rows]:
-        return super()._clipped(z - self.anchor, u, rho)
+    def _rows(self, z: Array, u: Array, rho: float) -> tuple[Array, Array]:
+        return super()._rows(z - self.anchor, u, rho)
 
     def _nearest(self, total: Array, rho: float) -> Array:
         return shrink_spectrum((self.anchor + rho * total) / (1 + 2 * rho), 0.0)
@@ -218,15 +230,15 @@ class SparseChange(GroupSparse):
         return root
 
     def _only(self, w: Array, kept: Rows) -> Array:
-        found, block = self.anchor.copy(), np.ix_(kept, kept)
+        point, block = self.anchor.copy(), np.ix_(kept, kept)
         if not self.anchor[np.ix_(~kept, kept)].any():
-            found[block] = w[block]
-            return found
+            point[block] = w[block]
+            return point
         span, lengths, _ = np.linalg.svd(self._root[:, ~kept], full_matrices=False)
         part = span[:, lengths > len(span) * np.finfo(lengths.dtype).eps * lengths[0]].T @ self._root[:, kept]
         least = part.T @ part
-        found[block] = least + shrink_spectrum(w[block] - least, 0.0)
-        return found
+        point[block] = least + shrink_spectrum(w[block] - least, 0.0)
+        return point
 
     def without(self, w: Array, point: Array) -> Array:
         return self._only(w, (point != self.anchor).any(1))
@@ -235,10 +247,10 @@ class SparseChange(GroupSparse):
         """Entries that are those of W0 in both are those of W0, to the bit."""
         return self.anchor + (share * (point - self.anchor) + (1 - share) * (w - self.anchor))
 
-    def bound(self, gain: float, room: float, slope: Array, z: Array, u: Array, rho: float) -> float:
-        scale, rows = min(room, 1.0), self._clipped(z, u, rho)[0]
-        pull = least_pull(self.anchor, scale * slope - (rows + rows.T) / 2)
-        return max(0.0, scale * (gain - float((slope * self.anchor).sum())) + pull)
+    def bound(self, gain: float, room: float, gradient: Array, multiplier: Array | None = None) -> float:
+        scale, rows = min(room, 1.0), np.zeros_like(gradient) if multiplier is None else multiplier
+        least = least_around(self.anchor, scale * gradient - (rows + rows.T) / 2)
+        return max(0.0, scale * (gain - float((gradient * self.anchor).sum())) + least)
 
 
 class Linear(Regulariser):
@@ -273,5 +285,5 @@ def make_regulariser(regulariser: str = "trace", lam: float = 0.0, anchor: torch
 
 
 def _inverse(top: float) -> float:
-    """1 / top, by which a slope may be scaled until it reaches 1; infinite where it never does."""
+    """1 / top, by which a gradient may be scaled until it reaches 1; infinite where it never does."""
     return 1 / float(top) if top > 0 else math.inf

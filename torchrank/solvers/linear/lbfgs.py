@@ -37,7 +37,17 @@ class LBFGS(NamedTuple):
     changes: Tensor  # (m, n) of the gradient
 
 
-class Search(NamedTuple):
+class Step(NamedTuple):
+    """Where an outer iteration on one function led to."""
+
+    state: LBFGS  # the one before if the line search found no step
+    value: Tensor  # ()
+    gradient: Tensor  # (n,)
+    slope: float  # largest absolute entry of the gradient
+    moved: bool  # whether the point has changed
+
+
+class LineSearch(NamedTuple):
     """The line searches of the functions that are not done. Each of them tries one step at every evaluation."""
 
     number: Tensor  # (A,) of the functions
@@ -63,52 +73,39 @@ def lbfgs_start(point: Tensor, memory: int = 10) -> LBFGS:
     return LBFGS(point, point.new_zeros(memory, len(point)), point.new_zeros(memory, len(point)))
 
 
-class Stepped(NamedTuple):
-    """Where an outer iteration led to."""
-
-    state: LBFGS  # the one before if the line search found no step
-    value: Tensor  # ()
-    gradient: Tensor  # (n,)
-    slope: float  # largest absolute entry of the gradient
-    moved: bool  # whether the point has changed
-
-
-def lbfgs_step(state: LBFGS, objective: Objective, value: Tensor, gradient: Tensor) -> tuple[LBFGS, Tensor, Tensor]:
+def lbfgs_step(
+    state: LBFGS, objective: Objective, value: Tensor, gradient: Tensor, scaling: Scaling = unscaled
+) -> Step:
     """One outer iteration on one function, from the value and gradient at `state.point`.
 
-    Returns the new state, value and gradient, or the given ones if the line search finds no step, which happens only
-    at the limit of the floating-point precision.
+    The state, value and gradient are the given ones if the line search finds no step, which happens only at the limit
+    of the floating-point precision. What callers decide by comes from the device in one copy for each evaluation.
+    `scaling` is that of `many_lbfgs`.
 
     >>> quadratic = lambda w: ((w * w).sum() / 2, w)
-    >>> start = lbfgs_start(torch.tensor([3.0, 4.0], dtype=torch.float64))
-    >>> state, value, _ = lbfgs_step(start, quadratic, *quadratic(start.point))
-    >>> state, value, _ = lbfgs_step(state, quadratic, *quadratic(state.point))
+    >>> state = lbfgs_start(torch.tensor([3.0, 4.0], dtype=torch.float64))
+    >>> for _ in range(2):
+    ...     state, value, *_ = lbfgs_step(state, quadratic, *quadratic(state.point))
     >>> float(value) < 1e-20
     True
     """
-    return lbfgs_stepped(state, objective, value, gradient)[:3]
-
-
-def lbfgs_stepped(
-    state: LBFGS, objective: Objective, value: Tensor, gradient: Tensor, scaling: Scaling = unscaled
-) -> Stepped:
-    """`lbfgs_step`, and what callers decide by: it comes from the device in one copy for each evaluation. `scaling` is
-    that of `many_lbfgs`."""
-    one = torch.zeros(1, dtype=torch.int64, device=state.point.device)
-    past = state.moves[None], state.changes[None]
-    search = _searches(one, state.point[None], value[None], gradient[None], *past, scaling)
+    number = torch.zeros(1, dtype=torch.int64, device=state.point.device)
+    search = _first_searches(number, state.point[None], value[None], gradient[None], state.moves[None],
+                             state.changes[None], scaling)  # fmt: skip
     while True:
         trial = search.point + search.step[:, None] * search.direction
-        search, taken, failed, given_up = _judge(search, trial, *(part[None] for part in objective(trial[0])))
-        changed = (search.point[0] != state.point).any()
-        ends = torch.stack((taken[0], failed[0], given_up[0], changed)).to(search.gradient.dtype)
-        was_taken, has_failed, is_over, moved, slope = torch.cat((ends, _largest(search.gradient))).tolist()
-        if is_over:
-            return Stepped(state, value, gradient, slope, moved=False)
-        if was_taken:
+        trial_value, trial_gradient = objective(trial[0])
+        search, *ends = _judge(search, trial, trial_value[None], trial_gradient[None])
+        changed = (search.point != state.point).any().view(1)
+        largest = _largest_entry(search.gradient)
+        *flags, slope = torch.cat([part.to(largest.dtype) for part in (*ends, changed, largest)]).tolist()
+        taken, failed, given_up, moved = map(bool, flags)
+        if given_up:
+            return Step(state, value, gradient, slope, moved=False)
+        if taken:
             new = LBFGS(search.point[0], search.moves[0], search.changes[0])
-            return Stepped(new, search.value[0], search.gradient[0], slope, bool(moved))
-        search = _begin(search, failed, scaling) if has_failed else search
+            return Step(new, search.value[0], search.gradient[0], slope, moved)
+        search = _begin(search, ends[1], scaling) if failed else search
 
 
 def many_lbfgs(
@@ -125,55 +122,51 @@ def many_lbfgs(
     `objectives(points, numbers)` returns the values and gradients of the functions `numbers`, those that are not done.
     A function is also done when its line search finds no step, at the limit of the floating-point precision.
     `scaling(vectors, numbers)` multiplies by a guess of the inverse Hessians, which the memory then improves; a factor
-    does not matter. It is used on the CPU.
+    does not matter.
 
     >>> scale = torch.tensor([1.0, 100.0]).double()[:, None]
     >>> bowls = lambda w, number: ((scale[number] * w * w).sum(1) / 2, scale[number] * w)
-    >>> found = many_lbfgs(bowls, torch.ones(2, 3).double())
-    >>> bool(found.point.abs().max() < 1e-6), bool(found.slope.max() <= 1e-6)
+    >>> minimum = many_lbfgs(bowls, torch.ones(2, 3).double())
+    >>> bool(minimum.point.abs().max() < 1e-6), bool(minimum.slope.max() <= 1e-6)
     (True, True)
     """
     number = torch.arange(len(start), device=start.device)
     value, gradient = objectives(start, number)
-    found = Minimum(start.clone(), value.clone(), _largest(gradient))
-    past = start.new_zeros(len(start), memory, start.shape[1])
+    minimum = Minimum(start.clone(), value.clone(), _largest_entry(gradient))
     if not len(start):
-        return found
-    search, left = _searches(number, start, value, gradient, past, past.clone(), scaling), found.slope > tolerance
+        return minimum
+    past = start.new_zeros(len(start), memory, start.shape[1])
+    search = _first_searches(number, start, value, gradient, past, past.clone(), scaling)
+    left = minimum.slope > tolerance
     all_left = bool(left.all())
     for _ in range(evaluations):
         if not all_left:
             rest = left.nonzero().flatten()
-            search = Search(*(part[rest] for part in search))
+            search = LineSearch(*(part[rest] for part in search))
         if not len(search.number):
             break
         trial = search.point + search.step[:, None] * search.direction
         search, taken, failed, given_up = _judge(search, trial, *objectives(trial, search.number))
-        slope, ended = _largest(search.gradient), taken | failed
+        slope, ended = _largest_entry(search.gradient), taken | failed
         left = (slope > tolerance) & ~given_up
         all_left, begins = torch.stack((left.all(), ended.any())).tolist()  # one copy from the device
         search = _begin(search, ended, scaling) if begins else search
-        for whole, part in zip(found, (search.point, search.value, slope), strict=True):
+        for whole, part in zip(minimum, (search.point, search.value, slope), strict=True):
             whole[search.number] = part
-    return found
+    return minimum
 
 
-def _searches(
-    number: Tensor,
-    point: Tensor,
-    value: Tensor,
-    gradient: Tensor,
-    moves: Tensor,
-    changes: Tensor,
-    scaling: Scaling = unscaled,
-) -> Search:
-    """Start the first line search of each function."""
+def _first_searches(
+    number: Tensor, point: Tensor, value: Tensor, gradient: Tensor, moves: Tensor, changes: Tensor, scaling: Scaling
+) -> LineSearch:
     zeros = torch.zeros_like(value)
-    blank = Search(number, point, value, gradient, gradient, zeros, zeros, zeros, zeros, moves, changes)
+    blank = LineSearch(number, point, value, gradient, gradient, zeros, zeros, zeros, zeros, moves, changes)
     return _begin(blank, torch.ones_like(number, dtype=torch.bool), scaling)
 
 
-def _judge(search: Search, trial: Tensor, value: Tensor, gradient: Tensor) -> tuple[Search, Tensor, Tensor, Tensor]:
+def _judge(
+    search: LineSearch, trial: Tensor, value: Tensor, gradient: Tensor
+) -> tuple[LineSearch, Tensor, Tensor, Tensor]:
     """Take the trial, or shorten or lengthen the step. Returns the searches, and for each of them (A,) whether the
     trial is the new point, whether it has failed and its memory was dropped, and whether it had no memory then."""
     slope, new_slope = ((g * search.direction).sum(1) for g in (search.gradient, gradient))
@@ -181,7 +174,6 @@ def _judge(search: Search, trial: Tensor, value: Tensor, gradient: Tensor) -> tu
     lower = flatter | (value <= search.value + 1e-4 * search.step * slope)
     taken = lower & (new_slope >= 0.9 * slope)
     low, high = torch.where(lower, search.step, search.low), torch.where(lower, search.high, search.step)
-    step = torch.where(high.isinf(), 2 * low, (low + high) / 2)
     trials = search.trials + 1
     failed = ~taken & ((trials >= TRIALS) | (slope >= 0))
     given_up = failed & ~search.changes.flatten(1).any(1)
@@ -190,21 +182,16 @@ def _judge(search: Search, trial: Tensor, value: Tensor, gradient: Tensor) -> tu
         torch.where(taken[:, None, None], torch.cat([past[:, 1:], new[:, None]], 1), past * keep)
         for past, new in ((search.moves, trial - search.point), (search.changes, gradient - search.gradient))
     )
-    search = search._replace(
-        point=torch.where(taken[:, None], trial, search.point),
-        value=torch.where(taken, value, search.value),
-        gradient=torch.where(taken[:, None], gradient, search.gradient),
-        step=step,
-        low=low,
-        high=high,
-        trials=trials,
-        moves=moves,
-        changes=changes,
+    point, gradient = (
+        torch.where(taken[:, None], new, old) for new, old in ((trial, search.point), (gradient, search.gradient))
     )
-    return search, taken, failed, given_up
+    value, step = torch.where(taken, value, search.value), torch.where(high.isinf(), 2 * low, (low + high) / 2)
+    number, direction = search.number, search.direction
+    new = LineSearch(number, point, value, gradient, direction, step, low, high, trials, moves, changes)
+    return new, taken, failed, given_up
 
 
-def _begin(search: Search, these: Tensor, scaling: Scaling = unscaled) -> Search:
+def _begin(search: LineSearch, these: Tensor, scaling: Scaling) -> LineSearch:
     """Start new line searches of `these (A,)`, with the full step, or without a memory with a short step downhill."""
     first = ~search.changes.flatten(1).any(1)
     short = 1 / torch.linalg.vector_norm(search.gradient, dim=1).clamp(min=1)
@@ -218,47 +205,26 @@ def _begin(search: Search, these: Tensor, scaling: Scaling = unscaled) -> Search
     )
 
 
-def _inverse_hessians_times(search: Search, scaling: Scaling = unscaled) -> Tensor:
+def _inverse_hessians_times(search: LineSearch, scaling: Scaling) -> Tensor:
     """The inverse Hessians times the gradients (A, n), by the two-loop recursion."""
     products = (search.moves * search.changes).sum(2)  # (A, m)
-    if products.device.type != "cpu":
-        return _compact_product(search, products, scaling)
     unused = int(((products[:, :-1] > 0).any(0).cumsum(0) == 0).sum())  # oldest rows, which no function has filled
     moves, changes, products = search.moves[:, unused:], search.changes[:, unused:], products[:, unused:]
     weights = torch.where(products > 0, 1 / products, 0.0)  # rounding can leave a row that is not positive
-    steps = list(zip(moves.unbind(1), changes.unbind(1), weights[:, :, None].unbind(1), strict=True))
+    pairs = list(zip(moves.unbind(1), changes.unbind(1), weights[:, :, None].unbind(1), strict=True))
     result, shares = search.gradient.clone(), []
-    for move, change, weight in reversed(steps):
+    for move, change, weight in reversed(pairs):
         shares.append(weight * (move * result).sum(1, keepdim=True))
         result -= shares[-1] * change
-    each, rows = (torch.arange(size, device=products.device) for size in products.shape)
+    functions, rows = (torch.arange(size, device=products.device) for size in products.shape)
     newest = torch.where(products > 0, rows, 0).amax(1)
-    product, change = products[each, newest], changes[each, newest]
+    product, change = products[functions, newest], changes[functions, newest]
     length = (change * scaling(change, search.number)).sum(1)
     result = scaling(result, search.number) * torch.where(product > 0, product / length, 1.0)[:, None]
-    for move, change, weight in steps:
+    for move, change, weight in pairs:
         result += (shares.pop() - weight * (change * result).sum(1, keepdim=True)) * move
     return result
 
 
-def _compact_product(search: Search, products: Tensor, scaling: Scaling = unscaled) -> Tensor:
-    """The same in a few products of matrices, without reading how many rows are filled (Byrd, Nocedal & Schnabel 1994,
-    theorem 2.2). Rows that the recursion leaves out are rows of zeros."""
-    used = (products > 0).to(products.dtype)
-    moves, changes, products = search.moves * used[:, :, None], search.changes * used[:, :, None], products * used
-    upper = (moves @ changes.mT).triu() + torch.diag_embed(1 - used)
-    each, rows = (torch.arange(size, device=products.device) for size in products.shape)
-    newest = (used * rows).long().amax(1)
-    product, change = products[each, newest], changes[each, newest]
-    length = (change * scaling(change, search.number)).sum(1)
-    factor = torch.where(product > 0, product / length, 1.0)[:, None]
-    across = torch.linalg.solve_triangular(upper, moves @ search.gradient[:, :, None], upper=True)
-    gap = (changes.mT @ across).squeeze(2) - search.gradient
-    pulled = (scaling(gap, search.number) * factor)[:, :, None]
-    along = torch.linalg.solve_triangular(upper.mT, products[:, :, None] * across + changes @ pulled, upper=False)
-    found: Tensor = moves.mT @ along - pulled
-    return found.squeeze(2)
-
-
-def _largest(gradient: Tensor) -> Tensor:
+def _largest_entry(gradient: Tensor) -> Tensor:
     return gradient.abs().amax(1) if gradient.shape[1] else gradient.new_zeros(len(gradient))

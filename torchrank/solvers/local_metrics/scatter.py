@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,11 +11,98 @@ from torch import Tensor
 from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
 from torchrank.data.training import TrainingLists
-from torchrank.functional.ragged import list_ids, segment_sum
-from torchrank.solvers.local_metrics.sources import high_and_low
+from torchrank.functional.ragged import list_ids, segment_max, segment_min, segment_sum
+from torchrank.solvers.local_metrics.drawn_lists import take_lists
 
 
-class Moments(NamedTuple):
+class PairSums(NamedTuple):
+    """C sums over lists, in each of which a list may count several times, or not at all. Only lists with a high and a
+    low document count."""
+
+    similar: Tensor  # (C, D, D) over pairs of high documents
+    dissimilar: Tensor  # (C, D, D) over pairs of a high and a low document
+    pairs: Tensor  # (C, 2) numbers of pairs of either kind
+    means: Tensor  # (C, 2, D) mean of the high and mean of the low documents of each list
+    lists: Tensor  # (C,)
+
+    def added(self) -> PairSums:
+        """All sums added up, as one."""
+        return PairSums(*(part.sum(0, keepdim=True) for part in self))
+
+    def without(self, others: PairSums) -> PairSums:
+        """The sums without some of their lists."""
+        return PairSums(*(whole - part for whole, part in zip(self, others, strict=True)))
+
+
+def high_and_low(labels: Tensor, offsets: Tensor, high: str) -> tuple[Tensor, Tensor]:
+    """Masks (N,) of the high and the low documents of each list.
+
+    Low documents have the smallest label of the list. High documents are never low and have a label of at least
+    max(1, ceil(top / 2)) (`half`), the top label (`max`), or any label above 0 (`positive`).
+
+    >>> high_and_low(torch.tensor([0., 1., 4.]), torch.tensor([0, 3]), "half")
+    (tensor([False, False,  True]), tensor([ True, False, False]))
+    """
+    ids = list_ids(offsets, len(labels))
+    top, low = segment_max(labels, offsets)[ids], labels == segment_min(labels, offsets)[ids]
+    if high == "positive":
+        return (labels > 0) & ~low, low
+    least = top if high == "max" else (top / 2).ceil().clamp(min=1)
+    return (labels >= least) & ~low, low
+
+
+def pair_sums(lists: TrainingLists, shares: Sequence[Tensor], high: str) -> list[PairSums]:
+    """Sums over pairs in one pass over the lists: `shares` (C, Q) say how often each list counts in each of C sums.
+
+    Where lists hold most of a corpus, the weights of a corpus row add up over the lists, so that the squares of rows
+    are summed once, whatever the number of lists.
+    """
+    corpus: Any = lists.corpus.double() if holds_corpus(lists) else None  # type: ignore[union-attr]
+    centre = None if corpus is None else corpus.mean(0)
+    rows = None if corpus is None else corpus - centre
+    width, size = lists.lists[:0].x.shape[1], 0 if corpus is None else len(corpus)
+    used = torch.stack([share.any(0) for share in shares]).any(0)
+    into: list[Tensor] = []
+    for count in map(len, shares):
+        sizes = ((count, 2, width, width), (count, 2), (count, 2, width), (count,), (count, 2, size))
+        into += [lists.zeros(*size) for size in sizes]
+
+    def add(batch: Batch, into: tuple[Tensor, ...]) -> None:
+        if rows is None:
+            chosen = used[batch.query].nonzero().flatten()
+            query, moments = batch.query[chosen], list_moments(*take_lists(batch, chosen), high)
+        else:
+            query, moments = batch.query, corpus_moments(batch, rows, centre, high)  # type: ignore[assignment,arg-type]
+        for place, share in enumerate(shares):
+            scatter, pairs, means, number, weights = into[5 * place : 5 * place + 5]
+            times = share[:, query]
+            pairs += times @ moments.pairs
+            means += torch.einsum("cq,qkd->ckd", times, moments.means)
+            number += times @ moments.both
+            moments.add(times, scatter, weights)
+
+    total, sums = lists.total(add, tuple(into)), []
+    for place in range(len(shares)):
+        scatter, pairs, means, number, weights = total[5 * place : 5 * place + 5]
+        if rows is not None:
+            scatter += torch.stack([rows.T @ (weight[:, None] * rows) for weight in weights.flatten(0, 1)]).view_as(
+                scatter
+            )
+        similar, dissimilar = scatter.unbind(1)
+        sums.append(PairSums(similar, dissimilar, pairs, means, number))
+    return sums
+
+
+def _pairs(counts: Tensor) -> Tensor:
+    """Numbers (Q, 2) of pairs of two high documents, and of a high and a low one, from numbers of documents (2, Q)."""
+    highs, lows = counts
+    return torch.stack((highs * (highs - 1) / 2, highs * lows), 1)
+
+
+# ---- lists with rows of their own ------------------------------------------------------------------------------------
+
+
+class ListMoments(NamedTuple):
     """The high and low documents of the lists that have both, and what the sums need of these lists."""
 
     rows: Tensor  # (n, D) minus the mean of the high documents of their list
@@ -25,44 +112,37 @@ class Moments(NamedTuple):
     means: Tensor  # (Q, 2, D)
     both: Tensor  # (Q,) 1 for a list with a high and a low document
 
+    def add(self, times: Tensor, scatter: Tensor, weights: Tensor) -> None:
+        """Add to the scatters (C, 2, D, D) the lists, each of them `times` (C, Q): one product of matrices for each."""
+        for place in times.any(1).nonzero().flatten().tolist():
+            weighted = self.weights * times[place][self.lists, None]
+            for into, weight in zip(scatter[place], weighted.unbind(1), strict=True):
+                used = weight.nonzero().flatten()
+                into.addmm_(self.rows[used].T, weight[used, None] * self.rows[used])
 
-def moments(rows: Tensor, labels: Tensor, offsets: Tensor, high: str) -> Moments:
+
+def list_moments(rows: Tensor, labels: Tensor, offsets: Tensor, high: str) -> ListMoments:
     """Moments of lists with rows (N, D) in float64.
 
     With A and B the high and the low rows minus the mean of the high ones, S = n+ A'A and D = n- A'A + n+ B'B, because
     the rows of A sum to 0.
 
     >>> rows, labels = torch.tensor([[1.0], [3.0], [0.0]]).double(), torch.tensor([1, 1, 0])
-    >>> found = moments(rows, labels, torch.tensor([0, 3]), "half")
-    >>> (found.weights * found.rows.square()).sum(0), found.pairs
+    >>> moments = list_moments(rows, labels, torch.tensor([0, 3]), "half")
+    >>> (moments.weights * moments.rows.square()).sum(0), moments.pairs
     (tensor([ 4., 10.], dtype=torch.float64), tensor([[1., 2.]], dtype=torch.float64))
     """
-    masks, ids = high_and_low(labels, offsets, high), list_ids(offsets, len(labels))
-    highs, lows = (segment_sum(mask.double(), offsets) for mask in masks)
-    both = ((highs > 0) & (lows > 0)).double()
-    means = [
-        segment_sum(rows * mask[:, None], offsets) / number.clamp(min=1)[:, None]
-        for mask, number in zip(masks, (highs, lows), strict=True)
-    ]
-    used = ((masks[0] | masks[1]) & (both[ids] > 0)).nonzero().flatten()
-    where, is_high = ids[used], masks[0][used].double()
-    weights = torch.stack((is_high * highs[where], is_high * lows[where] + (1 - is_high) * highs[where]), 1)
-    centred = rows[used].sub_(means[0][where])
-    return Moments(
-        centred, where, weights, _pairs(highs, lows, both), torch.stack(means, 1) * both[:, None, None], both
-    )
-
-
-def _pairs(highs: Tensor, lows: Tensor, both: Tensor) -> Tensor:
-    """Numbers (Q, 2) of pairs of two high documents, and of a high and a low one."""
-    return torch.stack((highs * (highs - 1) / 2, highs * lows), 1) * both[:, None]
-
-
-def add_scatter(rows: Tensor, weights: Tensor, similar: Tensor, dissimilar: Tensor) -> None:
-    """Add the squares of rows (n, D), weighted by (n, 2), to both scatters (D, D): one product of matrices each."""
-    high = weights[:, 0].nonzero().flatten()
-    similar.addmm_(rows[high].T, weights[high, :1] * rows[high])
-    dissimilar.addmm_(rows.T, weights[:, 1:] * rows)
+    masks, ids = torch.stack(high_and_low(labels, offsets, high)), list_ids(offsets, len(labels))
+    counts = torch.stack([segment_sum(mask.double(), offsets) for mask in masks])
+    both = (counts > 0).all(0).double()
+    sums = torch.stack([segment_sum(rows * mask[:, None], offsets) for mask in masks])
+    means = sums / counts.clamp(min=1)[:, :, None]
+    used = (masks.any(0) & (both[ids] > 0)).nonzero().flatten()
+    lists, is_high = ids[used], masks[0, used].double()
+    highs, lows = counts[:, lists]
+    weights = torch.stack((is_high * highs, is_high * lows + (1 - is_high) * highs), 1)
+    centred, pairs = rows[used].sub_(means[0, lists]), _pairs(counts) * both[:, None]
+    return ListMoments(centred, lists, weights, pairs, means.transpose(0, 1) * both[:, None, None], both)
 
 
 # ---- lists that hold a whole corpus ----------------------------------------------------------------------------------
@@ -76,73 +156,42 @@ def holds_corpus(lists: TrainingLists) -> bool:
     return 4 * int(lists.lists.lengths.min()) >= len(corpus)
 
 
-def corpus_sums(lists: TrainingLists, shares: Sequence[Tensor], high: str) -> list[tuple[Tensor, ...]]:
-    """Sums over lists that hold most of a corpus: `shares` (C, Q) say how often each list counts in each of C sums.
+class CorpusMoments(NamedTuple):
+    """What the sums need of lists that hold most of a corpus of n rows."""
 
-    The weights of a corpus row add up over the lists, so that the squares of rows are summed once, whatever the number
-    of lists: S = sum of n+ h h' - n+^2 m+ m+' over the high documents, and D = sum of n- h h' + sum of n+ l l'
-    - n+ n- (m+ m-' + m- m+'). Rows are taken relative to the mean of the corpus.
-
-    Returns:
-        For each of the shares both scatters (C, D, D), numbers of pairs (C, 2), means of the high and the low documents
-        summed over the lists (C, 2, D), and the number of lists (C,).
-    """
-    corpus: Tensor = lists.corpus.double()  # type: ignore[union-attr]
-    centre = corpus.mean(0)
-    rows, (size, width) = corpus - centre, corpus.shape
-    shapes = [((c, 2, size), (c, 2, width, width), (c, 2), (c, 2, width), (c,)) for c in map(len, shares)]
-    into = tuple(lists.zeros(*shape) for row in shapes for shape in row)
-
-    def add(batch: Batch, into: tuple[Tensor, ...]) -> None:
-        found = _corpus_moments(batch, rows, centre, high)
-        for place, share in enumerate(shares):
-            _add_shares(found, share[:, batch.query], into[5 * place : 5 * place + 5])
-
-    summed = lists.total(add, into)
-    return [_scattered(rows, *summed[5 * place : 5 * place + 5]) for place in range(len(shares))]
-
-
-class _CorpusMoments(NamedTuple):
     weights: Tensor  # (Q, 2, n) of the squares of corpus rows
-    centred: Tensor  # (2, Q, D) mean of the high and of the low documents, relative to the centre
+    centred: Tensor  # (2, Q, D) mean of the high and of the low documents, relative to the centre of the corpus
     counts: Tensor  # (2, Q) high and low documents, 0 where a list has not both
     pairs: Tensor  # (Q, 2)
     means: Tensor  # (Q, 2, D)
     both: Tensor  # (Q,)
 
+    def add(self, times: Tensor, scatter: Tensor, weights: Tensor) -> None:
+        """Add the weights of the rows (C, 2, n), and subtract from the scatters what their squares are too much by."""
+        weights += torch.einsum("cq,qkn->ckn", times, self.weights)
+        (highs, lows), (high, low) = self.counts[:, :, None], self.centred
+        for place in times.any(1).nonzero().flatten().tolist():
+            share = times[place][:, None]
+            scatter[place, 0].addmm_(high.T, share * highs.square() * high, alpha=-1)
+            mixed = high.T @ (share * highs * lows * low)
+            scatter[place, 1] -= mixed + mixed.T
 
-def _corpus_moments(batch: Batch, rows: Tensor, centre: Tensor, high: str) -> _CorpusMoments:
-    ids, found = list_ids(batch.offsets, len(batch.labels)), rows.new_zeros(2, batch.num_lists, len(rows))
-    for kind, mask in zip(found, high_and_low(batch.labels, batch.offsets, high), strict=True):
+
+def corpus_moments(batch: Batch, rows: Tensor, centre: Tensor, high: str) -> CorpusMoments:
+    """Moments of lists of a corpus, whose rows (n, D) are relative to their `centre`.
+
+    S = sum of n+ h h' - n+^2 m+ m+' over the high documents h, and with the low documents l
+    D = sum of n- h h' + sum of n+ l l' - n+ n- (m+ m-' + m- m+').
+    """
+    ids, masks = list_ids(batch.offsets, len(batch.labels)), high_and_low(batch.labels, batch.offsets, high)
+    times = rows.new_zeros(2, batch.num_lists, len(rows))  # how often a row is a high, or a low, document of a list
+    for kind, mask in zip(times, masks, strict=True):
         kind.index_put_((ids, batch.index), mask.double(), accumulate=True)
-    both = (found.sum(2) > 0).all(0).double()
-    found *= both[:, None]
-    counts = found.sum(2)
-    centred = found @ rows / counts.clamp(min=1)[:, :, None]
-    (highs, lows), (is_high, is_low) = counts[:, :, None], found
+    both = (times.sum(2) > 0).all(0).double()
+    times *= both[:, None]
+    counts = times.sum(2)
+    centred = times @ rows / counts.clamp(min=1)[:, :, None]
+    (highs, lows), (is_high, is_low) = counts[:, :, None], times
     weights = torch.stack((highs * is_high, lows * is_high + highs * is_low), 1)
     means = (centred + centre).transpose(0, 1) * both[:, None, None]
-    return _CorpusMoments(weights, centred, counts, _pairs(counts[0], counts[1], both), means, both)
-
-
-def _add_shares(found: _CorpusMoments, share: Tensor, into: tuple[Tensor, ...]) -> None:
-    """Add the lists of a batch, of which each counts `share (C, Q)` times."""
-    weights, products, pairs, means, lists = into
-    weights += torch.einsum("cq,qkn->ckn", share, found.weights)
-    pairs += share @ found.pairs
-    means += torch.einsum("cq,qkd->ckd", share, found.means)
-    lists += share @ found.both
-    (highs, lows), (high, low) = found.counts[:, :, None], found.centred
-    for cell in share.any(1).nonzero().flatten().tolist():
-        own = share[cell][:, None]
-        products[cell, 0].addmm_(high.T, own * highs.square() * high)
-        mixed = high.T @ (own * highs * lows * low)
-        products[cell, 1] += mixed + mixed.T
-
-
-def _scattered(
-    rows: Tensor, weights: Tensor, products: Tensor, pairs: Tensor, means: Tensor, lists: Tensor
-) -> tuple[Tensor, ...]:
-    scatters = [torch.stack([rows.T @ (weight[:, None] * rows) for weight in kind]) for kind in weights.unbind(1)]
-    similar, dissimilar = (all_of - product for all_of, product in zip(scatters, products.unbind(1), strict=True))
-    return similar, dissimilar, pairs, means, lists
+    return CorpusMoments(weights, centred, counts, _pairs(counts), means, both)

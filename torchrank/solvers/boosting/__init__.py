@@ -1,1 +1,0 @@
-"""Boosting of threshold rules on pairs of documents."""

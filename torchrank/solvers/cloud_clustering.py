@@ -1,0 +1,224 @@
+"""Complete-link clusters of clouds (Banerjee, Dubey, Machchhar & Chakrabarti 2009, Figure 2).
+
+One dendrogram serves all numbers of clusters. The linkage is that of scipy, on the host; it needs n (n - 1) / 2
+distances in float64 and a copy of them.
+"""
+
+import warnings
+from typing import Any, NamedTuple
+
+import torch
+from scipy.cluster.hierarchy import linkage
+from torch import Tensor
+
+from torchrank.errors import DataWarning
+from torchrank.functional.clouds.directions import DIRECTIONS, cloud_pca, cloud_similarity, nearest_clouds
+from torchrank.functional.clouds.gaussians import DIVERGENCES, cloud_gaussians, cloud_moments, gaussian_divergence
+from torchrank.functional.ragged import subsample, wide
+
+BLOCK = 512  # rows of similarities that are converted to distances at once
+
+
+class Dendrogram(NamedTuple):
+    """Merges of two clusters, by rising height. Clusters 0..Q-1 are the lists, merge i makes cluster Q + i."""
+
+    merges: Tensor  # (Q - 1, 2) int64
+    heights: Tensor  # (Q - 1,) float64, largest distance within the new cluster
+
+
+class Clusters(NamedTuple):
+    """The cluster of each list, for several numbers of clusters."""
+
+    labels: Tensor  # (numbers of clusters, Q) int64; -1: the list has no shape, and so no cluster
+    sampled: bool  # whether only a sample was clustered, and the other lists were assigned to its clusters
+
+
+def cluster_similar(
+    similarity: Tensor, usable: Tensor, clusters: list[int], *, min_size: int = 1, leader: Tensor | None = None
+) -> Clusters:
+    """Labels for each number of clusters, from one dendrogram of the similarity `(n, n)` of the lists that are `usable
+    (Q,)`. The other lists have the label -1, except for a single cluster, which holds all lists.
+
+    Clusters of fewer than `min_size` lists are merged into others, so there may be fewer than requested. With `leader`,
+    the similarity is that of a sample, and each usable list is in the cluster of the sampled list at `leader`.
+
+    >>> similarity = torch.tensor([[1.0, 0.9, 0.2], [0.9, 1.0, 0.3], [0.2, 0.3, 1.0]])
+    >>> cluster_similar(similarity, torch.tensor([True, False, True, True]), [2]).labels
+    tensor([[ 0, -1,  0,  1]])
+    """
+    for name, value in [*(("clusters", number) for number in clusters), ("min_size", min_size)]:
+        if value < 1:
+            raise ValueError(f"{name} must be >= 1, got {value}")
+    single = torch.tensor(clusters, device=usable.device) == 1
+    labels = single.long()[:, None].repeat(1, len(usable)) - 1
+    if not len(similarity):
+        return Clusters(labels, False)
+    follow = torch.arange(len(similarity), device=similarity.device) if leader is None else leader
+    followers, tree = follow.bincount(), link(similarity)
+    for row, number in enumerate(clusters):
+        if number > 1:
+            found = merge_small(cut(tree, number).to(follow.device), similarity, min_size, counts=followers)
+            labels[row, usable] = _renumber(found[follow])
+    return Clusters(labels, leader is not None)
+
+
+def link(similarity: Tensor) -> Dendrogram:
+    """Complete-link dendrogram of the distances 1 - (S + S') / 2 of similarities `(Q, Q)`; the diagonal is ignored.
+
+    >>> link(torch.tensor([[1.0, 0.25, 0.5], [0.25, 1.0, 0.75], [0.5, 0.75, 1.0]]))
+    Dendrogram(merges=tensor([[1, 2],
+            [0, 3]]), heights=tensor([0.2500, 0.7500], dtype=torch.float64))
+    """
+    lists = len(similarity)
+    if not lists or similarity.shape != (lists, lists):
+        raise ValueError(f"similarity must be (Q, Q) of at least one list, got {tuple(similarity.shape)}")
+    if lists == 1:
+        return Dendrogram(torch.zeros(0, 2, dtype=torch.int64), torch.zeros(0, dtype=torch.float64))
+    distances = torch.empty(lists * (lists - 1) // 2, dtype=torch.float64)
+    end = 0
+    for top in range(0, lists, BLOCK):
+        both = similarity[top : top + BLOCK].double() + similarity[:, top : top + BLOCK].T
+        behind = torch.ones_like(both, dtype=torch.bool).triu_(top + 1)  # row by row, in the order of scipy
+        part = 1 - both[behind].cpu() / 2
+        distances[end : end + len(part)] = part
+        end += len(part)
+    tree = torch.from_numpy(linkage(distances.numpy(), "complete"))
+    return Dendrogram(tree[:, :2].long(), tree[:, 2].clone())
+
+
+def cut(tree: Dendrogram, clusters: int) -> Tensor:
+    """Labels `(Q,)` of exactly this many clusters, whatever the ties: the last clusters - 1 merges are undone.
+
+    Clusters are numbered by their first list. With fewer lists than clusters, every list is a cluster, and a warning
+    says so.
+
+    >>> cut(link(torch.tensor([[1.0, 0.25, 0.5], [0.25, 1.0, 0.75], [0.5, 0.75, 1.0]])), 2)
+    tensor([0, 1, 1])
+    """
+    lists = len(tree.merges) + 1
+    if lists < clusters:
+        found = f"{clusters} clusters were requested of {lists} lists"
+        warnings.warn(f"{found}: every list becomes a cluster of its own", DataWarning, stacklevel=2)
+    kept = max(lists - clusters, 0)
+    above = torch.arange(lists + kept)
+    above[tree.merges[:kept]] = torch.arange(lists, lists + kept)[:, None]
+    while not torch.equal(above, higher := above[above]):  # each step doubles the number of merges that are followed
+        above = higher
+    return _renumber(above[:lists])
+
+
+def merge_small(labels: Tensor, similarity: Tensor, min_size: int, *, counts: Tensor | None = None) -> Tensor:
+    """Labels `(Q,)` after clusters of fewer than `min_size` lists have been merged into others, smallest first.
+
+    Each is merged into the cluster at the smallest complete-link distance; of equal ones the first. `counts (Q,)`: how
+    many lists each one stands for.
+
+    >>> similarity = torch.tensor([[1.0, 0.9, 0.2], [0.9, 1.0, 0.3], [0.2, 0.3, 1.0]])
+    >>> merge_small(torch.tensor([0, 0, 1]), similarity, 2)
+    tensor([0, 0, 0])
+    """
+    labels = _renumber(labels)
+    counts = torch.ones_like(labels) if counts is None else counts
+    while True:
+        sizes = labels.bincount(counts).long()
+        if len(sizes) < 2 or sizes.min() >= min_size:
+            return labels
+        smallest = sizes.argmin()
+        inside = labels == smallest
+        both = similarity[inside].double() + similarity[:, inside].T
+        closest = both.new_full((len(sizes),), torch.inf).scatter_reduce(0, labels, both.amin(0), "amin")
+        closest[smallest] = -torch.inf
+        labels = _renumber(torch.where(inside, closest.argmax(), labels))
+
+
+def _renumber(labels: Tensor) -> Tensor:
+    """The same clusters, 0, 1, ... in the order of their first lists."""
+    found, labels = labels.unique(return_inverse=True)
+    place = torch.arange(len(labels), device=labels.device)
+    first = place.new_full(found.shape, len(labels)).scatter_reduce(0, labels, place, "amin")
+    return first.argsort().argsort()[labels]
+
+
+MOMENTS = ("mean", "variance", "skew")
+SHAPES = (*DIRECTIONS, *MOMENTS, *DIVERGENCES)
+
+
+class Shapes(NamedTuple):
+    """Points and spread of Q lists: directions (Q, P, D) and their variances (Q, P); or a moment (Q, 1, D) and nothing
+    (Q, 0); or means (Q, 1, D) and covariances (Q, D, D)."""
+
+    points: Tensor
+    spread: Tensor
+    ranks: Tensor  # (Q,) 0: the list has no shape and cannot be compared
+
+    def of(self, lists: Tensor | slice) -> "Shapes":
+        """Shapes of these lists."""
+        return Shapes(self.points[lists], self.spread[lists], self.ranks[lists])
+
+
+def make_shapes(x: Tensor, offsets: Tensor, kind: str, components: int) -> tuple[Shapes, Tensor]:
+    """Shapes of the lists of rows `x (N, D)`, and the total variance of each, (Q,)."""
+    if kind in DIRECTIONS:
+        u, eigenvalues, total, ranks = cloud_pca(x, offsets, components)
+        return Shapes(u, eigenvalues, ranks), total
+    mean, variance, skew = cloud_moments(x, offsets)
+    ranks = (offsets.diff() > 0).long()
+    if kind in MOMENTS:
+        moment = {"mean": mean, "variance": variance, "skew": skew}[kind]
+        return Shapes(moment.unsqueeze(1), moment.new_zeros(len(ranks), 0), ranks), variance.sum(1)
+    means, covariances = cloud_gaussians(x, offsets)
+    return Shapes(means.unsqueeze(1), covariances, ranks), variance.sum(1)
+
+
+def compare(a: Shapes, b: Shapes, kind: str) -> Tensor:
+    """Similarities (Q, Q') of all shapes of `a` to all of `b`: from 0 to 1 for directions, else minus a distance."""
+    if kind in DIRECTIONS:
+        size = 8 * len(a.ranks) * len(b.ranks)
+        options: Any = {"kind": kind, "eigenvalues": a.spread, "eigenvalues_v": b.spread, "max_bytes": size}
+        return cloud_similarity(a.points, a.ranks, b.points, b.ranks, **options)
+    first, second = a.points.squeeze(1), b.points.squeeze(1)
+    if kind in MOMENTS:
+        return -torch.cdist(wide(first), wide(second), compute_mode="donot_use_mm_for_euclid_dist")
+    return -gaussian_divergence(first, a.spread, second, b.spread, kind=kind)
+
+
+def most_similar(a: Shapes, b: Shapes, kind: str, *, at_once: int = 2**24) -> tuple[Tensor, Tensor]:
+    """Similarity (Q,) and position (Q,) of the shape of `b` most similar to each shape of `a`, of equal ones the first;
+    position -1 where a list of `a`, or all of `b`, have no shape. Of moments and Gaussians so many similarities are
+    computed `at_once`."""
+    if kind in DIRECTIONS:
+        options: Any = {"kind": kind, "eigenvalues": a.spread, "eigenvalues_v": b.spread}
+        best, place = nearest_clouds(a.points, a.ranks, b.points, b.ranks, **options)
+        best, place = best[:, 0], place[:, 0]
+    else:
+        step = max(1, at_once // max(1, len(b.ranks)))
+        parts = [a.of(slice(i, i + step)) for i in range(0, max(1, len(a.ranks)), step)]
+        found = [compare(part, b, kind).masked_fill_(b.ranks == 0, -torch.inf).max(1) for part in parts]
+        best, place = (torch.cat([part[i] for part in found]) for i in (0, 1))
+    return best, torch.where((a.ranks > 0) & b.ranks.any(), place, -1)
+
+
+@torch.no_grad()
+def cluster(
+    shapes: Shapes,
+    clusters: list[int],
+    kind: str,
+    *,
+    min_size: int,
+    seed: int,
+    max_exact: int = 8000,
+    sample: int = 4000,
+) -> Clusters:
+    """Complete-link clusters for each number of them, see `cluster_similar`. Of more than `max_exact` lists only a
+    sample is clustered; each other list joins the cluster of the sampled list most similar to it."""
+    usable = shapes.ranks > 0
+    if max(clusters, default=1) == 1:
+        return cluster_similar(torch.empty(0, 0, device=usable.device), usable, clusters, min_size=min_size)
+    kept = some = shapes.of(usable)
+    leader: Tensor | None = None
+    if len(kept.ranks) > max_exact:
+        drawn = subsample(len(kept.ranks), sample, seed).to(usable.device)
+        some = kept.of(drawn)
+        leader = most_similar(kept, some, kind)[1]
+        leader[drawn] = torch.arange(len(drawn), device=leader.device)
+    return cluster_similar(compare(some, some, kind), usable, clusters, min_size=min_size, leader=leader)

@@ -1,1 +1,0 @@
-"""Clouds of documents: shapes to compare them by, clusters, and hashed search."""
