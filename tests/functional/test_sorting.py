@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchrank.functional.sorting import sort_keys, sort_marked
+from torchrank.functional.sorting import order_within, sort_marked
 
 
 @pytest.mark.parametrize("lists", [1, 2, 1000])
@@ -13,7 +13,7 @@ def test_scores_that_differ_in_their_last_bits(lists, descending):
     draw = np.random.default_rng(0)
     values, ids = 1 + draw.integers(-4, 5, 8000) * 2.0**-52, np.sort(draw.integers(0, lists, 8000))
     expected = np.lexsort((np.arange(8000), -values if descending else values, ids))
-    found = sort_keys(torch.tensor(values), torch.tensor(ids), lists=lists, descending=descending)
+    found = order_within(torch.tensor(values), torch.tensor(ids), lists, descending=descending)
     np.testing.assert_array_equal(found, expected)
 
 

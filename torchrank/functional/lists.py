@@ -234,11 +234,12 @@ class Lists:
         if self._labels is labels:
             return self
         if self._grades is not None:
-            low, high = bounds_of(labels)
-            if self._grades and high >= self._grades:
+            readable = self._grades and len(labels) and host(labels) is not None
+            if readable and not 0 < count_grades(labels) <= self._grades:
+                low, high = bounds_of(labels)
                 raise ValueError(
-                    f"these lists were made for labels 0..{self._grades - 1}, but there are labels from {low:g} to "
-                    f"{high:g}: make Lists.of(..., labels=labels) of these labels"
+                    f"these lists were made for labels 0..{self._grades - 1}, but there are other labels from {low:g} "
+                    f"to {high:g}: make Lists.of(..., labels=labels) of these labels"
                 )
             return self
         copy = self._copy()
@@ -373,7 +374,7 @@ class Lists:
         >>> Lists.of([0, 2, 4]).order(torch.tensor([1.0, 3.0, 2.0, 2.0]))
         tensor([1, 0, 2, 3])
         """
-        return order_within(values, self.ids, len(self), descending=descending, grades=grades)
+        return order_within(values, self.ids, self.offsets.shape[0] - 1, descending=descending, grades=grades)
 
     def ranks(self, scores: Tensor, *, descending: bool = True) -> Tensor:
         """The rank of each entry in its list, from 1, `(N,)`; equal scores keep the order of the entries.
@@ -726,7 +727,8 @@ def _lists_of(given: dict[str, Any], first: str, columns: bool) -> Lists:
     belongs to entries is checked."""
     for name in REMOVED:
         given.pop(name, None)
-    offsets, group, qid, mask = (given.pop(name, None) for name in ("offsets", "group", "qid", "mask"))
+    offsets, group = given.pop("offsets", None), given.pop("group", None)
+    qid, mask = given.pop("qid", None), given.pop("mask", None)
     entries = given[first]
     if isinstance(offsets, Lists) and group is qid is mask is None:
         lists = offsets
