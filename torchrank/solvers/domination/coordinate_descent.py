@@ -194,7 +194,6 @@ class SparseLists:
         above = dominating(batch.labels, batch.offsets)
         self.above = above.nonzero().flatten()  # list by list
         self.above_bounds = to_offsets(segment_sum(above.long(), batch.offsets))
-        self.place = torch.zeros_like(batch.query)  # position of a list among those that a step touches
         self.by_row: Tensor | None = None  # entries of each corpus row
         if batch.index is not None:
             self.by_row = batch.index.argsort(stable=True)
@@ -238,7 +237,7 @@ class SparseLists:
         moves = steps.flatten()[self._weights(column)] * column.values
         moved = moves.nonzero().flatten()
         entries, moves = column.entries[moved], moves[moved]
-        if column.width > 1:  # an entry may occur in several columns
+        if column.width > 1 or self.by_row is not None:  # an entry may occur in several columns, or out of order
             entries, which = entries.unique(return_inverse=True)
             moves = moves.new_zeros(len(entries)).index_add_(0, which, moves)
         if len(entries):
@@ -247,7 +246,8 @@ class SparseLists:
     def _move(self, entries: Tensor, moves: Tensor) -> None:
         layers, before = self.layers[entries], self.scores[entries]
         self.scores[entries] = before + moves
-        touched, places = self._touched(layers)
+        touched, which = (layers // self.grades).unique_consecutive(return_inverse=True)
+        places = which * self.grades + layers % self.grades
         shares = torch.exp(before - self.sums.view(-1)[layers]) * torch.expm1(moves)
         change = shares.new_zeros(len(touched) * self.grades).index_add_(0, places, shares).view(-1, self.grades)
         sums = self.sums[touched] + torch.log1p(change)
@@ -259,20 +259,11 @@ class SparseLists:
             self._sum(inexact)
         self._weigh(touched)
 
-    def _touched(self, layers: Tensor) -> tuple[Tensor, Tensor]:
-        """The lists of these layers, each once, and the numbers of the layers among those lists."""
-        lists = layers // self.grades
-        is_touched = torch.zeros_like(self.place, dtype=torch.bool)
-        is_touched[lists] = True
-        touched = is_touched.nonzero().flatten()
-        self.place[touched] = torch.arange(len(touched), device=touched.device)
-        return touched, (self.place[lists] - lists) * self.grades + layers
-
     def _places(self, bounds: Tensor, lists: Tensor, entries: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The entries of these lists, and the numbers of their layers among those of these lists alone."""
         slots, which = _entries(bounds, lists)
         slots = slots if entries is None else entries[slots]
-        return slots, self.layers[slots] + (which - lists[which]) * self.grades
+        return slots, which * self.grades + self.layers[slots] % self.grades
 
     def _sum(self, lists: Tensor) -> None:
         """Compute log S of these lists from all their scores."""
