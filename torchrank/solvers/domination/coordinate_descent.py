@@ -34,7 +34,6 @@ from torchrank.solvers.linear.scores import entry_scores
 
 Margins = list[Tensor | None]  # for each batch, the margin of `domination_loss`
 
-COLUMNS = 8  # of dense rows are read together, which takes hardly longer than one: they share the lines of the cache
 LOST_DIGITS = 5.0  # how far the logarithm of a sum may fall before the sum is computed again
 
 
@@ -111,7 +110,6 @@ class DenseLists:
 
     def __init__(self, batches: list[Batch], margins: Margins, topics: int | None = None):
         self.batches, self.per_topic, self.num_models = batches, topics is not None, topics or 1
-        self._near, self._columns = slice(0, 0), list[Tensor]()
         self._gradient_by_scores = [
             slopes_by_scores(b.labels, b.offsets, margin=margin, max_length=b.max_length, num_grades=b.num_grades)
             for b, margin in zip(batches, margins, strict=True)
@@ -124,13 +122,8 @@ class DenseLists:
 
     def read(self, features: slice) -> list[Tensor]:
         """Columns (N, B) of the entries of each batch, for `gradient` and `move`."""
-        if not self._near.start <= features.start < features.stop <= self._near.stop:
-            self._near = slice(features.start, max(features.stop, features.start + COLUMNS))
-            rows: list[Any] = [batch.x for batch in self.batches]
-            self._columns = [x[:, self._near].contiguous() for x in rows]
-        wanted = slice(features.start - self._near.start, features.stop - self._near.start)
-        columns = (columns[:, wanted].double() for columns in self._columns)
-        return [batch.at_entries(column) for batch, column in zip(self.batches, columns, strict=True)]
+        rows: list[Any] = [batch.x for batch in self.batches]
+        return [b.at_entries(x[:, features].double()) for b, x in zip(self.batches, rows, strict=True)]
 
     def gradient(self, columns: list[Tensor]) -> Tensor:
         """Gradient (T, B) of the loss in the weights of these columns."""

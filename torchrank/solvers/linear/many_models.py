@@ -207,9 +207,9 @@ class AllLists:
         most = SCORES if lists.x.device.type == "cpu" else SCORES_ON_DEVICE
         step = max(1, most // max(1, min(num_models, self.models_at_once)))
         self.blocks: list[tuple[Tensor, Gradients]] = []  # rows, loss
+        bounds: list[int] = lists.offsets.tolist()
         for first, last in ranges(work.cpu().numpy(), step, 0, len(lengths)):
-            offsets = lists.offsets[first : last + 1]
-            rows = slice(int(offsets[0]), int(offsets[-1]))
+            offsets, rows = lists.offsets[first : last + 1], slice(bounds[first], bounds[last])
             self.blocks.append((lists.x[rows], MODEL_LOSSES[loss](lists.labels[rows], offsets - offsets[0])))
 
     def sums(self, weight: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
@@ -248,16 +248,12 @@ class MemberLists:
 
     def moments(self) -> Tensor:
         """Sums over the lists of the covariance of their rows, (A, D, D)."""
-        count, longest, width = self.rows.shape
-        shares = 1 / self.offsets.diff().double().clamp(min=1)
-        weights = self.rows.new_zeros(count * longest)
-        weights[self.place] = per_entry(shares, self.offsets, len(self.place))
-        weighted = self.rows * weights.view(count, longest, 1)
-        means = segment_sum(weighted.flatten(0, 1)[self.place], self.offsets)
-        lists_of_model = torch.bincount(self.model, minlength=count)
-        spread = means.new_zeros(count, self.members.shape[1], width)
-        spread[self.model, positions_within(to_offsets(lists_of_model), len(means))] = means
-        return torch.bmm(weighted.mT, self.rows).baddbmm_(spread.mT, spread, alpha=-1)
+        rows, lengths = self.rows.flatten(0, 1)[self.place], self.offsets.diff().double().clamp(min=1)
+        means, shares = segment_sum(rows, self.offsets) / lengths[:, None], (1 / lengths.sqrt())[:, None]
+        means, shares = (per_entry(part, self.offsets, len(rows)) for part in (means, shares))
+        centred = torch.zeros_like(self.rows).flatten(0, 1).index_copy_(0, self.place, (rows - means) * shares)
+        centred = centred.view_as(self.rows)
+        return torch.bmm(centred.mT, centred)
 
     def sums(self, weight: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over the lists of loss (A,) and gradient (A, D) at weights (A, D)."""
