@@ -81,11 +81,6 @@ class JoinedLists(NamedTuple):
     query: Tensor  # (Q,) number of each list in the whole set
     num_lists: Tensor  # () number of all lists of all processes, with one label or several
 
-    def take(self, chosen: Tensor) -> "JoinedLists":
-        """The lists `chosen` (B,) in this order; a list may be chosen several times."""
-        rows, offsets = entries_of(self.offsets, chosen)
-        return JoinedLists(self.x[rows], self.labels[rows], offsets, self.query[chosen], self.num_lists)
-
 
 def join_lists(batches: Iterable[Batch], reduce: Reduce = lambda sums: sums) -> JoinedLists:
     """The lists of dense batches that have two different labels. `reduce` sums over processes.
@@ -237,14 +232,14 @@ class MemberLists:
         place[query] = torch.arange(len(query), device=query.device)
         here = torch.where(members >= 0, place[members.clamp(min=0)], -1)
         self.model = (here >= 0).nonzero()[:, 0]  # (B,) ascending
-        lists = self.lists.take(here[here >= 0])
-        self.offsets, self.loss_of = lists.offsets, MODEL_LOSSES[self.loss_name](lists.labels, lists.offsets)
-        model = per_entry(self.model, lists.offsets, len(lists.labels))  # model of each entry
+        entries, self.offsets = entries_of(self.lists.offsets, here[here >= 0])
+        self.loss_of = MODEL_LOSSES[self.loss_name](self.lists.labels[entries], self.offsets)
+        model, x = per_entry(self.model, self.offsets, len(entries)), self.lists.x[entries].double()
         sizes = torch.bincount(model, minlength=len(members))
         longest = int(sizes.max()) if len(sizes) else 0
         self.place = model * longest + positions_within(to_offsets(sizes), len(model))
-        rows = torch.zeros(len(members) * longest, lists.x.shape[1], dtype=torch.float64, device=lists.x.device)
-        self.rows = rows.index_copy_(0, self.place, lists.x.double()).view(len(members), longest, lists.x.shape[1])
+        rows = x.new_zeros(len(members) * longest, x.shape[1]).index_copy_(0, self.place, x)
+        self.rows = rows.view(len(members), longest, x.shape[1])
 
     def moments(self) -> Tensor:
         """Sums over the lists of the covariance of their rows, (A, D, D)."""
