@@ -1,7 +1,8 @@
-"""Complete-link clusters of clouds (Banerjee, Dubey, Machchhar & Chakrabarti 2009, Figure 2).
+"""Complete-link clusters of clouds (Banerjee, Dubey, Machchhar & Chakrabarti 2009, Figure 2), and the shapes of clouds.
 
 One dendrogram serves all numbers of clusters. The linkage is that of scipy, on the host; it needs n (n - 1) / 2
-distances in float64 and a copy of them.
+distances in float64 and a copy of them. Clouds are compared by their shapes: by directions (the similarities of
+`torchrank.functional.clouds`), by moments, or as Gaussians, as in Figures 9 and 10 of the paper.
 """
 
 import warnings
@@ -17,6 +18,8 @@ from torchrank.functional.clouds import cloud_pca, cloud_similarity, nearest_clo
 from torchrank.functional.gaussians import DIVERGENCES, cloud_gaussians, cloud_moments, gaussian_divergence
 from torchrank.functional.ragged import subsample, wide
 
+MOMENTS = ("mean", "variance", "skew")
+SHAPES = (*DIRECTIONS, *MOMENTS, *DIVERGENCES)
 BLOCK = 512  # rows of similarities that are converted to distances at once
 
 
@@ -133,8 +136,7 @@ def _renumber(labels: Tensor) -> Tensor:
     return first.argsort().argsort()[labels]
 
 
-MOMENTS = ("mean", "variance", "skew")
-SHAPES = (*DIRECTIONS, *MOMENTS, *DIVERGENCES)
+# ---- shapes ------------------------------------------------------------------------------------------------------
 
 
 class Shapes(NamedTuple):
@@ -187,8 +189,8 @@ def most_similar(a: Shapes, b: Shapes, kind: str, *, at_once: int = 2**24) -> tu
     else:
         step = max(1, at_once // max(1, len(b.ranks)))
         parts = [a.of(slice(i, i + step)) for i in range(0, max(1, len(a.ranks)), step)]
-        found = [compare(part, b, kind).masked_fill_(b.ranks == 0, -torch.inf).max(1) for part in parts]
-        best, place = (torch.cat([part[i] for part in found]) for i in (0, 1))
+        largest = [compare(part, b, kind).masked_fill_(b.ranks == 0, -torch.inf).max(1) for part in parts]
+        best, place = (torch.cat([part[i] for part in largest]) for i in (0, 1))
     return best, torch.where((a.ranks > 0) & b.ranks.any(), place, -1)
 
 

@@ -194,7 +194,7 @@ class GroupSparse(Regulariser):
     def _only(self, w: Array, kept: Rows) -> Array:
         """W with these features alone; the others as in W0."""
         block = np.ix_(kept, kept)
-        point = np.zeros_like(w) + self.centre
+        point: Array = np.zeros_like(w) + self.centre
         if not point[np.ix_(~kept, kept)].any():
             point[block] = w[block]
             return point

@@ -286,7 +286,7 @@ def join_sparse(batches: list[Batch]) -> Batch:
     first: Any = batches[0]
     if len(batches) == 1:
         return first  # type: ignore[no-any-return]
-    columns: Any = Batch(*zip(*batches, strict=True))
+    columns: Any = Batch._make(zip(*batches, strict=True))
     return first._replace(  # type: ignore[no-any-return]
         x=first.x if first.index is not None else SparseRows.cat(columns.x),
         labels=torch.cat(columns.labels),

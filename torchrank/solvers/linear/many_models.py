@@ -103,11 +103,11 @@ def join_lists(batches: Iterable[Batch], reduce: Reduce = lambda sums: sums) -> 
 
 
 class ManyLinear(NamedTuple):
-    """What was found for each of M models."""
+    """The solutions of M models."""
 
     weight: Tensor  # (M, D) float64; U' v where there is a basis
     value: Tensor  # (M,) objective
-    slope: Tensor  # (M,) largest absolute entry of its gradient: at most `tolerance` if the model is solved
+    max_gradient: Tensor  # (M,) largest absolute entry of its gradient: at most `tolerance` if the model is solved
     used: Tensor  # (M,) number of lists with two different labels; without any the weights are 0
 
 
@@ -152,7 +152,7 @@ def solve_many_linear(
         scaled = members is not None and lists.x.device.type == "cpu"
         scaling = inverse_scaling(reduce(source.moments()), l2 * count.clamp(min=1)) if scaled else unscaled
         minimum = many_lbfgs(objectives, start, tolerance=tolerance, evaluations=evaluations, scaling=scaling)
-        solved.append(ManyLinear(_weights(minimum.point, spanned), minimum.value, minimum.slope, used))
+        solved.append(ManyLinear(_weights(minimum.point, spanned), minimum.value, minimum.max_gradient, used))
     return ManyLinear(*(torch.cat(parts) for parts in zip(*solved, strict=True)))
 
 
