@@ -441,7 +441,7 @@ class Lists:
 
     def _cut(self, most: int, few: int, rows: int) -> list[Block]:
         count, longest = len(self), self.longest
-        if count * longest == self.num_entries and count and count * longest * min(longest, rows) <= most:
+        if count * longest == self.num_entries > 0 and count * longest * min(longest, rows) <= most:
             entries = torch.arange(self.num_entries, device=self.offsets.device).view(count, longest)
             return [Block(torch.arange(count, device=self.offsets.device), entries, None)]
         lengths = self.lengths
