@@ -268,3 +268,32 @@ def test_lambdarank_by_hand():
     # The weights are constants: the gradient is theirs times the logistic slopes 3/4 (pair 01), 1/4 (pair 12).
     slope = gradient("lambdarank_loss", scores, labels, offsets, k=1)
     np.testing.assert_allclose(slope, [-2 / 3 * 3 / 4, 2 / 3 * 3 / 4 - 1 / 3 * 1 / 4, 1 / 3 * 1 / 4], atol=1e-14)
+
+
+# --- edges; see also tests/laws/test_numbers.py ---
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_empty_lists_pass_anomaly_detection(loss):
+    scores = torch.tensor([1.0, 5.0, 2.0], requires_grad=True)
+    with pytest.warns(UserWarning, match="Anomaly"), torch.autograd.detect_anomaly(check_nan=True):
+        loss(scores, torch.tensor([1, 0, 1]), torch.tensor([0, 0, 3, 3])).sum().backward()
+    assert torch.isfinite(scores.grad).all()
+
+
+@pytest.mark.parametrize("measure", ["map", "auc", "mrr", "ndcg"])
+@pytest.mark.parametrize("huge", [1e308, 1.7e308, 1e300])
+def test_the_structured_hinge_of_huge_scores_is_finite(measure, huge):
+    labels, offsets = torch.tensor([0, 1, 0, 1, 0]), torch.tensor([0, 3, 5])
+    for scores in ([huge, -huge, 0.0, 1.0, 0.5], [-huge, huge, 0.0, 1.0, 0.5]):
+        scores = torch.tensor(scores, dtype=torch.float64, requires_grad=True)
+        values = F.structured_hinge(scores, labels, offsets, measure=measure)
+        values.sum().backward()
+        assert torch.isfinite(values).all() and torch.isfinite(scores.grad).all()
+        near = F.structured_hinge(scores.detach()[3:], labels[3:], torch.tensor([0, 2]), measure=measure)
+        assert torch.equal(values[1:].detach(), near), "the other lists have the value that they have alone"
+        small = torch.where(scores.detach().abs() > 1e200, scores.detach() / huge * 1e9, scores.detach())
+        small.requires_grad_()
+        F.structured_hinge(small, labels, offsets, measure=measure).sum().backward()
+        assert torch.equal(scores.grad, small.grad), "the most violated ranking is that of smaller scores"
+    assert values[0] == 0, "relevant entries far above the others"
