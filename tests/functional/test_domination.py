@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+
 import torchrank.functional as F
 from tests.reference.losses import domination_gradient, domination_loss
 from torchrank.functional import Lists, derivatives
