@@ -8,6 +8,7 @@ import itertools
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
 from torchrank.functional import LOSSES
@@ -37,14 +38,14 @@ def plain_gradient(function, scores):
     return torch.autograd.grad(function(scores), scores)[0]
 
 
-def same(actual, expected):
-    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-11)
+def same(actual, expected, digits=1e-10):
+    torch.testing.assert_close(actual, expected, rtol=10 * digits, atol=digits)
 
 
-def same_or_refused(name, way, expected, what):
+def same_or_refused(name, way, expected, what, **digits):
     """`way()` gives what `expected()` gives for the formulas, and says in one line that the others cannot."""
     if name in FORMULAS:
-        same(way(), expected())
+        same(way(), expected(), **digits)
         return
     with pytest.raises(RuntimeError, match=f"has no {what}: its gradient is known in closed form") as told:
         way()
@@ -67,7 +68,7 @@ def test_jacobians_hold_the_gradients_of_each_list(name):
         gradient[a:b] = plain_gradient(total(name, labels=LABELS[a:b], offsets=torch.tensor([0, b - a])), scores[a:b])
         expected.append(gradient)
     same(jacrev(of(name))(scores), torch.stack(expected))
-    same_or_refused(name, lambda: jacfwd(of(name))(scores), lambda: torch.stack(expected), "vmap")
+    same_or_refused(name, lambda: jacfwd(of(name))(scores), lambda: torch.stack(expected), "forward mode")
 
 
 @each_loss
@@ -77,9 +78,8 @@ def test_forward_mode_is_the_gradient_times_the_tangent_or_refused(name):
     same_or_refused(name, lambda: jvp(function, (scores,), (tangent,))[1], lambda: product, "forward mode")
 
     def dual():
-        with torch.no_grad(), torch.autograd.forward_ad.dual_level():
-            value = function(torch.autograd.forward_ad.make_dual(scores, tangent))
-            return torch.autograd.forward_ad.unpack_dual(value).tangent
+        with torch.no_grad(), forward_ad.dual_level():
+            return forward_ad.unpack_dual(function(forward_ad.make_dual(scores, tangent))).tangent
 
     same_or_refused(name, dual, lambda: product, "forward mode")
 
@@ -89,11 +89,9 @@ def test_vmap_is_a_loop_or_refused(name):
     scores, labels = draw(name, 3), torch.stack([LABELS, LABELS.flip(0), LABELS.roll(2)])
     offsets = torch.tensor([[0, 4, 4, 9], [0, 9, 9, 9], [0, 1, 3, 9]])
 
-    def loss(*lists):
-        return LOSSES[name](*lists)
-
-    lists, summed = (scores, labels, offsets), grad(lambda *lists: loss(*lists).sum())
-    for function, given in ((of(name), (scores,)), (jacrev(of(name)), (scores,)), (loss, lists), (summed, lists)):
+    summed = grad(lambda *lists: LOSSES[name](*lists).sum())
+    cases = [(of(name), (scores,)), (jacrev(of(name)), (scores,)), (summed, (scores, labels, offsets))]
+    for function, given in [*cases, (lambda offsets: of(name, LABELS, offsets)(scores[0]), (offsets,))]:
         loop = lambda f=function, g=given: torch.stack([f(*each) for each in zip(*g, strict=True)])  # noqa: E731
         same_or_refused(name, lambda f=function, g=given: vmap(f)(*g), loop, "vmap")
 
@@ -112,18 +110,18 @@ def test_gradients_of_a_model_by_functional_call(name):
     same(list(grad(loss)(weights).values()), list(expected))
 
 
+def differences(function, scores, step=1e-6):
+    """The derivative of a function by the difference of its values on both sides."""
+    moves = step * torch.eye(scores.numel(), dtype=scores.dtype).view(-1, *scores.shape)
+    columns = [(function(scores + move) - function(scores - move)) / (2 * step) for move in moves]
+    return torch.stack(columns, -1).view(*scores.shape, *scores.shape)
+
+
 @each_loss
 def test_second_derivatives_are_right_or_refused(name):
-    """The reference of a formula is the difference of its gradients."""
-    scores, function, step = draw(name), total(name), 1e-6
-    for way in (jacrev(jacrev(function)), lambda scores: torch.autograd.functional.hessian(function, scores)):
-        found = []
-        same_or_refused(name, lambda w=way: found.append(w(scores)) or found[0], lambda: found[0], "second derivative")
-        for place in range(scores.numel() if found else 0):
-            shift = torch.zeros_like(scores)
-            shift.view(-1)[place] = step
-            difference = (grad(function)(scores + shift) - grad(function)(scores - shift)) / (2 * step)
-            column = found[0].reshape(*scores.shape, -1)[..., place]
-            torch.testing.assert_close(column, difference, rtol=1e-6, atol=1e-7)
-    if name in FORMULAS:
-        same(hessian(function)(scores), found[0])
+    scores, function = draw(name), total(name)
+    ways = (jacrev(jacrev(function)), lambda scores: torch.autograd.functional.hessian(function, scores))
+    expected = differences(grad(function), scores)
+    for way in ways:
+        same_or_refused(name, lambda way=way: way(scores), lambda: expected, "second derivative", digits=1e-7)
+    same_or_refused(name, lambda: hessian(function)(scores), lambda: expected, "forward mode", digits=1e-7)

@@ -28,7 +28,7 @@ def order_within(values: Tensor, ids: Tensor, lists: int, *, descending: bool = 
         ordered, order = torch.sort(keys)
         keys.scatter_(0, order, _count_changes(ordered))
         levels = len(keys)
-    return stable_order(keys.add_(ids, alpha=levels), lists * levels)
+    return stable_order(torch.add(keys, ids, alpha=levels), lists * levels)
 
 
 def stable_order(keys: Tensor, most: int) -> Tensor:
@@ -47,7 +47,7 @@ def stable_order(keys: Tensor, most: int) -> Tensor:
 
 def _cut_order(keys: Tensor, ids: Tensor, lists: int) -> Tensor | None:
     """One sort by (list, first bits of a 64-bit key); None if entries that differ in the other bits are misplaced."""
-    if host(keys) is None:
+    if host(keys) is None or host(ids) is None:
         return None
     places = len(keys).bit_length()
     cut = max(lists - 1, 1).bit_length() + 1 + places
