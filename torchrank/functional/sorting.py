@@ -20,16 +20,17 @@ def order_within(values: Tensor, ids: Tensor, lists: int, *, descending: bool = 
     >>> order_within(torch.tensor([1.0, 3.0, 2.0, 2.0]), torch.tensor([0, 0, 1, 1]), 2).tolist()
     [1, 0, 2, 3]
     """
-    known, lists = host(values), max(lists, 1)
-    xp: Any = torch if known is None else np
-    numbers, list_of = (values.detach(), ids) if known is None else (known, ids.numpy())
+    known, of_lists, lists = host(values), host(ids), max(lists, 1)
+    readable = known is not None and of_lists is not None
+    xp: Any = np if readable else torch
+    numbers, list_of = (known, of_lists) if readable else (values.detach(), ids)
     if grades:
         keys, levels = xp.asarray(numbers, dtype=xp.int64), grades
         keys = grades - 1 - keys if descending else keys
     else:
         keys, levels = _ordered_integers(numbers, xp, real=values.is_floating_point(), descending=descending)
     if lists * levels > 2**63:
-        if known is not None and known.dtype.kind == "f" and (order := _cut_order(keys, list_of, lists)) is not None:
+        if readable and values.is_floating_point() and (order := _cut_order(keys, list_of, lists)) is not None:
             return order
         keys, list_of, xp = torch.as_tensor(keys), ids, torch
         ordered, order = torch.sort(keys)

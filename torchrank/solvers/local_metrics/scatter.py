@@ -73,7 +73,7 @@ def pair_sums(lists: TrainingLists, shares: Sequence[Tensor], high: str) -> list
             query = batch.query[chosen]
             moments: Any = list_moments(*take_lists(batch, chosen), high)
         else:
-            query, moments = batch.query, corpus_moments(batch, rows, centre, high)  # type: ignore[arg-type]
+            query, moments = batch.query, corpus_moments(batch, rows, centre, high)
         for place, share in enumerate(shares):
             scatter, pairs, means, number, weights = into[5 * place : 5 * place + 5]
             times = share[:, query]
