@@ -168,8 +168,12 @@ def best_dcg(
 
     Labels that fall and rise with the gains are sorted in less time.
     """
-    order = lists.order(gains) if labels is None else lists.order(labels, grades=lists.grades)
     discounts = discount_of(torch.arange(1, lists.bound + 1, device=gains.device), discount)
     if k is not None:
         discounts[k:] = 0
+    if lists.small is not None:
+        best = torch.zeros_like(lists.offsets[:-1], dtype=gains.dtype)
+        rows = lists.small.fill(gains, 0.0).sort(1, descending=True).values @ discounts
+        return rows if lists.small.inside is None else best.index_copy(0, lists.small.lists, rows)
+    order = lists.order(gains) if labels is None else lists.order(labels, grades=lists.grades)
     return lists.sum(gains.index_select(0, order) * discounts.index_select(0, lists.positions))

@@ -33,6 +33,7 @@ R = TypeVar("R")
 MAX_GRADES = 64  # with larger integers labels count as real values: a table of (lists, grades) would be large
 ALIKE = 0.8  # shortest list of a block as a share of the longest: at most 1.25 times the entries
 ROWS = 16  # of a block that are compared with the other entries of their lists at once
+FEW = 2**15  # pairs of places that take less time than a sort or the preparation of another block
 STEP = 32  # entries that a running sum adds up at once
 
 
@@ -439,6 +440,13 @@ class Lists:
             self._blocks[most, rows] = self._cut(most, few, rows)
         return self._blocks[most, rows]
 
+    @property
+    def small(self) -> Block | None:
+        """All lists in one block, if they are so few and short that it takes less time to compare all entries with all
+        others than to sort them; otherwise None."""
+        most = self.bound**2 * len(self)
+        return self.blocks(FEW, few=FEW, rows=self.bound)[0] if 0 < most <= FEW and self.lengths is not None else None
+
     def _cut(self, most: int, few: int, rows: int) -> list[Block]:
         count, longest = len(self), self.longest
         if count * longest == self.num_entries and count and count * longest * min(longest, rows) <= most:
@@ -635,6 +643,11 @@ def measure(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     return _door(function, "lists", ranks=True)
 
 
+def per_entry_of_columns(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """The door of a function with values of entries that may have several scores, `(N, ...)`."""
+    return _door(function, "entries", columns=True)
+
+
 def per_entry(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     """The door of a function with one value per entry, in the form of the scores."""
     return _door(function, "entries")
@@ -685,7 +698,8 @@ def _door(function: Callable[P, R], gives: str = "", *, ranks: bool = False, col
         if list_weights is not None:
             factor = as_argument("list_weights", list_weights, scores.device)
             check_weights("list_weights", factor, len(lists), "list")
-            values = values * (wide(factor) if gives == "lists" else lists.each(wide(factor)))
+            factor = wide(factor) if gives == "lists" else lists.each(wide(factor))
+            values = values * factor.view(-1, *[1] * (values.ndim - 1))
         if ranks and scores.is_floating_point() and host(scores) is None:
             values = torch.where(torch.isnan(scores).any(), math.nan, values)
         values = values.to(result_dtype(scores))

@@ -85,16 +85,10 @@ def _log_running(values: Tensor, lists: Lists) -> Tensor:
 
 @diagonal_of(listmle_loss)
 def _diagonal(
-    scores: Array,
-    labels: Array,
-    offsets: Array = None,
-    *,
-    discount: Discount | None = None,
-    weights: Array = None,
-    **given: Unpack[Weighted],
+    scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, *, discount: Discount | None
 ) -> Tensor:
     """The softmax at rank r has the diagonal c_r p (1 - p) at every entry from r on."""
-    order, own, factors = _ordered(scores, labels, offsets, discount, weights)
-    rest = _log_remaining(own, offsets)
-    once, twice = (torch.exp(n * own + _log_running(factors.log() - n * rest, offsets)) for n in (1, 2))
+    order, own, factors = _ordered(scores, labels, lists, discount, weights)
+    rest = _log_remaining(own, lists)
+    once, twice = (torch.exp(n * own + _log_running(factors.log() - n * rest, lists)) for n in (1, 2))
     return torch.empty_like(own).scatter(0, order, once - twice)
