@@ -719,11 +719,11 @@ def _door(function: Callable[P, R], gives: str = "", *, ranks: bool = False, col
         for name in keywords:
             shown[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Array)
         call.__signature__ = signature.replace(parameters=list(shown.values()))  # type: ignore[attr-defined]
-        call.__doc__ = _explained(function.__doc__ or "")
+        call.__doc__ = explain_lists(function.__doc__ or "")
     return cast(Callable[P, R], call)
 
 
-def _explained(text: str) -> str:
+def explain_lists(text: str) -> str:
     """The docstring with group, qid and mask after the line that explains offsets."""
     lines = inspect.cleandoc(text).split("\n")
     place = next((number for number, line in enumerate(lines, 1) if line.startswith("    offsets:")), None)
