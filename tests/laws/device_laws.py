@@ -37,7 +37,7 @@ class Ceiling(NamedTuple):
 
 
 CEILINGS = {
-    "listnet": Ceiling(180, 1, 180, 14),
+    "listnet": Ceiling(490, 1, 180, 14),
     "listnet_gradient": Ceiling(140, 2, 180, 1),
     "singlefeature": Ceiling(320, 0, 190, 15),
     "random": Ceiling(10, 0, 190, 14),
@@ -62,7 +62,7 @@ CEILINGS = {
     "pamir": Ceiling(150, 6, 180, 1),
     "pamir_minibatches": Ceiling(280, 3, 180, 1),
     "pamir_topics": Ceiling(180, 20, 200, 1),
-    "domination_lbfgs": Ceiling(2420, 10, 180, 14),
+    "domination_lbfgs": Ceiling(4440, 10, 180, 14),
     "domination_fista": Ceiling(9420, 33, 180, 14),
     "domination_pooled": Ceiling(10_710, 38, 180, 14),
     "domination_cd": Ceiling(940, 8, 180, 14),
@@ -71,10 +71,10 @@ CEILINGS = {
     "domination_topics": Ceiling(8720, 29, 190, 14),
     "rankboost": Ceiling(90, 1, 190, 2),
     "adarank": Ceiling(170, 1, 190, 2),
-    "queryknn": Ceiling(1660, 23, 210, 14),
+    "queryknn": Ceiling(3350, 23, 210, 14),
     "dk": Ceiling(1940, 23, 1440, 30),
-    "local_listnet": Ceiling(190, 2, 860, 59),
-    "local_shrunk": Ceiling(180, 2, 410, 18),
+    "local_listnet": Ceiling(490, 2, 860, 59),
+    "local_shrunk": Ceiling(500, 2, 410, 18),
     "local_network": Ceiling(560, 8, 390, 9),
     "local_rankboost": Ceiling(280, 4, 370, 19),
     "mlr": Ceiling(230, 5, 240, 16),
