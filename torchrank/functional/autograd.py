@@ -53,9 +53,7 @@ class OnceDifferentiable:
     def __call__(
         self, scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None = None, **options: Any
     ) -> Tensor:
-        for name, part in (("labels", labels), ("weights", weights)):
-            if part is not None and part.requires_grad:
-                raise ValueError(f"{self.name} has no gradient at {name}: give {name}.detach()")
+        self.check_constant(labels=labels, weights=weights)
         if torch.compiler.is_compiling():
             margin = options.pop("margin", None)
             return compiled(scores, labels, lists.offsets, weights, margin, self.name, repr(options))
@@ -70,6 +68,12 @@ class OnceDifferentiable:
         if torch.compiler.is_compiling():
             return torch.ops.torchrank.loss(scores, labels, lists.offsets, None, None, self.name, repr(options))  # type: ignore
         return self.sums(scores, labels, lists, None, 1, **options)  # type: ignore[return-value]
+
+    def check_constant(self, **parts: Tensor | None) -> None:
+        """Refuses labels or weights that carry a graph, which would get no gradient."""
+        for name, part in parts.items():
+            if part is not None and part.requires_grad:
+                raise ValueError(f"{self.name} has no gradient at {name}: give {name}.detach()")
 
     def refuse(self, what: str) -> RuntimeError:
         return RuntimeError(f"{self.name} has no {what}: its gradient is known in closed form and differentiated once")
@@ -216,10 +220,10 @@ DIAGONALS: dict[Callable[..., Any], Callable[..., Tensor]] = {}
 
 
 def diagonal_of(loss: Callable[..., Tensor]) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Registers a function of the arguments of a loss as the diagonal of its second derivative, `(N,)`."""
+    """Registers a function of the arguments of a loss as the diagonal of its second derivative, `(N, ...)`."""
 
     def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        DIAGONALS[loss] = per_entry(function)
+        DIAGONALS[loss] = per_entry(function, columns=True)
         return function
 
     return register

@@ -415,10 +415,12 @@ class Lists:
         return values.flatten(0, 1).index_select(0, self.places)
 
     def unflat(self, values: Tensor) -> Tensor:
-        """The opposite of `flat`: values `(N,)` in padded form, 0 where there is no entry."""
+        """The opposite of `flat`: values `(N, ...)` in padded form, 0 where there is no entry."""
         if self.places is None:
             return values
-        return values.new_zeros(math.prod(self.padded)).index_copy(0, self.places, values).view(self.padded)
+        shape = values.shape[1:]
+        padded = values.new_zeros(math.prod(self.padded), *shape).index_copy(0, self.places, values)
+        return padded.view(*self.padded, *shape)
 
     def blocks(self, most: int, *, few: int = 0, rows: int = ROWS) -> list[Block]:
         """The lists in blocks of similar length, the longest first, for work on all pairs of their entries.
@@ -643,9 +645,9 @@ def measure(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     return _door(function, "lists", ranks=True)
 
 
-def per_entry(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """The door of a function with one value per entry, in the form of the scores."""
-    return _door(function, "entries")
+def per_entry(function: Callable[P, Tensor], *, columns: bool = False) -> Callable[P, Tensor]:
+    """The door of a function with one value per entry, in the form of the scores; or with one for each column."""
+    return _door(function, "entries", columns=columns)
 
 
 def _door(function: Callable[P, R], gives: str = "", *, ranks: bool = False, columns: bool = False) -> Callable[P, R]:
@@ -693,7 +695,8 @@ def _door(function: Callable[P, R], gives: str = "", *, ranks: bool = False, col
         if list_weights is not None:
             factor = as_argument("list_weights", list_weights, scores.device)
             check_weights("list_weights", factor, len(lists), "list")
-            values = values * (wide(factor) if gives == "lists" else lists.each(wide(factor)))
+            factor = wide(factor) if gives == "lists" else lists.each(wide(factor))
+            values = values * factor.view(-1, *[1] * (values.ndim - 1))
         if ranks and scores.is_floating_point() and host(scores) is None:
             values = torch.where(torch.isnan(scores).any(), math.nan, values)
         values = values.to(result_dtype(scores))
