@@ -121,7 +121,7 @@ class Lists:
         if mask is not None and offsets is group is qid is None:
             lists = _masked(mask, None)
         else:
-            bounds = offsets_of(None, offsets, group, qid, what="labels")
+            bounds = offsets_of(None, offsets, group, qid, mask, what="labels")
             if bounds.is_meta:
                 raise DataError("the meta device holds no numbers: make the lists on the CPU and call .to('meta')")
             known = bounds.cpu().numpy()
@@ -322,7 +322,7 @@ class Lists:
         if known and padded == self.num_entries > 0:
             return values.view(len(self), self.bound).cumsum(1).flatten()
         if known and padded <= 2 * self.num_entries:
-            first = torch.arange(len(self)) * self.bound
+            first = torch.arange(len(self), device=values.device) * self.bound
             rows, places = self._rows(values, first, len(self), self.bound)
             return rows.flatten().index_select(0, places)
         if known and self.bound > STEP:
@@ -335,7 +335,7 @@ class Lists:
 
     def _cumsum_by_steps(self, values: Tensor) -> Tensor:
         """`cumsum` of lists of very different lengths: rows of `STEP` entries, whose sums are added up in turn."""
-        steps = Lists.of(group=torch.from_numpy(-(-cast(np.ndarray, self.lengths) // STEP)))
+        steps = Lists.of(group=torch.from_numpy(-(-cast(np.ndarray, self.lengths) // STEP))).to(values.device)
         rows, places = self._rows(values, steps.offsets[:-1] * STEP, steps.num_entries, STEP)
         before = torch.nn.functional.pad(steps.cumsum(rows[:, -1]), (1, 0))
         before = before.index_fill(0, steps.offsets, 0)[:-1]  # a difference of sums would be nan after an inf
@@ -730,7 +730,7 @@ def _lists_of(given: dict[str, Any], first: str, columns: bool) -> Lists:
     elif mask is not None and offsets is group is qid is None:
         lists = _masked(mask, entries.device)
     else:
-        lists = _flat_lists(entries, offsets, group, qid, first)
+        lists = _flat_lists(entries, offsets, group, qid, mask, first)
     if lists.places is not None:
         for name in ENTRIES & given.keys():
             if isinstance(given[name], Tensor):
@@ -750,17 +750,17 @@ def _lists_of(given: dict[str, Any], first: str, columns: bool) -> Lists:
     return lists
 
 
-def _flat_lists(entries: Tensor, offsets: Array, group: Array, qid: Array, first: str) -> Lists:
+def _flat_lists(entries: Tensor, offsets: Array, group: Array, qid: Array, mask: Array, first: str) -> Lists:
     """Lists of flat entries; offsets that can be read are checked."""
     rows = entries.shape[0] if entries.ndim else 1
-    if isinstance(offsets, Tensor) and group is qid is None:
+    if isinstance(offsets, Tensor) and group is qid is mask is None:
         bounds = offsets
         if bounds.is_floating_point() or bounds.dtype == torch.bool:
             raise ValueError(f"offsets must be integers, got {bounds.dtype}")
     elif entries.ndim == 2 and offsets is group is qid is None and first != "x":
         raise DataError(f"{first} is {tuple(entries.shape)}: say by mask= which of these places are entries")
     else:
-        bounds = offsets_of(rows, offsets, group, qid, what=first)
+        bounds = offsets_of(rows, offsets, group, qid, mask, what=first)
     lists = Lists(bounds, rows)
     if (known := host(bounds)) is not None:
         lists._check(known)
