@@ -23,6 +23,7 @@ from torchrank.functional.arrays import (
     host,
     offsets_of,
     result_dtype,
+    to_integers,
     to_offsets,
     wide,
 )
@@ -754,9 +755,7 @@ def _flat_lists(entries: Tensor, offsets: Array, group: Array, qid: Array, mask:
     """Lists of flat entries; offsets that can be read are checked."""
     rows = entries.shape[0] if entries.ndim else 1
     if isinstance(offsets, Tensor) and group is qid is mask is None:
-        bounds = offsets
-        if bounds.is_floating_point() or bounds.dtype == torch.bool:
-            raise ValueError(f"offsets must be integers, got {bounds.dtype}")
+        bounds = offsets if offsets.dtype in (torch.int32, torch.int64) else to_integers(offsets, "offsets")
     elif entries.ndim == 2 and offsets is group is qid is None and first != "x":
         raise DataError(f"{first} is {tuple(entries.shape)}: say by mask= which of these places are entries")
     else:
