@@ -110,13 +110,16 @@ def lists_of(qid: Array) -> tuple[Tensor, list[Any]]:
     return torch.tensor([*starts, count]), ids
 
 
-def offsets_of(rows: int | None, offsets: Array = None, group: Array = None, qid: Array = None, *, what: str) -> Tensor:
-    """The offsets of lists from whichever of the three is given; `rows` is the number of entries, if it is known.
+def offsets_of(
+    rows: int | None, offsets: Array = None, group: Array = None, qid: Array = None, mask: Array = None, *, what: str
+) -> Tensor:
+    """The offsets of lists from whichever of the first three is given; `rows` is the number of entries, if it is known.
 
     >>> offsets_of(3, group=[1, 2], what="scores")
     tensor([0, 1, 3])
     """
-    given = [name for name, value in (("offsets", offsets), ("group", group), ("qid", qid)) if value is not None]
+    named = {"offsets": offsets, "group": group, "qid": qid, "mask": mask}
+    given = [name for name, value in named.items() if value is not None]
     if len(given) != 1:
         got = f"got {' and '.join(given)}" if given else "got none of them"
         raise DataError(

@@ -23,6 +23,7 @@ from torchrank.functional.arrays import (
     host,
     offsets_of,
     result_dtype,
+    to_integers,
     to_offsets,
     wide,
 )
@@ -122,7 +123,7 @@ class Lists:
         if mask is not None and offsets is group is qid is None:
             lists = _masked(mask, None)
         else:
-            bounds = offsets_of(None, offsets, group, qid, what="labels")
+            bounds = offsets_of(None, offsets, group, qid, mask, what="labels")
             if bounds.is_meta:
                 raise DataError("the meta device holds no numbers: make the lists on the CPU and call .to('meta')")
             known = bounds.cpu().numpy()
@@ -324,7 +325,7 @@ class Lists:
         if known and padded == self.num_entries > 0:
             return values.view(len(self), self.bound).cumsum(1).flatten()
         if known and padded <= 2 * self.num_entries:
-            first = torch.arange(len(self)) * self.bound
+            first = torch.arange(len(self), device=values.device) * self.bound
             rows, places = self._rows(values, first, len(self), self.bound)
             return rows.flatten().index_select(0, places)
         if known and self.bound > STEP:
@@ -337,7 +338,7 @@ class Lists:
 
     def _cumsum_by_steps(self, values: Tensor) -> Tensor:
         """`cumsum` of lists of very different lengths: rows of `STEP` entries, whose sums are added up in turn."""
-        steps = Lists.of(group=torch.from_numpy(-(-cast(np.ndarray, self.lengths) // STEP)))
+        steps = Lists.of(group=torch.from_numpy(-(-cast(np.ndarray, self.lengths) // STEP))).to(values.device)
         rows, places = self._rows(values, steps.offsets[:-1] * STEP, steps.num_entries, STEP)
         before = torch.nn.functional.pad(steps.cumsum(rows[:, -1]), (1, 0))
         before = before.index_fill(0, steps.offsets, 0)[:-1]  # a difference of sums would be nan after an inf
@@ -417,10 +418,12 @@ class Lists:
         return values.flatten(0, 1).index_select(0, self.places)
 
     def unflat(self, values: Tensor) -> Tensor:
-        """The opposite of `flat`: values `(N,)` in padded form, 0 where there is no entry."""
+        """The opposite of `flat`: values `(N, ...)` in padded form, 0 where there is no entry."""
         if self.places is None:
             return values
-        return values.new_zeros(math.prod(self.padded)).index_copy(0, self.places, values).view(self.padded)
+        shape = values.shape[1:]
+        padded = values.new_zeros(math.prod(self.padded), *shape).index_copy(0, self.places, values)
+        return padded.view(*self.padded, *shape)
 
     def blocks(self, most: int, *, few: int = 0, rows: int = ROWS) -> list[Block]:
         """The lists in blocks of similar length, the longest first, for work on all pairs of their entries.
@@ -652,14 +655,9 @@ def measure(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     return _door(function, "lists", ranks=True)
 
 
-def per_entry_of_columns(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """The door of a function with values of entries that may have several scores, `(N, ...)`."""
-    return _door(function, "entries", columns=True)
-
-
-def per_entry(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """The door of a function with one value per entry, in the form of the scores."""
-    return _door(function, "entries")
+def per_entry(function: Callable[P, Tensor], *, columns: bool = False) -> Callable[P, Tensor]:
+    """The door of a function with one value per entry, in the form of the scores; or with one for each column."""
+    return _door(function, "entries", columns=columns)
 
 
 def _door(function: Callable[P, R], gives: str = "", *, ranks: bool = False, columns: bool = False) -> Callable[P, R]:
@@ -743,7 +741,7 @@ def _lists_of(given: dict[str, Any], first: str, columns: bool) -> Lists:
     elif mask is not None and offsets is group is qid is None:
         lists = _masked(mask, entries.device)
     else:
-        lists = _flat_lists(entries, offsets, group, qid, first)
+        lists = _flat_lists(entries, offsets, group, qid, mask, first)
     if lists.places is not None:
         for name in ENTRIES & given.keys():
             if isinstance(given[name], Tensor):
@@ -763,17 +761,15 @@ def _lists_of(given: dict[str, Any], first: str, columns: bool) -> Lists:
     return lists
 
 
-def _flat_lists(entries: Tensor, offsets: Array, group: Array, qid: Array, first: str) -> Lists:
+def _flat_lists(entries: Tensor, offsets: Array, group: Array, qid: Array, mask: Array, first: str) -> Lists:
     """Lists of flat entries; offsets that can be read are checked."""
     rows = entries.shape[0] if entries.ndim else 1
-    if isinstance(offsets, Tensor) and group is qid is None:
-        bounds = offsets
-        if bounds.is_floating_point() or bounds.dtype == torch.bool:
-            raise ValueError(f"offsets must be integers, got {bounds.dtype}")
+    if isinstance(offsets, Tensor) and group is qid is mask is None:
+        bounds = offsets if offsets.dtype in (torch.int32, torch.int64) else to_integers(offsets, "offsets")
     elif entries.ndim == 2 and offsets is group is qid is None and first != "x":
         raise DataError(f"{first} is {tuple(entries.shape)}: say by mask= which of these places are entries")
     else:
-        bounds = offsets_of(rows, offsets, group, qid, what=first)
+        bounds = offsets_of(rows, offsets, group, qid, mask, what=first)
     lists = Lists(bounds, rows)
     if (known := host(bounds)) is not None:
         lists._check(known)

@@ -114,6 +114,7 @@ def structured_hinge(
         tensor([1., 0.])
     """
     _check_options(measure, k, threshold, discount)
+    _HINGE.check_constant(labels=labels)
     relevant, lists = labels >= threshold, offsets.regraded(2)
     hinge = _HINGE(scores, relevant, lists, measure=measure, k=k, discount=discount)
     if weights is None:
