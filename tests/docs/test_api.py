@@ -16,7 +16,7 @@ SPEC.loader.exec_module(site)
 
 def test_every_exported_name_is_on_one_page():
     pages = [site.on_page_markdown(path.read_text()) for path in (DOCS / "api").glob("*.md")]
-    shown = re.findall(r"^::: ([\w.]+)$", "\n".join(pages), flags=re.MULTILINE)
+    shown = re.findall(r"^(?:::: |## `\w+` \{ #)([\w.]+)", "\n".join(pages), flags=re.MULTILINE)
     names = {f"torchrank.{name}" for name in torchrank.__all__} - {
         "torchrank.__version__",
         "torchrank.RANKERS",

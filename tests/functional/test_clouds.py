@@ -384,7 +384,7 @@ def test_the_memory_guard_speaks_before_it_allocates():
     [
         (lambda x, o: cloud_pca(x, o, 0), "components must be >= 1, got 0"),
         (lambda x, o: cloud_pca(x[:, 0], o, 1), r"x must have the shape \(N, D\)"),
-        (lambda x, o: cloud_pca(x[:-1], o, 1), "offsets must end at the number of rows of x, 8, got 9"),
+        (lambda x, o: cloud_pca(x[:-1], o, 1), "offsets must rise from 0 to N = 8, got 0 to 9"),
         (lambda x, o: cloud_pca(x.clone().fill_(torch.nan), o, 1), "not finite"),
         (lambda x, o: cloud_pca(1e200 * x, o, 1), "not finite"),
     ],

@@ -149,10 +149,10 @@ def test_graded_labels(options, threshold):
 
 @pytest.mark.parametrize("options", FEW, ids=name_of)
 def test_a_batch_is_its_lists(options):
-    """Alone, in another order, with `max_length` given, or in a batch with a far longer list."""
+    """Alone, in another order, with a `Lists` given, or in a batch with a far longer list."""
     scores, labels, offsets = many_lists(5, largest=3)
     c, loss = oracle(scores, labels, offsets, **options)
-    found = oracle(scores, labels, offsets, max_length=int(np.diff(offsets).max()), **options)
+    found = F.most_violated(torch.tensor(scores), torch.tensor(labels), F.Lists.of(offsets, labels=labels), **options)
     np.testing.assert_array_equal(c, found[0])
     np.testing.assert_array_equal(loss, found[1])
     for q in range(0, len(offsets) - 1, 7):
@@ -233,7 +233,7 @@ def test_the_whole_ndcg_equals_the_table_over_all_places(discount, scale):
     """The same problem by the dynamic program of NDCG@k: a list among longer ones has its whole length within k."""
     scores, labels, offsets = drawn_lists(3, [40, 25, 33, 41], scale=scale)
     whole = F.structured_hinge(scores, labels, offsets, measure="ndcg", discount=discount)
-    table = F.structured_hinge(scores, labels, offsets, measure="ndcg", discount=discount, k=40, max_length=50)
+    table = F.structured_hinge(scores, labels, offsets, measure="ndcg", discount=discount, k=40)
     torch.testing.assert_close(whole[:3], table[:3], rtol=1e-12, atol=1e-13)
 
 
@@ -361,8 +361,6 @@ def test_lists_that_go_in_parts(lengths, measure, k, threads):
             torch.testing.assert_close(coefficients[first:last], own, rtol=0, atol=1e-12)
             torch.testing.assert_close(loss[number], own_loss[0], rtol=0, atol=1e-12)
             torch.testing.assert_close(hinge[number], own_loss[0] - (own * alone[0]).sum(), rtol=0, atol=1e-9)
-    with pytest.raises(ValueError, match=f"max_length must be at least {max(lengths)}"):
-        F.most_violated(scores, labels, offsets, measure=measure, k=k, max_length=290)
 
 
 @pytest.mark.parametrize(("measure", "k"), [("auc", None), ("map", None), ("mrr", None), ("precision", 3), ("ndcg", 3),

@@ -59,7 +59,8 @@ class OnceDifferentiable:
         if torch.compiler.is_compiling():
             return compiled(scores, labels, lists.offsets, weights, *_encoded(self.name, options))
         wanted = scores.requires_grad and torch.is_grad_enabled()
-        if not wanted and host(scores) is not None and unpack_dual(scores).tangent is None:
+        tensors = (scores, labels, lists.offsets) if weights is None else (scores, labels, lists.offsets, weights)
+        if not wanted and all(host(each) is not None for each in tensors) and unpack_dual(scores).tangent is None:
             return self.sums(scores, labels, lists, weights, 0, **options)[0]
         return once(self, lists, options, int(wanted), scores, labels, lists.offsets, weights)[0]
 

@@ -127,7 +127,8 @@ def rank(
     >>> rank(torch.tensor([1.0, 2.0]), torch.tensor([0, 3]), Lists.of([0, 2])).labels
     tensor([3, 0])
     """
-    check_cutoff(k)
+    if k is not None:
+        check_cutoff(k)
     if weights is not None and (num_relevant is not None or judged is not None):
         raise ValueError(
             "weights are those of the entries of the lists: the weights of documents that were not retrieved "

@@ -248,6 +248,22 @@ def test_options_of_another_class_are_refused(fitted, tmp_path):
         torchrank.load(tmp_path / "x.ckpt")
 
 
+def test_an_option_of_earlier_versions_is_dropped(fitted, tmp_path):
+    """Files of 0.2 name the solver of LGMML and GMML: alone, and as members of an ensemble."""
+    lists = sets("lists")["test"]
+    for name in ("lgmml_similar", "lgmml"):
+        both = torchrank.Ensemble(members=[fitted[name], fitted[name]]).fit(**some(name))
+        one, two = copy.deepcopy(content(fitted[name])), copy.deepcopy(content(both))
+        for options in (one["hyper_parameters"], *(each["options"] for each in two["hyper_parameters"]["members"])):
+            assert "solver" not in options
+            options["solver"] = "svd"
+        for whole, ranker in ((one, fitted[name]), (two, both)):
+            write_whole(whole, tmp_path / "x.ckpt")
+            loaded = torchrank.load(tmp_path / "x.ckpt")
+            found, expected = (each(lists.x, lists.offsets) for each in (loaded, ranker.eval()))
+            assert "solver" not in str(loaded.hparams) and torch.equal(found, expected)
+
+
 def test_forged_trees_with_a_right_checksum_are_refused(fitted, tmp_path):
     for name, place, forged in (
         ("gbdt", "left_child=.*", "left_child=99 99 99"),

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
-from torchrank.functional.domination import domination_slopes
 
 from tests.solvers.domination.coordinate_problems import FEATURES, PENALTIES, loss, objective, problem, setting, zeros
+from torchrank.functional import Lists
+from torchrank.functional.losses.domination import DominationGradient
 from torchrank.solvers.domination.coordinate_descent import coordinate_step, coordinate_sweep, useful_blocks
 from torchrank.solvers.domination.penalised import Penalty, fista_start, fista_step
 
@@ -118,9 +119,10 @@ def test_end_with_l2_is_that_of_scipy(block, sparse):
 def test_end_with_l1_is_that_of_fista_and_has_exact_zeros(penalty, sparse):
     data = problem(seed=4)
     x, labels, offsets = data
+    domination = DominationGradient(torch.from_numpy(labels), Lists.of(offsets, labels=labels))
 
     def slopes(weight):
-        found, at_scores = domination_slopes(torch.from_numpy(x) @ weight[0], *map(torch.from_numpy, (labels, offsets)))
+        found, at_scores = domination.loss_and_gradient(torch.from_numpy(x) @ weight[0])
         return found.sum()[None], (at_scores @ torch.from_numpy(x))[None]
 
     lists, steepness = setting(*data, sparse=sparse)

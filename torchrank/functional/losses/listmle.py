@@ -79,7 +79,8 @@ def _log_running(values: Tensor, lists: Lists) -> Tensor:
     index, position = torch.arange(len(values), device=values.device), lists.positions
     for bit in range(doublings(lists.bound)):
         earlier = values.index_select(0, (index - 2**bit).clamp(min=0))
-        values = torch.logaddexp(values, torch.where(position >= 2**bit, earlier, -torch.inf))
+        terms = torch.stack([values, torch.where(position >= 2**bit, earlier, -torch.inf)])
+        values = terms.logsumexp(0)  # the second derivative of logaddexp is nan at -inf
     return values
 
 

@@ -285,8 +285,8 @@ def all_pair_sums(
         levels = rows.to(torch.int32) + 1 if counted is None else torch.where(counted, rows.to(torch.int32) + 1, 0)
         places = lists.order(levels, grades=3)
         levels = levels[places]
-    if weights is not None:
-        weights = torch.where(rows, weights, 0)
+    if not by_row:
+        weights = wide(rows) if weights is None else torch.where(rows, weights, 0)
     sums = PairSums(scores, lists, places, PAIRS[pair], order, weights=weights, partners=partners, by_row=by_row)
     for block in blocks:
         sums.open(block)

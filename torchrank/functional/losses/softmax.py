@@ -50,7 +50,7 @@ def softmax_loss(
     lists: Lists = offsets
     gains = _gains(labels, lists, gain, weights)
     total = lists.sum(gains)
-    entropy = -lists.sum(gains * lists.log_softmax(_taught(scores, total, lists)))
+    entropy = lists.sum(-gains * lists.log_softmax(_taught(scores, total, lists)))
     return ratio(entropy, total, 0.0) if normalize else entropy
 
 
@@ -79,7 +79,7 @@ def listnet_loss(
     """
     lists: Lists = offsets
     target = label_shares(labels, lists, weights)
-    return -lists.sum(target * lists.log_softmax(_taught(scores, lists.sum(target), lists)))
+    return lists.sum(-target * lists.log_softmax(_taught(scores, lists.sum(target), lists)))
 
 
 @loss

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 REMEDY = "Use another checkpoint of the run (best.ckpt or last.ckpt), or fit it again."
 FREE = 2**26  # bytes, and features, that any file may ask for
+GONE = {"LGMML": {"solver"}, "GMML": {"solver"}}  # options that files of earlier versions may name: they are dropped
 TIMES = 64  # bytes that a file may ask for, for each byte of its own: a ranker can be larger before its fit than after
 
 
@@ -67,6 +68,7 @@ def _leaves(value: Any) -> Iterator[Tensor]:
 def check_options(kind: type[Ranker], options: dict[str, Any], size: int) -> None:
     """Refuse options of another class, and those with which a ranker would be absurdly large for the file."""
     known = {name for each in kind.__mro__ for name in inspect.signature(vars(each).get("__init__", object)).parameters}
+    known |= GONE.get(kind.__name__, set())
     if foreign := [name for name in options if name not in known and not name.startswith("_")]:  # Lightning's own do
         raise CheckpointError(f"its hyper-parameters are not those of a {kind.__name__}: {', '.join(foreign)}")
     own = inspect.signature(kind).parameters
@@ -75,6 +77,14 @@ def check_options(kind: type[Ranker], options: dict[str, Any], size: int) -> Non
     asked = sum(each.numel() * each.element_size() for each in chain(fresh.parameters(), fresh.buffers()))
     if asked > max(FREE, TIMES * size):
         raise CheckpointError(f"its options ask for {asked:,} bytes, which is absurd for a file of {size:,} bytes")
+
+
+def present(described: dict[str, Any]) -> dict[str, Any]:
+    """What a file says about a member of an ensemble, without options that are gone."""
+    gone, options = GONE.get(str(described.get("ranker"))), described.get("options")
+    if gone is None or not isinstance(options, dict):
+        return described
+    return described | {"options": {name: value for name, value in options.items() if name not in gone}}
 
 
 def check_state(ranker: Ranker, state: dict[str, Any], prefix: str) -> None:

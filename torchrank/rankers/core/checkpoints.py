@@ -12,7 +12,7 @@ from pytorch_lightning.__version__ import version as lightning_version
 
 import torchrank
 from torchrank.errors import CheckpointError
-from torchrank.rankers.core.checkpoint_content import check_content, check_options, check_scores, named, reason
+from torchrank.rankers.core.checkpoint_content import check_content, check_options, check_scores, named, present, reason
 from torchrank.rankers.core.checkpoint_files import check_whole, write_whole
 
 if TYPE_CHECKING:
@@ -153,5 +153,5 @@ def options_of(ranker: Ranker) -> dict[str, Any]:
 def _listed(value: Any) -> Any:
     """Tuples as lists, which configs have in their place."""
     if isinstance(value, dict):
-        return {key: _listed(item) for key, item in value.items()}
+        return {key: _listed(item) for key, item in present(value).items()}
     return [_listed(item) for item in value] if isinstance(value, list | tuple) else value

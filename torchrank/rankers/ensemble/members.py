@@ -17,6 +17,7 @@ from torchrank.data.batch import Batch
 from torchrank.data.sparse import SparseRows
 from torchrank.data.transforms import OneOf, Transform, transform_batch
 from torchrank.errors import CheckpointError
+from torchrank.rankers.core.checkpoint_content import present
 from torchrank.rankers.core.checkpoints import load
 from torchrank.rankers.core.own import is_loading
 from torchrank.rankers.core.ranker import Ranker
@@ -73,6 +74,7 @@ def _copied(ranker: Ranker) -> Ranker:
 
 def _described(given: dict[str, Any]) -> Ranker:
     """A ranker of these options before its fit, whose state comes later."""
+    given = present(given)
     name, options = given.get("ranker"), given.get("options")
     if name not in torchrank.RANKERS or not isinstance(options, dict):
         known = ", ".join(torchrank.RANKERS)

@@ -215,5 +215,4 @@ def _live_scatters(averages: Averages, options: MetricOptions) -> tuple[Tensor, 
     empty = scatters.diagonal(dim1=2, dim2=3).sum(2) <= 0
     scatters[empty] = torch.eye(len(live), dtype=scatters.dtype, device=live.device)
     pairs = torch.zeros(scatters.shape[1], 2, device=live.device)  # for messages, which need no numbers here
-    similar, dissimilar = scatters
-    return *ridged(similar, dissimilar, options, 0, pairs), live
+    return *ridged(scatters[0], scatters[1], options, 0, pairs), live

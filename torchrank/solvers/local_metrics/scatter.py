@@ -58,8 +58,8 @@ def pair_sums(lists: TrainingLists, shares: Sequence[Tensor], high: str) -> list
     are summed once, whatever the number of lists.
     """
     corpus: Any = lists.corpus.double() if holds_corpus(lists) else None  # type: ignore[union-attr]
-    centre = None if corpus is None else corpus.mean(0)
-    rows = None if corpus is None else corpus - centre
+    centre: Any = None if corpus is None else corpus.mean(0)
+    rows: Any = None if corpus is None else corpus - centre
     width, size = lists.lists[:0].x.shape[1], 0 if corpus is None else len(corpus)
     used = torch.stack([share.any(0) for share in shares]).any(0)
     into: list[Tensor] = []
@@ -70,9 +70,10 @@ def pair_sums(lists: TrainingLists, shares: Sequence[Tensor], high: str) -> list
     def add(batch: Batch, into: tuple[Tensor, ...]) -> None:
         if rows is None:
             chosen = used[batch.query].nonzero().flatten()
-            query, moments = batch.query[chosen], list_moments(*take_lists(batch, chosen), high)
+            query = batch.query[chosen]
+            moments: Any = list_moments(*take_lists(batch, chosen), high)
         else:
-            query, moments = batch.query, corpus_moments(batch, rows, centre, high)  # type: ignore[assignment,arg-type]
+            query, moments = batch.query, corpus_moments(batch, rows, centre, high)
         for place, share in enumerate(shares):
             scatter, pairs, means, number, weights = into[5 * place : 5 * place + 5]
             times = share[:, query]
@@ -88,8 +89,7 @@ def pair_sums(lists: TrainingLists, shares: Sequence[Tensor], high: str) -> list
             scatter += torch.stack([rows.T @ (weight[:, None] * rows) for weight in weights.flatten(0, 1)]).view_as(
                 scatter
             )
-        similar, dissimilar = scatter.unbind(1)
-        sums.append(PairSums(similar, dissimilar, pairs, means, number))
+        sums.append(PairSums(scatter[:, 0], scatter[:, 1], pairs, means, number))
     return sums
 
 
