@@ -58,7 +58,8 @@ def room_of(path: Path) -> str:
 def test_what_counts(tmp_path):
     path = tmp_path / "module.py"
     path.write_text(
-        '"""Two\nlines."""\n\nX = """two\nlines"""  # said\n\n\ndef f():\n    """No."""\n    # no\n    return (\n        1)\n'
+        '"""Two\nlines."""\n\nX = """two\nlines"""  # said\n\n\n'
+        'def f():\n    """No."""\n    # no\n    return (\n        1)\n'
     )
     assert code_lines(path) == 5
 
