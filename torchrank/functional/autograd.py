@@ -56,7 +56,7 @@ class OnceDifferentiable:
         self.check_constant(labels=labels, weights=weights)
         if torch.compiler.is_compiling():
             margin = options.pop("margin", None)
-            return compiled(scores, labels, lists.offsets, weights, margin, self.name, repr(options))
+            return compiled(scores, labels, lists.offsets, weights, margin, self.name, _text(options))
         wanted = scores.requires_grad and torch.is_grad_enabled()
         tensors = (scores, labels, lists.offsets) if weights is None else (scores, labels, lists.offsets, weights)
         if not wanted and all(host(each) is not None for each in tensors) and unpack_dual(scores).tangent is None:
@@ -66,7 +66,7 @@ class OnceDifferentiable:
     def with_gradient(self, scores: Tensor, labels: Tensor, lists: Lists, **options: Any) -> tuple[Tensor, Tensor]:
         """The loss and its gradient, without a graph."""
         if torch.compiler.is_compiling():
-            return torch.ops.torchrank.loss(scores, labels, lists.offsets, None, None, self.name, repr(options))  # type: ignore
+            return torch.ops.torchrank.loss(scores, labels, lists.offsets, None, None, self.name, _text(options))  # type: ignore
         return self.sums(scores, labels, lists, None, 1, **options)  # type: ignore[return-value]
 
     def check_constant(self, **parts: Tensor | None) -> None:
@@ -198,6 +198,12 @@ def _loss_gradient(
     lists = Lists(offsets, len(scores)).about(labels)
     product = ALL[name].pull(upstream, gradient, scores, labels, lists, weights, **_options(options, margin))
     return product.to(scores.dtype).clone()
+
+
+def _text(options: Options) -> str:
+    """The options as Python writes them. In a graph a number may be a symbol, which has no text; in a set it has none
+    but its value, for which the graph is made."""
+    return repr({name: next(iter({value})) for name, value in options.items()})
 
 
 def _options(text: str, margin: Tensor | None) -> Options:

@@ -146,7 +146,7 @@ def _layers(labels: Tensor, lists: Lists, margin: Tensor | None) -> _Layers:
 
 
 def _sums(
-    scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, order: int, *, margin: Tensor | None
+    scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, order: int, *, margin: Tensor | None = None
 ) -> tuple[Tensor, ...]:
     """The loss of each list and its gradient."""
     layers, own = _layers(labels, lists, margin), scores.to(result_dtype(scores))
@@ -158,7 +158,7 @@ def _sums(
 
 
 def _term_sums(
-    scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, order: int, *, margin: Tensor | None
+    scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, order: int, *, margin: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     layers, own = _layers(labels, lists, margin), scores.to(result_dtype(scores))
     masses = _masses(own, layers)
@@ -173,7 +173,7 @@ def _pull(
     lists: Lists,
     weights: Tensor | None,
     *,
-    margin: Tensor | None,
+    margin: Tensor | None = None,
 ) -> Tensor:
     layers, own = _layers(labels, lists, margin), scores.to(result_dtype(scores))
     masses = _masses(own, layers) if masses.numel() == 0 else masses
