@@ -74,7 +74,7 @@ def most_violated(
     _check_options(measure, k, threshold, discount)
     check_scores(scores)
     known = host(scores)
-    if known is not None and not np.isfinite(known.sum()) and (count := int(np.isinf(known).sum())):
+    if known is not None and (count := int(np.isinf(known).sum())):
         raise ValueError(f"scores must be finite, got {count} infinite ones of {len(scores)}: psi would have no value")
     options = {"measure": measure, "k": k, "discount": discount}
     loss, coefficients = _VIOLATED.with_gradient(scores.detach(), labels >= threshold, offsets.regraded(2), **options)
