@@ -57,7 +57,9 @@ def room_of(path: Path) -> str:
 
 def test_what_counts(tmp_path):
     path = tmp_path / "module.py"
-    path.write_text('"""Two\nlines."""\n\nX = """two\nlines"""  # said\n\n\ndef f():\n    """No."""\n    # no\n    return (\n        1)\n')
+    path.write_text(
+        "'''Two\nlines.'''\n\nX = '''2\n'''  #\n\n\ndef f():\n    '''No.'''\n    # no\n    return (\n        1)\n"
+    )
     assert code_lines(path) == 5
 
 
