@@ -9,18 +9,18 @@ Example:
     ['AdaRank', 'Adapter', 'DominationRank']
 """
 
+import re
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchrank.errors import (
-    CheckpointError,
-    ConvergenceWarning,
-    DataError,
-    DataWarning,
-    NotFittedError,
-    NotPositiveDefinite,
-    NumericalWarning,
-)
+from torchrank.errors import CheckpointError as CheckpointError
+from torchrank.errors import ConvergenceWarning as ConvergenceWarning
+from torchrank.errors import DataError as DataError
+from torchrank.errors import DataWarning as DataWarning
+from torchrank.errors import NotFittedError as NotFittedError
+from torchrank.errors import NotPositiveDefinite as NotPositiveDefinite
+from torchrank.errors import NumericalWarning as NumericalWarning
 
 if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
     from torchrank import functional as functional
@@ -98,95 +98,16 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
 
 __version__ = "0.2.0"
 
-RANKERS = {
-    "NeuralRanker": "torchrank.rankers.neural.ranker",
-    "ListNet": "torchrank.rankers.listnet",
-    "LambdaRank": "torchrank.rankers.neural.lambdarank",
-    "SingleFeature": "torchrank.rankers.singlefeature",
-    "RandomRanker": "torchrank.rankers.random_order",
-    "GBDTRanker": "torchrank.rankers.trees.ranker",
-    "GMML": "torchrank.rankers.lgmml.gmml",
-    "LGMML": "torchrank.rankers.lgmml.ranker",
-    "LGMMLNet": "torchrank.rankers.lgmml.net",
-    "DominationRank": "torchrank.rankers.domination.ranker",
-    "PAMIR": "torchrank.rankers.pamir",
-    "MetricBaseline": "torchrank.rankers.metric.baseline",
-    "MLR": "torchrank.rankers.metric.mlr",
-    "RMLR": "torchrank.rankers.metric.mlr",
-    "LowRankMLR": "torchrank.rankers.metric.lowrank",
-    "SVMMap": "torchrank.rankers.metric.svmmap",
-    "RankSVM": "torchrank.rankers.metric.svmmap",
-    "LocalRank": "torchrank.rankers.localrank.ranker",
-    "RankBoost": "torchrank.rankers.rankboost",
-    "AdaRank": "torchrank.rankers.adarank",
-    "QueryKNN": "torchrank.rankers.queryknn",
-    "TransductivePCA": "torchrank.rankers.transductive",
-    "Adapter": "torchrank.rankers.adapter.ranker",
-    "Ensemble": "torchrank.rankers.ensemble.ranker",
-}
-EXPORTS = RANKERS | {
-    "to_offsets": "torchrank.functional.arrays",
-    "load": "torchrank.rankers.core.checkpoints",
-    "Ranker": "torchrank.rankers.core.ranker",
-    "GradientRanker": "torchrank.rankers.core.gradient",
-    "Round": "torchrank.rankers.core.rounds",
-    "Certificate": "torchrank.rankers.core.rounds",
-    "RankingEvaluation": "torchrank.rankers.core.evaluation",
-    "RankingMetrics": "torchrank.metrics",
-    "NDCG": "torchrank.metrics",
-    "DCG": "torchrank.metrics",
-    "MeanNDCG": "torchrank.metrics",
-    "MeanAveragePrecision": "torchrank.metrics",
-    "MeanReciprocalRank": "torchrank.metrics",
-    "Precision": "torchrank.metrics",
-    "Recall": "torchrank.metrics",
-    "HitRate": "torchrank.metrics",
-    "ExpectedReciprocalRank": "torchrank.metrics",
-    "AUC": "torchrank.metrics",
-    "AllPairsError": "torchrank.metrics",
-    "DominationError": "torchrank.metrics",
-    "distil": "torchrank.rankers.ensemble.distil",
-    "mean_over_lists": "torchrank.rankers.core.fitting",
-    "MetricEstimator": "torchrank.estimators.metric",
-    "RankingEstimator": "torchrank.estimators.ranking",
-    "NotExportable": "torchrank.export.errors",
-    "export_ranker": "torchrank.export",
-    "export_table": "torchrank.export.table",
-    "SavedAdapter": "torchrank.export.adapters.saved",
-    "save_adapter": "torchrank.export.adapters.folder",
-    "load_adapter": "torchrank.export.adapters.folder",
-    "add_to_sentence_transformer": "torchrank.export.adapters.sentence",
-    "Importance": "torchrank.explanations.importance",
-    "permutation_importance": "torchrank.explanations.importance",
-    "Shapes": "torchrank.explanations.shapes",
-    "shape_functions": "torchrank.explanations.shapes",
-    "Explanation": "torchrank.explanations.pairs",
-    "explain": "torchrank.explanations.pairs",
-    "RankingDataModule": "torchrank.data.datamodule",
-    "RankingSet": "torchrank.data.sets",
-    "read_letor": "torchrank.data.letor",
-    "read_table": "torchrank.data.sources.tables",
-    "TrainingLists": "torchrank.data.training",
-    "Batch": "torchrank.data.batch",
-    "SparseRows": "torchrank.data.sparse",
-    "read_qrels": "torchrank.data.trec",
-    "read_run": "torchrank.data.trec",
-    "propensity_weights": "torchrank.data.weights",
+# each name stands above once, for type checkers and for `__getattr__`: here is where it is defined
+_LINES = re.findall(r"^ *from (torchrank\.\S+) import (\w+) as", Path(__file__).read_text("utf-8"), re.MULTILINE)
+EXPORTS: dict[str, str] = {name: module for module, name in _LINES if module != "torchrank.errors"}
+RANKERS: dict[str, str] = {
+    name: module
+    for name, module in EXPORTS.items()
+    if module.startswith("torchrank.rankers.") and ".core." not in module and name[0].isupper()
 }
 
-__all__ = [
-    "RANKERS",
-    "CheckpointError",
-    "ConvergenceWarning",
-    "DataError",
-    "DataWarning",
-    "NotFittedError",
-    "NotPositiveDefinite",
-    "NumericalWarning",
-    "__version__",
-    "functional",
-    *EXPORTS,
-]
+__all__ = ["RANKERS", "__version__", "functional", *(name for _, name in _LINES)]
 
 
 def find_export(name: str) -> Any:

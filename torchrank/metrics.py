@@ -20,7 +20,7 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
 
 import torch
 from torch import Tensor
@@ -28,26 +28,10 @@ from torchmetrics import Metric
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from torchrank.errors import check_integer
-from torchrank.functional.arrays import Array, as_argument, to_integers, to_tensor, wide
-from torchrank.functional.conventions import (
-    CONVENTIONS,
-    NONE,
-    OPTIONAL,
-    Convention,
-    Measure,
-    Values,
-    convention_of,
-    describe,
-)
+from torchrank.functional.arrays import Array, to_integers, to_tensor, wide
+from torchrank.functional.conventions import CONVENTIONS, Measure, Values, convention_of, describe
 from torchrank.functional.lists import REMOVED, Given, Lists, check_weights, takes_arrays
-from torchrank.functional.measures import MEASURES
-from torchrank.functional.measures.evaluation import (
-    check_options_of,
-    evaluate,
-    evaluate_ranks,
-    scores_of_ranks,
-    wanted_measures,
-)
+from torchrank.functional.measures import MEASURES, evaluation
 from torchrank.functional.ragged import read
 
 SUMS = ("sums", "counts", "totals", "table", "seen")
@@ -72,18 +56,12 @@ class ListMetric(Metric):
     kept_indexes: list[Tensor] | Tensor
 
     def __init__(
-        self,
-        measures: Sequence[str],
-        convention: str = "default",
-        *,
-        num_queries: int | None = None,
-        threshold: float | None = None,
-        max_label: float | None = None,
-        **kwargs: Any,
-    ):
+        self, measures: Sequence[str], convention: str = "default", *, num_queries: int | None = None,
+        threshold: float | None = None, max_label: float | None = None, **kwargs: Any,
+    ):  # fmt: skip
         super().__init__(**kwargs)
-        wanted = wanted_measures(measures, convention)  # a misspelt measure fails here
-        check_options_of(wanted, {"max_label": max_label})
+        wanted = evaluation.wanted_measures(measures, convention)  # a misspelt measure fails here
+        evaluation.check_options_of(wanted, {"max_label": max_label})
         self.measures, self.convention, self.num_queries = list(wanted), convention, num_queries
         self.threshold, self.max_label = threshold, max_label
         width = len(self.measures)
@@ -133,20 +111,10 @@ class ListMetric(Metric):
         super()._sync_dist(dist_sync_fn, process_group)
 
     def update(
-        self,
-        scores: Array,
-        labels: Array,
-        offsets: Array = None,
-        *,
-        indexes: Array = None,
-        group: Array = None,
-        qid: Array = None,
-        mask: Array = None,
-        query: Tensor | None = None,
-        list_weights: Array = None,
-        num_documents: int | None = None,
-        **given: Any,
-    ) -> None:
+        self, scores: Array, labels: Array, offsets: Array = None, *, indexes: Array = None, group: Array = None,
+        qid: Array = None, mask: Array = None, query: Tensor | None = None, list_weights: Array = None,
+        num_documents: int | None = None, **given: Any,
+    ) -> None:  # fmt: skip
         """Add the lists of a batch.
 
         Args:
@@ -175,25 +143,11 @@ class ListMetric(Metric):
         if scores.ndim == 2 and mask is None and not isinstance(offsets, Lists):
             mask = torch.ones_like(scores, dtype=torch.bool)
         _check_offsets(scores, offsets)
-        weights = given.pop("weights", None)
-        scores, labels, lists, weights = _flat(
-            scores, labels, offsets, weights=weights, group=group, qid=qid, mask=mask
-        )
-        if weights is not None:
-            given["weights"] = weights
-        values = self._values(scores, labels, lists, num_documents, **given)
-        if num_documents is not None:
-            scores = scores_of_ranks(scores, num_documents)
-        factor = None
-        if list_weights is not None:
-            factor = as_argument("list_weights", list_weights, scores.device).double()
-            check_weights("list_weights", factor, len(lists), "list")
-        self._add(values, self._count(scores, labels, lists), factor)
-        if self.num_queries is not None:
-            if query is None:
-                raise ValueError(f"num_queries={self.num_queries} keeps the value of every list: give query=")
-            self.table[query] = values
-            self.seen[query] += 1
+        weights = {"weights": given.pop("weights", None), "list_weights": list_weights}
+        batch = _flat(scores, labels, offsets, **weights, group=group, qid=qid, mask=mask)
+        if batch[3] is not None:
+            given["weights"] = batch[3]
+        self._add(*batch[:3], list_weights=batch[4], num_documents=num_documents, query=query, **given)
 
     def _tensor(self, values: Array, name: str) -> Tensor:
         tensor = to_tensor(values, name)
@@ -216,43 +170,44 @@ class ListMetric(Metric):
         for (name, dtype), values in zip(KEPT.items(), (scores, labels, indexes), strict=True):
             getattr(self, name).append(values.detach().flatten().to(dtype))
 
-    def _values(
-        self, scores: Tensor, labels: Tensor, lists: Lists, num_documents: int | None = None, **given: Any
-    ) -> Tensor:
-        """The values (Q, measures) of lists."""
-        call: Callable[..., dict[str, Tensor]] = evaluate
-        if num_documents is not None:
-            _refuse_with_ranks(**given)
-            call, given = evaluate_ranks, {"num_documents": num_documents}
+    def _add(
+        self, scores: Tensor, labels: Tensor, lists: Lists, *, list_weights: Tensor | None = None,
+        num_documents: int | None = None, query: Tensor | None = None, **given: Any,
+    ) -> None:  # fmt: skip
+        """Add the values (Q, measures) of lists to the sums."""
+        if self.num_queries is not None and query is None:
+            raise ValueError(f"num_queries={self.num_queries} keeps the value of every list: give query=")
         rules = {"convention": self.convention, "threshold": self.threshold, "max_label": self.max_label}
-        values = call(scores, labels, lists, measures=self.measures, **rules, **given)
-        return torch.stack([values[name] for name in self.measures], dim=1)
-
-    def _count(self, scores: Tensor, labels: Tensor, lists: Lists) -> Tensor:
-        """What a batch adds to `totals`."""
+        call: Callable[..., dict[str, Tensor]] = evaluation.evaluate
+        if num_documents is not None:
+            if names := [name for name, value in given.items() if value is not None]:
+                raise ValueError(f"num_documents, for ranks, cannot be combined with {', '.join(names)}: give scores")
+            call, given = evaluation.evaluate_ranks, {"num_documents": num_documents}
+        found = call(scores, labels, lists, measures=self.measures, **rules, **given)
+        values = torch.stack([found[name] for name in self.measures], dim=1)
+        if num_documents is not None:
+            scores = evaluation.scores_of_ranks(scores, num_documents)
         relevant = labels >= convention_of(self.convention, self.threshold).threshold
         empty = (lists.sum(wide(relevant)) == 0).sum()
-        return torch.stack([torch.full_like(empty, len(lists)), empty, torch.isnan(scores).any().long()])
-
-    def _add(self, values: Tensor, totals: Tensor, list_weights: Tensor | None = None) -> None:
-        defined = ~values.isnan()
-        values, counts = torch.where(defined, values, 0), defined.double()
-        if list_weights is not None:
-            values, counts = values * list_weights[:, None], counts * list_weights[:, None]
-        self.sums += values.sum(0)
-        self.counts += counts.sum(0)
-        self.totals += totals
+        counts = (~values.isnan()).double()
+        factor = counts if list_weights is None else counts * list_weights.double()[:, None]
+        self.sums += torch.where(counts > 0, values * factor, 0).sum(0)
+        self.counts += factor.sum(0)
+        self.totals += torch.stack([torch.full_like(empty, len(lists)), empty, torch.isnan(scores).any().long()])
+        if query is not None and self.num_queries is not None:
+            self.table[query] = values
+            self.seen[query] += 1
 
     def means(self) -> Tensor:
         """The mean of each measure over the lists that have a value, `(measures,)`; nan if none has."""
         before = self.sums, self.counts, self.totals
         if len(self.kept_indexes):
             self.sums, self.counts, self.totals = (state.clone() for state in before)
-            scores, labels, indexes = (_whole(getattr(self, name)) for name in KEPT)
+            states = (getattr(self, name) for name in KEPT)
+            scores, labels, indexes = (each if isinstance(each, Tensor) else torch.cat(each) for each in states)
             order = indexes.argsort(stable=True)
             sizes = indexes[order].unique_consecutive(return_counts=True)[1]
-            scores, labels, lists = scores[order], labels[order], Lists.of(group=sizes)
-            self._add(self._values(scores, labels, lists), self._count(scores, labels, lists))
+            self._add(scores[order], labels[order], Lists.of(group=sizes))
         means = self.sums / self.counts
         self._read(means)
         self.sums, self.counts, self.totals = before
@@ -299,9 +254,12 @@ class ListMetric(Metric):
 
 @takes_arrays
 def _flat(
-    scores: Array, labels: Array, offsets: Array = None, *, weights: Array = None, **given: Unpack[Given]
-) -> tuple[Tensor, Tensor, Lists, Tensor | None]:
-    return scores, labels, offsets, weights
+    scores: Array, labels: Array, offsets: Array = None, *, weights: Array = None, list_weights: Array = None,
+    **given: Unpack[Given],
+) -> tuple[Tensor, Tensor, Lists, Tensor | None, Tensor | None]:  # fmt: skip
+    if list_weights is not None:
+        check_weights("list_weights", list_weights, len(offsets), "list")
+    return scores, labels, offsets, weights, list_weights
 
 
 def _check_offsets(scores: Tensor, offsets: Array) -> None:
@@ -312,15 +270,6 @@ def _check_offsets(scores: Tensor, offsets: Array) -> None:
             f"offsets must rise from 0 to {len(scores)}, the number of entries. If this is the query of each entry, "
             "give it by name: indexes=..."
         )
-
-
-def _refuse_with_ranks(**given: Any) -> None:
-    if names := [name for name, value in given.items() if value is not None]:
-        raise ValueError(f"num_documents, for ranks, cannot be combined with {', '.join(names)}: give scores")
-
-
-def _whole(state: list[Tensor] | Tensor) -> Tensor:
-    return state if isinstance(state, Tensor) else torch.cat(state)
 
 
 class RankingMetrics(ListMetric):
@@ -408,44 +357,43 @@ def single_metric(row: Measure) -> type[SingleMetric]:
         "row": row,
         "higher_is_better": row.better == "higher",
         "plot_upper_bound": row.highest,
-        "__signature__": inspect.Signature([parameter for parameter, _ in options]),
+        "__signature__": inspect.Signature([parameter for parameter, _ in options.values()]),
         "__doc__": _doc(row, options),
         "__module__": __name__,
     }
     return type(row.metric or row.name, (SingleMetric,), facts)
 
 
-def _options(row: Measure) -> list[tuple[inspect.Parameter, str]]:
+def _options(row: Measure) -> dict[str, tuple[inspect.Parameter, str]]:
     """The options of the class of a measure, and what its docstring says of each."""
-    kinds, options = inspect.Parameter, []
-    for name in set(row.options) - set(Convention._fields):
-        text = re.search(rf"^    {name}: (.*)$", inspect.getdoc(row.function) or "", flags=re.MULTILINE)
-        parameter = kinds(name, kinds.POSITIONAL_OR_KEYWORD, annotation="float")
-        options.append((parameter, text[1] if text else "see the function."))
-    if row.cut != NONE:
-        default, kind = (None, "int | None") if row.cut == OPTIONAL else (kinds.empty, "int")
-        what = f"the number of ranks that count{'; None counts the whole list' if row.cut == OPTIONAL else ''}."
-        options.append((kinds("k", kinds.POSITIONAL_OR_KEYWORD, default=default, annotation=kind), what))
+    one, both = inspect.Parameter, inspect.Parameter.POSITIONAL_OR_KEYWORD
     defined = [name for name, rules in CONVENTIONS.items() if row.name in rules.measures]
-    if defined[1:]:
-        parameter = kinds("convention", kinds.POSITIONAL_OR_KEYWORD, default="default", annotation="str")
-        options.append((parameter, f"whose definition: {', '.join(defined)}."))
-    if "threshold" in row.options:
-        parameter = kinds("threshold", kinds.KEYWORD_ONLY, default=None, annotation="float | None")
-        options.append((parameter, "the lowest grade that counts as relevant; None: that of the convention."))
-    return [*options, (kinds("kwargs", kinds.VAR_KEYWORD, annotation="Any"), "options of `torchmetrics.Metric`.")]
+    options: list[tuple[bool, str, Any, Any, Any, str]] = [
+        ("max_label" in row.options, "max_label", both, one.empty, float, "the top label of the data set, not of the "
+         "batch: 4 for web data, 2 for OHSUMED and MQ200x."),
+        (row.cut == "optional", "k", both, None, int | None, "the number of ranks that count; None counts all."),
+        (row.cut == "required", "k", both, one.empty, int, "the number of ranks that count."),
+        (len(defined) > 1, "convention", both, "default", str, f"whose definition: {', '.join(defined)}."),
+        ("threshold" in row.options, "threshold", one.KEYWORD_ONLY, None, float | None,
+         "the lowest grade that counts as relevant; None: that of the convention."),
+        (True, "kwargs", one.VAR_KEYWORD, one.empty, Any, "options of `torchmetrics.Metric`."),
+    ]  # fmt: skip
+    return {
+        name: (one(name, kind, default=default, annotation=type_), text)
+        for has, name, kind, default, type_, text in options
+        if has
+    }
 
 
-def _doc(row: Measure, options: list[tuple[inspect.Parameter, str]]) -> str:
+def _doc(row: Measure, options: dict[str, tuple[inspect.Parameter, str]]) -> str:
+    """A docstring with the summary and the example of the function."""
     text = inspect.getdoc(row.function) or ""
     lines = [f"The mean over lists of `{row.function.__name__}`. {text.partition(chr(10))[0]}", "", "Args:"]
-    lines += [f"    {parameter.name}: {what}" for parameter, what in options]
+    lines += [f"    {name}: {what}" for name, (_, what) in options.items()]
     example = re.search(r">>> (\w+\(.*\))\n +tensor\(\[(?:nan, *)?([\d.]+)[^\d]*\]\)", text)
     if example:
-        call = ast.parse(example[1], mode="eval").body
-        assert isinstance(call, ast.Call)
-        made = ", ".join(map(ast.unparse, call.keywords))
-        lists = ", ".join(map(ast.unparse, call.args))
+        call = cast(ast.Call, ast.parse(example[1], mode="eval").body)
+        made, lists = (", ".join(map(ast.unparse, part)) for part in (call.keywords, call.args))
         lines += ["", "Example:", f"    >>> metric = {row.metric}({made})", f"    >>> metric({lists})"]
         lines += [f"    tensor({example[2]})"]
     return "\n".join(lines)

@@ -5,22 +5,15 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from torchrank.functional.domination import domination_slopes
 
 import torchrank.functional as F
 from tests.reference.losses import domination_gradient, domination_loss
-from torchrank.functional import domination
+from torchrank.functional import Lists, derivatives
+from torchrank.functional.losses.domination import DominationGradient
 from torchrank.functional.ragged import dominating
 
 MARGINS = ["none", "entries", "layers"]
 TRIANGLE = np.abs(np.random.default_rng(9).normal(size=(5, 5)))  # the upper triangle and the diagonal are never read
-
-
-@pytest.fixture(params=["products", "logarithms"])
-def way(request, monkeypatch):
-    """Both ways to add exponentials, whatever the range of the scores would choose."""
-    if request.param == "logarithms":
-        monkeypatch.setattr(domination, "PRODUCT_RANGE", -1.0)
 
 
 def batch(seed, *, lists=20, longest=9, grades=5, scale=1.0, real=False):
@@ -63,28 +56,29 @@ def value_and_gradient(scores, labels, offsets, **options):
 @pytest.mark.parametrize("kind", MARGINS)
 @pytest.mark.parametrize("grades", [2, 5])
 @pytest.mark.parametrize("scale", [0.0, 1.0, 100.0, 1e4])
-def test_value_and_gradient_equal_the_double_loop(way, kind, grades, scale):
+def test_value_and_gradient_equal_the_double_loop(kind, grades, scale):
     scores, labels, offsets = batch(0, grades=grades, scale=scale)
     margin, delta = margin_of(kind, labels)
     loss, slopes = expected(scores, labels, offsets, delta)
-    for given in ({}, {"max_length": 9, "num_grades": grades, "num_pairs": 0}):
-        found = value_and_gradient(scores, labels, offsets, margin=margin, **given)
-        np.testing.assert_allclose(found[0], loss, rtol=1e-12, atol=1e-13)
-        np.testing.assert_allclose(found[1], slopes, rtol=1e-11, atol=1e-12)
+    found = value_and_gradient(scores, labels, offsets, margin=margin)
+    np.testing.assert_allclose(found[0], loss, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(found[1], slopes, rtol=1e-11, atol=1e-12)
+    solver = DominationGradient(labels, Lists.of(offsets), margin)
+    torch.testing.assert_close(solver.gradient(scores), found[1], rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(solver.loss_and_gradient(scores), found, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("kind", ["none", "entries"])
-def test_real_labels(way, kind):
+def test_real_labels(kind):
     scores, labels, offsets = batch(1, real=True, scale=3.0)
     margin, delta = margin_of(kind, labels)
     loss, slopes = expected(scores, labels, offsets, delta)
-    for given in ({}, {"num_grades": 0, "max_length": 9}):
-        found = value_and_gradient(scores, labels, offsets, margin=margin, **given)
-        np.testing.assert_allclose(found[0], loss, rtol=1e-12, atol=1e-13)
-        np.testing.assert_allclose(found[1], slopes, rtol=1e-11, atol=1e-12)
+    found = value_and_gradient(scores, labels, offsets, margin=margin)
+    np.testing.assert_allclose(found[0], loss, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(found[1], slopes, rtol=1e-11, atol=1e-12)
 
 
-def test_only_the_order_of_the_labels_counts(way):
+def test_only_the_order_of_the_labels_counts():
     scores, labels, offsets = batch(2)
     stretched = torch.tensor([0, 7, 8, 40, 4000])[labels]
     for found, wanted in zip(
@@ -94,10 +88,10 @@ def test_only_the_order_of_the_labels_counts(way):
 
 
 @pytest.mark.parametrize("kind", MARGINS)
-def test_gradient_equals_finite_differences(way, kind):
+def test_gradient_equals_finite_differences(kind):
     scores, labels, offsets = batch(3, lists=8)
     margin, _ = margin_of(kind, labels)
-    _, slopes = domination_slopes(scores, labels, offsets, margin=margin)
+    _, slopes = value_and_gradient(scores, labels, offsets, margin=margin)
     for i in range(len(scores)):
         step = torch.zeros_like(scores).index_fill(0, torch.tensor([i]), 1e-5)
         up, down = (F.domination_loss(scores + sign * step, labels, offsets, margin=margin).sum() for sign in (1, -1))
@@ -105,7 +99,7 @@ def test_gradient_equals_finite_differences(way, kind):
     torch.autograd.gradcheck(lambda s: F.domination_loss(s, labels, offsets, margin=margin), scores.requires_grad_())
 
 
-def test_the_margin_of_entries_has_a_gradient(way):
+def test_the_margin_of_entries_has_a_gradient():
     scores, labels, offsets = batch(4, lists=5)
     margin, _ = margin_of("entries", labels)
     torch.autograd.gradcheck(
@@ -113,7 +107,7 @@ def test_the_margin_of_entries_has_a_gradient(way):
     )
 
 
-def test_the_gradient_of_weighted_lists(way):
+def test_the_gradient_of_weighted_lists():
     scores, labels, offsets = batch(5)
     weights = torch.linspace(-1, 2, len(offsets) - 1, dtype=torch.float64)
     leaf = scores.clone().requires_grad_()
@@ -122,7 +116,7 @@ def test_the_gradient_of_weighted_lists(way):
     np.testing.assert_allclose(leaf.grad, slopes * weights.repeat_interleave(offsets.diff()).numpy(), atol=1e-12)
 
 
-def test_equal_scores_count_what_is_dominated(way):
+def test_equal_scores_count_what_is_dominated():
     _, labels, offsets = batch(6)
     loss = F.domination_loss(torch.full((len(labels),), -3.5), labels, offsets)
     lists = [labels[a:b] for a, b in itertools.pairwise(offsets)]
@@ -137,7 +131,7 @@ def test_a_violated_entry_costs_at_least_log_2():
     assert (F.domination_loss(scores, labels, offsets) >= np.log(2) * errors * above).all()
 
 
-def test_lists_with_one_distinct_label_are_exactly_zero(way):
+def test_lists_with_one_distinct_label_are_exactly_zero():
     scores = torch.tensor([1e4, -1e4, 3.0, 2.0, 0.5], requires_grad=True)
     for labels in ([3, 3, 0, 0, 2], [0.5, 0.5, 0.25, 0.25, 7.0]):
         loss = F.domination_loss(scores, torch.tensor(labels), torch.tensor([0, 2, 2, 4, 5]))
@@ -146,9 +140,9 @@ def test_lists_with_one_distinct_label_are_exactly_zero(way):
         assert slopes.tolist() == [0, 0, 0, 0, 0]
 
 
-def test_the_lowest_grade_of_a_list_need_not_be_zero(way):
+def test_the_lowest_grade_of_a_list_need_not_be_zero():
     scores, labels = torch.tensor([1.0, 2.0, 4.0]).double(), torch.tensor([1, 2, 1])
-    loss, slopes = domination_slopes(scores, labels, torch.tensor([0, 3]))
+    loss, slopes = value_and_gradient(scores, labels, torch.tensor([0, 3]))
     np.testing.assert_allclose(loss, [np.log1p(np.exp(-1) + np.exp(2))], rtol=1e-14)
     whole = 1 + np.exp(-1) + np.exp(2)
     np.testing.assert_allclose(slopes, [np.exp(-1) / whole, 1 / whole - 1, np.exp(2) / whole], rtol=1e-14)
@@ -156,7 +150,7 @@ def test_the_lowest_grade_of_a_list_need_not_be_zero(way):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", MARGINS)
-def test_small_differences_far_from_zero(way, dtype, kind):
+def test_small_differences_far_from_zero(dtype, kind):
     """Scores near 10,000 and -10,000 in one batch: each list keeps all digits of its differences."""
     scores, labels, offsets = batch(8)
     far = torch.tensor([1e4, -1e4, 0, 1e4], dtype=torch.float64).repeat(5).repeat_interleave(offsets.diff())
@@ -171,13 +165,12 @@ def test_small_differences_far_from_zero(way, dtype, kind):
 
 @pytest.mark.parametrize("kind", MARGINS)
 @pytest.mark.parametrize("grades", [2, 5])
-def test_gradients_sum_to_zero_and_padding_has_none(way, kind, grades):
+def test_gradients_sum_to_zero_and_padding_has_none(kind, grades):
     scores, labels, offsets = batch(9, grades=grades, scale=30.0)
     margin, _ = margin_of(kind, labels)
     padded, mask = F.pad(scores, offsets, fill=1e30)
     padded.requires_grad_()
-    flat, again = F.unpad(padded, mask)
-    loss = F.domination_loss(flat, labels, again, margin=margin)
+    loss = F.domination_loss(padded, F.pad(labels, offsets)[0], mask=mask, margin=margin)
     loss.sum().backward()
     np.testing.assert_allclose(padded.grad.sum(1), 0, atol=1e-12)
     assert not padded.grad[~mask].any()
@@ -185,7 +178,7 @@ def test_gradients_sum_to_zero_and_padding_has_none(way, kind, grades):
     assert torch.equal(loss.detach(), wanted[0]) and torch.equal(padded.grad[mask], wanted[1])
 
 
-def test_boundaries_as_layer_pairs_are_a_margin_per_entry(way):
+def test_boundaries_as_layer_pairs_are_a_margin_per_entry():
     """D[k, m] = b_(m+1) + ... + b_k is s(k) - s(m) with s the running sum of b."""
     scores, labels, offsets = batch(10)
     s = torch.tensor([0.0, 0.5, 0.7, 2.0, 2.1], dtype=torch.float64)
@@ -202,7 +195,7 @@ def test_a_margin_for_layers_may_come_as_plain_lists():
     assert torch.equal(loss, F.domination_loss(scores, labels, offsets, margin=torch.tensor(TRIANGLE)))
 
 
-def test_infinite_and_undefined_scores(way):
+def test_infinite_and_undefined_scores():
     inf, labels, offsets = torch.inf, torch.tensor([1, 0, 0, 1]), torch.tensor([0, 3, 4])
     assert F.domination_loss(torch.tensor([inf, 0.0, -inf, 0.0]), labels, offsets).tolist() == [0, 0]
     assert F.domination_loss(torch.tensor([0.0, 0, -inf, -inf]), labels, offsets)[0].item() == pytest.approx(np.log(2))
@@ -213,7 +206,7 @@ def test_infinite_and_undefined_scores(way):
         assert loss[0].isnan() and loss[1] == 0
 
 
-def test_a_long_list_of_many_grades(way):
+def test_a_long_list_of_many_grades():
     """3,000 different labels in one list: the sum of i runs over all entries that come before it in label order."""
     draw = np.random.default_rng(12)
     scores, labels = draw.normal(size=3000) * 5, draw.permutation(3000) / 7
@@ -223,13 +216,20 @@ def test_a_long_list_of_many_grades(way):
     assert loss.item() == pytest.approx(wanted, rel=1e-12)
 
 
-def test_both_ways_agree_at_the_range_where_one_takes_over(monkeypatch):
+@pytest.mark.parametrize("kind", MARGINS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_list_of_distant_scores_changes_no_other_list(kind, dtype):
+    """Plain exponentials where all scores of the batch allow them, sums of logarithms where one list does not."""
     scores, labels, offsets = batch(13, longest=40)
-    scores = scores / (scores.max() - scores.min()) * (domination.PRODUCT_RANGE * 709 - 4)
-    products = domination_slopes(scores, labels, offsets, margin=torch.tensor(TRIANGLE))
-    monkeypatch.setattr(domination, "PRODUCT_RANGE", -1.0)
-    for one, other in zip(products, domination_slopes(scores, labels, offsets, margin=TRIANGLE), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
+    margin, _ = margin_of(kind, labels)
+    far = {"margin": margin if kind != "entries" else torch.cat([margin, margin.new_tensor([0.0, 1.0, 2.0])])}
+    near = value_and_gradient(scores.to(dtype), labels, offsets, margin=margin)
+    scores = torch.cat([scores, scores.new_tensor([1e4, 0.0, -1e4])]).to(dtype)
+    labels = torch.cat([labels, labels.new_tensor([0, 1, 2])])
+    values, slopes = value_and_gradient(scores, labels, torch.cat([offsets, offsets[-1:] + 3]), **far)
+    precise = {"rtol": 1e-12, "atol": 1e-13} if dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-6}
+    torch.testing.assert_close(values[:-1], near[0], **precise)
+    torch.testing.assert_close(slopes[:-3], near[1], **precise)
 
 
 @pytest.mark.parametrize("width", [1.0, 20.0, 61.0, 63.0, 2000.0])
@@ -250,7 +250,7 @@ def test_dominating():
     assert dominating(torch.tensor([0.5, -0.5]), torch.tensor([0, 2])).tolist() == [True, False]
 
 
-def test_the_second_derivative_is_that_of_the_plain_sum():
+def test_the_diagonal_of_the_second_derivative_is_that_of_the_plain_sum():
     """Also of scores so far apart that no exponential can be formed, and with margins."""
     labels, offsets = torch.tensor([0, 1, 2, 1, 0, 3]), torch.tensor([0, 4, 6])
     for size, margin in itertools.product((1.0, 1e3), (None, [[0.1 * (a - b) for b in range(4)] for a in range(4)])):
@@ -265,8 +265,8 @@ def test_the_second_derivative_is_that_of_the_plain_sum():
             return total
 
         expected = torch.autograd.functional.hessian(plain, scores)
-        found = torch.func.hessian(lambda s, m=margin: F.domination_loss(s, labels, offsets, margin=m).sum())(scores)
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+        found = derivatives(F.domination_loss)(scores, labels, offsets, margin=margin)[1]
+        torch.testing.assert_close(found, expected.diagonal(), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_the_second_derivative_is_that_of_the_plain_sum():
         (torch.zeros(3), r"margin must have one value per entry, \(2,\), .* got shape \(3,\)"),
         (torch.tensor(0.5), r"got shape \(\)"),
         (torch.zeros(2, 3), r"or be a square matrix .* got shape \(2, 3\)"),
-        (torch.zeros(2, 2), "num_grades=2 needs labels 0..1, got labels from 0 to 2"),
+        (torch.zeros(2, 2), "margin is \\(2, 2\\), but there are labels up to 2"),
         (torch.zeros(3, 3, requires_grad=True), "a constant and has no gradient"),
     ],
 )

@@ -3,23 +3,19 @@
 WARP and the domination loss, which have margins, have files of their own; here they are rows of the table.
 """
 
-import inspect
 import math
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from torchrank.functional.losses.listnet import listnet_slopes
 
-from tests.laws.cases import LEARN_ALONE, POINTWISE
+from tests.laws.cases import POINTWISE
 from tests.reference import losses as reference
 from tests.reference import soft
-from tests.reference.measures import blocks, ordered_pairs, per_list, random_batch, tensors
+from tests.reference.measures import blocks, per_list, random_batch, tensors
 from torchrank import functional as F
 from torchrank.functional import LOSSES
-from torchrank.functional.losses import listnet, pairs
-from torchrank.functional.ragged import segment_softmax
 
 CASES = [
     ("listnet_loss", {}),
@@ -57,7 +53,6 @@ CASES = [
 SMOOTH = [
     case for case in CASES if case[0] not in ("warp_loss", "hinge_loss", "neural_ndcg_loss")
 ]  # whose reference has slopes everywhere
-ALONE = {loss.__name__ for loss in LEARN_ALONE}
 every_loss = pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 every_smooth_loss = pytest.mark.parametrize(("name", "options"), SMOOTH, ids=str)
 HALVES = [torch.float16, torch.bfloat16]
@@ -143,17 +138,6 @@ def test_huge_scores_stay_finite_and_gradients_sum_to_zero(name, options):
             assert part.sum().abs() <= 1e-6 * part.abs().sum()
 
 
-@pytest.mark.parametrize(("name", "options"), [case for case in CASES if case[0] not in ALONE], ids=str)
-@pytest.mark.parametrize("dtype", [*HALVES, torch.float32, torch.float64])
-def test_one_distinct_label_is_a_connected_zero(name, options, dtype):
-    labels, offsets = torch.tensor([0, 0, 2, 2, 2, 1]), torch.tensor([0, 0, 2, 5, 6, 6])
-    scores = torch.tensor([3e4, -3e4, 1.0, 5.0, 0.0, -1.0], dtype=dtype, requires_grad=True)
-    value = getattr(F, name)(scores, labels, offsets, **options)
-    assert value.tolist() == [0] * 5 and value.requires_grad
-    value.sum().backward()
-    assert scores.grad.tolist() == [0] * 6
-
-
 @pytest.mark.parametrize("offsets", [[0], [0, 0, 0]])
 @every_loss
 def test_nothing_in_the_batch(name, options, offsets):
@@ -165,19 +149,7 @@ def test_nothing_in_the_batch(name, options, offsets):
     assert scores.grad.shape == (0,)
 
 
-@every_loss
-def test_the_counts_of_the_batch_change_nothing(name, options):
-    scores, labels, offsets = random_batch(24)
-    pairs = sum(len(ordered_pairs(labels[block])) for block in blocks(offsets))
-    counts = {"max_length": 12, "num_grades": 5, "num_pairs": pairs}
-    assert counts.keys() <= inspect.signature(getattr(F, name)).parameters.keys()
-    batch = tensors(scores, labels, offsets)
-    for function in (getattr(F, name), partial(gradient, name)):
-        without = function(*batch, **options)
-        torch.testing.assert_close(function(*batch, **options, **counts), without, rtol=1e-13, atol=1e-13)
-
-
-# --- ListNet: one definition of value and slopes ---
+# --- ListNet ---
 
 
 @pytest.mark.parametrize("real", [False, True])
@@ -201,15 +173,6 @@ def test_listnet_can_be_differentiated_twice():
         p = np.exp(reference.log_softmax(scores[block].tolist()))
         expected[block, block] = np.diag(p) - np.outer(p, p)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-14)
-
-
-def test_listnet_weighs_lists_as_the_caller_does():
-    scores, labels, offsets = tensors(*random_batch(26))
-    weights = torch.linspace(-1, 2, len(offsets) - 1, dtype=torch.float64)
-    moving = scores.clone().requires_grad_()
-    F.listnet_loss(moving, labels, offsets).backward(weights)
-    expected = reference.gradients(reference.listnet_gradient, scores, labels, offsets)
-    np.testing.assert_allclose(moving.grad, expected * weights.repeat_interleave(offsets.diff()).numpy(), atol=1e-14)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -251,68 +214,11 @@ def test_infinite_scores_in_a_list_with_pairs():
         assert value[1].item() == pytest.approx(reference.listnet_loss([1.0, 0.5], [1, 0]), rel=1e-6)
 
 
-@pytest.mark.parametrize("scores_dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("labels_dtype", [torch.int64, torch.uint8, torch.float32, torch.float64])
-def test_padded_and_flat_lists_have_one_listnet(monkeypatch, scores_dtype, labels_dtype):
-    """Lists of similar length, an empty one among them, are padded: values, gradients and gradients of these agree."""
-    draw = torch.Generator().manual_seed(29)
-    offsets = torch.tensor([0, 5, 9, 9, 15, 21, 26])
-    scores = (30 * torch.randn(26, generator=draw)).to(scores_dtype).requires_grad_()
-    labels = torch.randint(0, 4, (26,), generator=draw).to(labels_dtype)
-    labels[9:15] = 2  # nothing to learn
-    assert listnet.row_length(scores, offsets) == 6
-
-    def found():
-        value = F.listnet_loss(scores, labels, offsets)
-        total = (value * torch.linspace(-1, 2, 6)).sum()
-        (once,) = torch.autograd.grad(total, scores, retain_graph=True)
-        (again,) = torch.autograd.grad(total, scores, create_graph=True)
-        return value, once, again, torch.autograd.grad(again.square().sum(), scores)[0]
-
-    padded = found()
-    monkeypatch.setattr(listnet, "row_length", lambda *_: 0)
-    tolerance = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 1e-2}[scores_dtype]
-    for one, other in zip(padded, found(), strict=True):
-        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
-
-
 def test_listnet_tells_large_integers_apart():
     """2^24 and 2^24 + 1 are one number in float32."""
     labels = torch.tensor([0, 1]) + 2**24
     value = F.listnet_loss(torch.tensor([1.0, 0.5]), labels, torch.tensor([0, 2]))
     assert value.item() == pytest.approx(reference.listnet_loss([1.0, 0.5], [0, 1]), rel=1e-6)
-
-
-def test_the_slopes_of_columns_are_those_of_the_loss():
-    """`listnet_slopes`, which solvers use for many models at once, and `listnet_loss` are one definition."""
-    rng = np.random.default_rng(28)
-    _, labels, offsets = tensors(*random_batch(28))
-    labels, offsets = labels[offsets[1] :], offsets[1:] - offsets[1]
-    offsets = offsets[torch.cat([torch.tensor([True]), offsets.diff() > 0])]  # solvers have no empty lists
-    scores = torch.tensor(rng.normal(size=(len(labels), 5)) * 100)
-    loss, slopes = listnet_slopes(scores, segment_softmax(labels, offsets), offsets)
-    assert loss.shape == (len(offsets) - 1, 5) and slopes.shape == scores.shape
-    several = np.array([len(set(labels[block].tolist())) > 1 for block in blocks(offsets)])
-    for column in range(5):
-        given = scores[:, column], labels, offsets
-        expected = per_list(reference.listnet_loss, *given)
-        np.testing.assert_allclose(loss[several, column], expected[several], rtol=1e-12, atol=1e-12)
-        inside = np.repeat(several, np.diff(offsets))
-        expected = reference.gradients(reference.listnet_gradient, *given)
-        np.testing.assert_allclose(slopes[inside, column], expected[inside], rtol=0, atol=1e-13)
-
-
-# --- RankNet and LambdaRank: pairs in pieces ---
-
-
-@pytest.mark.parametrize(("name", "options"), [("ranknet_loss", {}), ("lambdarank_loss", {"k": 5})], ids=str)
-def test_pieces_of_any_size_give_the_same_loss_and_gradient(name, options, monkeypatch):
-    batch = tensors(*random_batch(29))
-    value, slopes = getattr(F, name)(*batch, **options), gradient(name, *batch, **options)
-    for size in (1, 7, 64):
-        monkeypatch.setattr(pairs, "PAIRS_AT_ONCE", size)
-        torch.testing.assert_close(getattr(F, name)(*batch, **options), value, rtol=1e-12, atol=1e-13)
-        torch.testing.assert_close(gradient(name, *batch, **options), slopes, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("k", [None, 1, 2])
@@ -362,3 +268,32 @@ def test_lambdarank_by_hand():
     # The weights are constants: the gradient is theirs times the logistic slopes 3/4 (pair 01), 1/4 (pair 12).
     slope = gradient("lambdarank_loss", scores, labels, offsets, k=1)
     np.testing.assert_allclose(slope, [-2 / 3 * 3 / 4, 2 / 3 * 3 / 4 - 1 / 3 * 1 / 4, 1 / 3 * 1 / 4], atol=1e-14)
+
+
+# --- edges; see also tests/laws/test_numbers.py ---
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_empty_lists_pass_anomaly_detection(loss):
+    scores = torch.tensor([1.0, 5.0, 2.0], requires_grad=True)
+    with pytest.warns(UserWarning, match="Anomaly"), torch.autograd.detect_anomaly(check_nan=True):
+        loss(scores, torch.tensor([1, 0, 1]), torch.tensor([0, 0, 3, 3])).sum().backward()
+    assert torch.isfinite(scores.grad).all()
+
+
+@pytest.mark.parametrize("measure", ["map", "auc", "mrr", "ndcg"])
+@pytest.mark.parametrize("huge", [1e308, 1.7e308, 1e300])
+def test_the_structured_hinge_of_huge_scores_is_finite(measure, huge):
+    labels, offsets = torch.tensor([0, 1, 0, 1, 0]), torch.tensor([0, 3, 5])
+    for scores in ([huge, -huge, 0.0, 1.0, 0.5], [-huge, huge, 0.0, 1.0, 0.5]):
+        scores = torch.tensor(scores, dtype=torch.float64, requires_grad=True)
+        values = F.structured_hinge(scores, labels, offsets, measure=measure)
+        values.sum().backward()
+        assert torch.isfinite(values).all() and torch.isfinite(scores.grad).all()
+        near = F.structured_hinge(scores.detach()[3:], labels[3:], torch.tensor([0, 2]), measure=measure)
+        assert torch.equal(values[1:].detach(), near), "the other lists have the value that they have alone"
+        small = torch.where(scores.detach().abs() > 1e200, scores.detach() / huge * 1e9, scores.detach())
+        small.requires_grad_()
+        F.structured_hinge(small, labels, offsets, measure=measure).sum().backward()
+        assert torch.equal(scores.grad, small.grad), "the most violated ranking is that of smaller scores"
+    assert values[0] == 0, "relevant entries far above the others"

@@ -1,7 +1,6 @@
-"""The sums over pairs: both forms against a plain (L, L) matrix per list, in all dtypes and for odd lists."""
+"""The sums over pairs against a plain (L, L) matrix per list, in all dtypes and for odd lists."""
 
 import math
-import sys
 from itertools import pairwise
 
 import numpy as np
@@ -9,15 +8,14 @@ import pytest
 import torch
 
 from tests.reference import soft as reference
-from torchrank.functional import lambda_loss, lambdarank_loss, ranknet_loss
-from torchrank.functional.losses import pairs
+from torchrank.functional import LOSSES, derivatives, lambda_loss, lambdarank_loss, ranknet_loss
 
-LOSSES = [(ranknet_loss, {}), (lambdarank_loss, {}), (lambdarank_loss, {"k": 10})]
-every_loss = pytest.mark.parametrize(("loss", "options"), LOSSES, ids=lambda each: getattr(each, "__name__", str(each)))
+PAIRS = [(ranknet_loss, {}), (lambdarank_loss, {}), (lambdarank_loss, {"k": 10})]
+every_loss = pytest.mark.parametrize(("loss", "options"), PAIRS, ids=lambda each: getattr(each, "__name__", str(each)))
 
 
 def draw(seed, *, real=False, scale=1.0):
-    """Lists of 0 to 90 entries and one of 700, about half of the labels 0; more pairs than `FEW_PAIRS`."""
+    """Lists of 0 to 90 entries and one of 700, about half of the labels 0; too many pairs to take all at once."""
     rng = np.random.default_rng(seed)
     lengths = np.concatenate([rng.integers(0, 90, 25), [1, 700, 0]])
     total = lengths.sum()
@@ -57,11 +55,9 @@ def found(loss, options, scores, labels, offsets):
     return value.detach(), scores.grad
 
 
-@pytest.mark.parametrize("form", ["dense", "flat"])
 @pytest.mark.parametrize("real", [False, True])
 @every_loss
-def test_float64_is_exact(loss, options, real, form, monkeypatch):
-    monkeypatch.setattr(pairs, "FEW_PAIRS", 2**13 if form == "dense" else 2**62)
+def test_float64_is_exact(loss, options, real):
     batch = draw(1, real=real)
     value, slopes = found(loss, options, *batch)
     values, gradient = expected(loss, options, *batch)
@@ -69,43 +65,59 @@ def test_float64_is_exact(loss, options, real, form, monkeypatch):
     np.testing.assert_allclose(slopes, gradient, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("form", ["dense", "flat"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("k", [None, 10])
-@pytest.mark.parametrize("scheme", ["ndcg2", "lambdarank", "ndcg2++", "arp2", "ranknet"])
-def test_lambda_loss_in_both_forms(scheme, k, weighted, form, monkeypatch):
-    monkeypatch.setattr(pairs, "FEW_PAIRS", 1 if form == "dense" else 2**62)
+@pytest.mark.parametrize("scheme", ["ndcg1", "ndcg2", "lambdarank", "ndcg2++", "arp1", "arp2", "ranknet"])
+def test_lambda_loss_and_its_derivatives(scheme, k, weighted):
     draws = np.random.default_rng(4)
     offsets = torch.tensor([0, *np.cumsum([30, 0, 1, 45, 2, 17])])
     scores = torch.tensor(draws.normal(size=95).round(1))
     labels, options = torch.tensor(draws.choice(5, 95)), {"scheme": scheme, "k": k, "sigma": 1.5}
     if weighted:  # by ones; others are in the laws of weights
         options["weights"] = torch.ones(95)
-    value, slopes = found(lambda_loss, options, scores, labels, offsets)
-    plainly = [
-        reference.lambda_loss(scores[a:b].tolist(), labels[a:b].tolist(), scheme=scheme, k=k, sigma=1.5)
-        for a, b in pairwise(offsets.tolist())
-    ]
-    np.testing.assert_allclose(value, plainly, rtol=1e-12, atol=1e-12)
-    module = sys.modules[lambda_loss.__module__]
-    monkeypatch.setattr(module, "readable", lambda _: False)  # all pairs, as on a device
-    value, expected = found(lambda_loss, options, scores, labels, offsets)
-    np.testing.assert_allclose(slopes, expected, rtol=1e-12, atol=1e-12)
+    value = lambda_loss(scores, labels, offsets, **options)
+    gradient, diagonal = derivatives(lambda_loss)(scores, labels, offsets, **options)
+    for q, (a, b) in enumerate(pairwise(offsets.tolist())):
+        s, y = scores[a:b].tolist(), labels[a:b].tolist()
+        weights = reference.lambda_weights(s, y, scheme=scheme, k=k)
+        assert value[q].item() == pytest.approx(reference.lambda_loss(s, y, weights=weights, sigma=1.5), rel=1e-12)
+        slopes, curvatures = np.zeros((2, b - a))
+        for (i, j), weight in weights.items():
+            share = reference.sigmoid(1.5 * (s[j] - s[i]))
+            slopes += 1.5 / math.log(2) * weight * share * (np.eye(b - a)[j] - np.eye(b - a)[i])
+            curvatures[[i, j]] += 1.5**2 / math.log(2) * weight * share * (1 - share) * (i != j)
+        np.testing.assert_allclose(gradient[a:b], slopes, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(diagonal[a:b], curvatures, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("sizes", [(1, 1), (100, 7), (2**10, 2**16)])
-@every_loss
-def test_blocks_of_any_size_and_height_give_the_same(loss, options, sizes, monkeypatch):
-    batch = draw(2)
-    values, gradient = expected(loss, options, *batch)
-    for tallest in (1, 4, 1024):
-        monkeypatch.setattr(pairs, "TALLEST", tallest)
-        monkeypatch.setattr(pairs, "BLOCK_PAIRS", 2**12 * sizes[0])
-        monkeypatch.setattr(pairs, "FEW_PAIRS", sizes[1])
-        monkeypatch.setattr(pairs, "MOST_PAIRS", 2**9 * sizes[0])
-        value, slopes = found(loss, options, *batch)
-        np.testing.assert_allclose(value, values, rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(slopes, gradient, rtol=1e-12, atol=1e-12)
+LAMBDA = [("lambda", {"scheme": scheme, "k": k}) for scheme in ("ndcg1", "ndcg2++", "arp1") for k in (None, 10)]
+BOTH = [
+    *((name, {}) for name in LOSSES if name not in ("ordinal", "neural_ndcg")),
+    *LAMBDA,
+    *(("lambdarank", {"k": k, "pair": pair}) for k in (3, 60) for pair in ("logistic", "hinge")),
+    ("warp", {"negatives": "zero", "margin": 1.0}),
+    ("neural_ndcg", {"iterations": 2}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), BOTH, ids=str)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_large_batch_is_its_lists_alone(name, options, weighted):
+    """A few short lists are compared as they are, all pairs at once; others are sorted first, and taken in blocks."""
+    scores, labels, offsets = draw(2)
+    scores, labels, offsets = scores[: offsets[-3]], labels[: offsets[-3]], offsets[:-2]  # without the list of 700
+    weights = torch.rand(len(scores), generator=torch.Generator().manual_seed(0)).double() if weighted else None
+    one = derivatives(LOSSES[name])
+    found = [LOSSES[name](scores, labels, offsets, weights=weights, **options)]
+    found += one(scores, labels, offsets, weights=weights, **options)
+    alone = []
+    for a, b in pairwise(offsets.tolist()):
+        lists = scores[a:b], labels[a:b], torch.tensor([0, b - a])
+        own = options | {"weights": weights[a:b] if weighted else None}
+        alone.append((LOSSES[name](*lists, **own), *one(*lists, **own)))
+    for whole, parts in zip(found, zip(*alone, strict=True), strict=True):
+        if whole is not None:
+            torch.testing.assert_close(whole, torch.cat(parts), rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 1e4])
@@ -159,12 +171,14 @@ def test_memory_does_not_grow_with_the_list():
     labels[:64] = 1
     scores = torch.randn(70_064, generator=torch.Generator().manual_seed(5))
     with torch.profiler.profile(profile_memory=True) as profile:
-        value, slopes = pairs.pair_sums(scores, labels, offsets)
-    assert max(event.self_cpu_memory_usage for event in profile.events()) <= 8 * pairs.MOST_PAIRS
+        value, slopes = found(ranknet_loss, {}, scores, labels, offsets)
+    assert max(event.self_cpu_memory_usage for event in profile.events()) < 2**21
     rises = scores[64:].double() - scores[:64, None].double()
-    torch.testing.assert_close(value[0], torch.nn.functional.softplus(rises).sum(), rtol=1e-6, atol=0)
-    torch.testing.assert_close(slopes[64:], rises.sigmoid().sum(0), rtol=1e-5, atol=0)
-    torch.testing.assert_close(slopes[:64], -rises.sigmoid().sum(1), rtol=1e-5, atol=0)
+    torch.testing.assert_close(
+        value[0], torch.nn.functional.softplus(rises).sum(), rtol=1e-6, atol=0, check_dtype=False
+    )
+    wanted = torch.cat([-rises.sigmoid().sum(1), rises.sigmoid().sum(0)])
+    torch.testing.assert_close(slopes, wanted, rtol=1e-5, atol=0, check_dtype=False)
 
 
 PLAIN = {  # f, f' and f'' of the rise of a pair
@@ -182,20 +196,18 @@ PLAIN = {  # f, f' and f'' of the rise of a pair
 }
 
 
-@pytest.mark.parametrize("form", ["dense", "flat"])
-@pytest.mark.parametrize("pair", pairs.PAIRS)
-def test_every_function_of_a_pair_with_weights(pair, form, monkeypatch):
-    """Values, slopes, and the second derivative times a direction."""
-    monkeypatch.setattr(pairs, "FEW_PAIRS", 2**13 if form == "dense" else 2**62)
+@pytest.mark.parametrize("pair", PLAIN)
+def test_every_function_of_a_pair_with_weights(pair):
+    """Values, gradients, and the diagonal of the second derivative."""
     scores, labels, offsets = draw(6)
-    weights, along = (torch.rand(2, len(scores), generator=torch.Generator().manual_seed(6)) * 2).double()
-    loss, slopes = pairs.pair_sums(scores, labels, offsets, weights, pair=pair)
-    products = pairs.pair_products(scores, labels, offsets, weights, along, pair=pair)
+    weights = (torch.rand(len(scores), generator=torch.Generator().manual_seed(6)) * 2).double()
+    loss = LOSSES[pair](scores, labels, offsets, weights=weights)
+    slopes, curvatures = derivatives(LOSSES[pair])(scores, labels, offsets, weights=weights)
     value, slope, curvature = PLAIN[pair]
     for q, (a, b) in enumerate(pairwise(offsets.tolist())):
-        s, y, w, v = (part[a:b].numpy() for part in (scores, labels, weights, along))
+        s, y, w = (part[a:b].numpy() for part in (scores, labels, weights))
         rises, counts = s[None] - s[:, None], w[:, None] * (y[:, None] > y)
-        pulls, turns = counts * slope(rises), counts * curvature(rises) * (v[None] - v[:, None])
+        pulls, turns = counts * slope(rises), counts * curvature(rises)
         assert loss[q].item() == pytest.approx((counts * value(rises)).sum(), rel=1e-12, abs=1e-12)
         np.testing.assert_allclose(slopes[a:b], pulls.sum(0) - pulls.sum(1), rtol=1e-11, atol=1e-11)
-        np.testing.assert_allclose(products[a:b], turns.sum(0) - turns.sum(1), rtol=1e-11, atol=1e-11)
+        np.testing.assert_allclose(curvatures[a:b], turns.sum(0) + turns.sum(1), rtol=1e-11, atol=1e-11)

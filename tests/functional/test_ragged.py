@@ -8,12 +8,11 @@ import torch
 
 from tests.reference.losses import log_softmax
 from tests.reference.measures import blocks, ordered_pairs, random_batch, stable_order
-from torchrank.functional import pad, unpad
+from torchrank.functional import Lists, pad, unpad
+from torchrank.functional.measures.pairs import ascents
 from torchrank.functional.ragged import (
-    ascents,
     levels_within,
     list_ids,
-    measure_sum,
     pairs,
     ranks,
     row_blocks,
@@ -38,10 +37,9 @@ def split(values, offsets=OFFSETS):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.int64, torch.int8])
 @pytest.mark.parametrize("descending", [True, False])
-@pytest.mark.parametrize("max_length", [None, 7, 100])
-def test_sort_within_is_stable(dtype, descending, max_length):
+def test_sort_within_is_stable(dtype, descending):
     values = torch.tensor([3, -1, 3, 0, 5, -7, 5, 2, 5, -7, 0]).to(dtype)
-    order = sort_within(values, OFFSETS, descending=descending, max_length=max_length)
+    order = sort_within(values, OFFSETS, descending=descending)
     sign = -1 if descending else 1
     expected = [
         a + i
@@ -64,12 +62,6 @@ def test_sort_within_large(dtype, lists):
     assert np.array_equal(sort_within(values, offsets), np.lexsort((np.arange(20_000), -values.numpy(), ids)))
 
 
-def test_sort_within_when_no_key_fits_into_64_bits():
-    values = torch.tensor([1.0, 2.0, 2.0, 5.0], dtype=torch.float64)
-    order = sort_within(values, torch.tensor([0, 1, 4]), max_length=2**62)
-    assert order.tolist() == [0, 3, 1, 2]
-
-
 def test_ranks_and_levels():
     values = torch.tensor([1.5, 2, 1.5, 9, 0, 0, -1, 4, 4, 4, 0])
     expected = np.concatenate([np.argsort(np.argsort(-v.numpy(), kind="stable")) + 1 for v in split(values)])
@@ -90,9 +82,7 @@ def test_segments():
         expected = torch.stack([function(v) if len(v) else torch.tensor(empty, dtype=v.dtype) for v in lists])
         torch.testing.assert_close(found, expected)
     torch.testing.assert_close(segment_softmax(values, OFFSETS), torch.cat([v.softmax(0) for v in lists]))
-    for max_length in (None, 7, 50):
-        found = segment_cumsum(values, OFFSETS, max_length=max_length)
-        torch.testing.assert_close(found, torch.cat([v.cumsum(0) for v in lists]))
+    torch.testing.assert_close(segment_cumsum(values, OFFSETS), torch.cat([v.cumsum(0) for v in lists]))
     whole = torch.arange(11)
     assert torch.equal(segment_cumsum(whole, OFFSETS), torch.cat([v.cumsum(0) for v in split(whole)]))
     matrix = torch.stack([values, 2 * values], 1)
@@ -120,35 +110,16 @@ def test_operations_on_lists_with_all_that_can_go_wrong(real):
     order = [part.start + i for part in parts for i in stable_order(scores[part])]
     places = np.empty(len(scores), dtype=np.int64)
     places[order] = np.concatenate([np.arange(1, part.stop - part.start + 1) for part in parts])
-    assert sort_within(values, flat).tolist() == sort_within(values, flat, max_length=12).tolist() == order
+    assert sort_within(values, flat).tolist() == order
     np.testing.assert_array_equal(ranks(values, flat), places)
     expected = {(part.start + i, part.start + j) for part in parts for i, j in ordered_pairs(labels[part])}
     found = list(zip(*(side.tolist() for side in pairs(torch.tensor(labels), flat)), strict=True))
     assert len(found) == len(expected) and set(found) == expected
     assert list_ids(flat, len(scores)).tolist() == [q for q, part in enumerate(parts) for _ in scores[part]]
-    for function in (segment_sum, measure_sum):
-        sums = [scores[part].sum() for part in parts]
-        np.testing.assert_allclose(function(values, flat), sums, rtol=1e-12, atol=1e-12)
+    sums = [scores[part].sum() for part in parts]
+    np.testing.assert_allclose(segment_sum(values, flat), sums, rtol=1e-12, atol=1e-12)
     softmax = np.concatenate([np.exp(log_softmax(scores[part])) for part in parts if len(scores[part])])
     np.testing.assert_allclose(segment_softmax(values, flat), softmax, rtol=1e-12, atol=1e-15)
-
-
-def test_wrong_numbers_of_pairs_are_refused():
-    with pytest.raises(ValueError, match="num_pairs must be 2, the number of pairs with different labels, got 3"):
-        pairs(torch.tensor([0, 1, 1]), torch.tensor([0, 3]), num_pairs=3)
-
-
-@pytest.mark.parametrize("real", [False, True])
-def test_pairs(real):
-    labels = torch.tensor([0, 2, 1, 5, 1, 1, 0, 3, 2, 2, 0]) * (0.7 if real else 1)
-    expected = {
-        (a + i, a + j)
-        for (a, _), y in zip(itertools.pairwise(OFFSETS.tolist()), split(labels), strict=True)
-        for i, j in ordered_pairs(y.tolist())
-    }
-    for num_pairs in (None, len(expected)):
-        i, j = pairs(labels, OFFSETS, num_pairs=num_pairs)
-        assert len(i) == len(expected) and set(zip(i.tolist(), j.tolist(), strict=True)) == expected
 
 
 def test_runs():
@@ -159,7 +130,7 @@ def test_runs():
 
 def test_ascents():
     levels = torch.randint(0, 6, (11,), generator=torch.Generator().manual_seed(1))
-    rising, different = ascents(levels, OFFSETS, num_levels=6)
+    rising, different = ascents(levels, Lists.of(OFFSETS), 6)
     for q, one in enumerate(split(levels)):
         two = list(itertools.combinations(one.tolist(), 2))
         assert rising[q] == sum(a < b for a, b in two) and different[q] == sum(a != b for a, b in two)
@@ -168,9 +139,9 @@ def test_ascents():
 # --- padded lists ---
 
 
-def pad_by_loop(values: np.ndarray, offsets, *, max_length=None, fill=0.0):
+def pad_by_loop(values: np.ndarray, offsets, *, fill=0.0):
     lengths = [block.stop - block.start for block in blocks(offsets)]
-    width = max(lengths, default=0) if max_length is None else max_length
+    width = max(lengths, default=0)
     padded = np.full((len(lengths), width, *values.shape[1:]), fill, dtype=values.dtype)
     mask = np.zeros((len(lengths), width), dtype=bool)
     for q, length in enumerate(lengths):
@@ -189,13 +160,12 @@ def unpad_by_loop(padded: np.ndarray, mask: np.ndarray):
 
 
 @pytest.mark.parametrize("fill", [0, -1, float("inf")])
-@pytest.mark.parametrize("max_length", [None, 12, 15])
 @pytest.mark.parametrize("columns", [None, 3])
-def test_pad_is_the_loop(columns, max_length, fill):
+def test_pad_is_the_loop(columns, fill):
     scores, _, offsets = random_batch(30, lists=40)
     values = scores if columns is None else np.arange(len(scores) * columns, dtype=np.float64).reshape(-1, columns)
-    padded, mask = pad(torch.tensor(values), torch.tensor(offsets), max_length=max_length, fill=fill)
-    expected, expected_mask = pad_by_loop(values, offsets, max_length=max_length, fill=fill)
+    padded, mask = pad(torch.tensor(values), torch.tensor(offsets), fill=fill)
+    expected, expected_mask = pad_by_loop(values, offsets, fill=fill)
     assert mask.dtype == torch.bool
     np.testing.assert_array_equal(padded.numpy(), expected)
     np.testing.assert_array_equal(mask.numpy(), expected_mask)
@@ -232,11 +202,6 @@ def test_pad_of_nothing(offsets):
     assert padded.shape == mask.shape == (len(offsets) - 1, 0)
     values, again = unpad(padded, mask)
     assert values.shape == (0,) and again.tolist() == offsets
-
-
-def test_pad_refuses_a_max_length_that_is_too_small():
-    with pytest.raises(ValueError, match="max_length must be at least 3, the length of the longest list, got 2"):
-        pad(torch.ones(3), torch.tensor([0, 3]), max_length=2)
 
 
 def test_gradients_pass_through_both():

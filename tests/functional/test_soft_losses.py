@@ -10,7 +10,6 @@ import torch
 from tests.reference import soft as reference
 from tests.reference.measures import per_list
 from torchrank import functional as F
-from torchrank.functional.losses import neural_ndcg, soft_ranks
 
 LN2, LN3, LN4 = math.log(2), math.log(3), math.log(4)
 LISTS = torch.tensor([1.4, -2.8, -0.4, 0.0, 1.8, 1.0, 1.2, -3.2]), torch.tensor([0, 3, 5, 8])  # of TF-Ranking's tests
@@ -182,13 +181,6 @@ def test_soft_pairs():
     assert F.as_loss(F.all_pairs_error)(scores, labels, group=[3]).item() == pytest.approx(wrong / 3)
 
 
-def test_compiled_soft_losses_work_without_slopes():
-    scores, labels, offsets = lists(8, lengths=(5, 3))
-    loss = F.as_loss("map")
-    compiled = torch.compile(loss, fullgraph=True, backend="eager", dynamic=True)
-    torch.testing.assert_close(compiled(scores, labels, offsets), loss(scores, labels, offsets))
-
-
 def test_cold_err_is_err():
     scores, labels, offsets = lists(2)
     found = F.as_loss("err", temperature=1e-3, max_label=3)(scores * 20, labels, offsets)
@@ -197,13 +189,11 @@ def test_cold_err_is_err():
 
 
 @pytest.mark.parametrize("name", MEASURES)
-def test_soft_measures_have_slopes_and_second_derivatives(name):
+def test_soft_measures_have_gradients(name):
     scores, labels, offsets = lists(3, lengths=(5, 4))
     loss = F.as_loss(name, temperature=0.7)
     scores.requires_grad_()
     assert torch.autograd.gradcheck(lambda s: loss(s, labels, offsets), scores)
-    if not name.startswith("mrr"):
-        assert torch.autograd.gradgradcheck(lambda s: loss(s, labels, offsets), scores)
     (slopes,) = torch.autograd.grad(loss(scores, labels, offsets).sum(), scores)
     assert slopes.abs().sum() > 0
 
@@ -276,18 +266,6 @@ def test_slopes_of_neural_ndcg(iterations):
     np.testing.assert_allclose(loss(scores), expected, atol=1e-12)
 
 
-def test_matrices_that_are_not_kept_give_the_same(monkeypatch):
-    scores, labels, offsets = lists(8)
-    scores.requires_grad_()
-    found = [F.neural_ndcg_loss(scores, labels, offsets)]
-    monkeypatch.setattr(neural_ndcg, "KEPT_PAIRS", 0)
-    monkeypatch.setattr(neural_ndcg, "BLOCK_PAIRS", 20)
-    found.append(F.neural_ndcg_loss(scores, labels, offsets))
-    slopes = [torch.autograd.grad(value.sum(), scores)[0] for value in found]
-    torch.testing.assert_close(*found, rtol=0, atol=1e-14)
-    torch.testing.assert_close(*slopes, rtol=0, atol=1e-14)
-
-
 # --- Gumbel noise ---
 
 
@@ -301,10 +279,10 @@ def test_gumbel_copies_are_lists_end_to_end():
 
     draw = torch.Generator().manual_seed(0)
     weights = torch.arange(len(scores), dtype=torch.float64)
-    found = F.gumbel(loss, samples=3, generator=draw)(scores, labels, offsets, weights=weights, num_pairs=5, k=7)
+    found = F.gumbel(loss, samples=3, generator=draw)(scores, labels, offsets, weights=weights, k=7)
     assert found.shape == (5,) and len(seen["scores"]) == 3 * len(scores)
-    assert seen["num_pairs"] == 15 and seen["k"] == 7 and seen["weights"].tolist() == 3 * weights.tolist()
-    assert seen["offsets"].diff().tolist() == 3 * offsets.diff().tolist()
+    assert seen["k"] == 7 and seen["weights"].tolist() == 3 * weights.tolist()
+    assert seen["offsets"].offsets.diff().tolist() == 3 * offsets.diff().tolist()
     again = F.gumbel(loss, samples=3, generator=torch.Generator().manual_seed(0))(scores, labels, offsets)
     torch.testing.assert_close(again, found, rtol=0, atol=0)
     torch.testing.assert_close(
@@ -342,26 +320,16 @@ def test_gumbel_approx_ndcg_learns():
 # --- long lists ---
 
 
-LONG = [("approx_ndcg_loss", {}), ("lambda_loss", {}), ("neural_ndcg_loss", {"iterations": 1})]
+LONG = [("approx_ndcg_loss", {}), ("lambda_loss", {})]
 
 
 @pytest.mark.parametrize(("name", "options"), LONG, ids=str)
-def test_a_list_of_2500_entries_takes_bounded_memory(name, options, monkeypatch):
+def test_a_list_of_2500_entries_takes_bounded_memory(name, options):
     """All pairs of float32 scores would be 25 MB in each tensor."""
     draw = torch.Generator().manual_seed(0)
     scores = torch.randn(2500, generator=draw, requires_grad=True)
     labels = torch.randint(0, 5, (2500,), generator=draw)
-    monkeypatch.setattr(neural_ndcg, "KEPT_PAIRS", 0)
     with torch.profiler.profile(profile_memory=True) as seen:
         F.LOSSES[name.removesuffix("_loss")](scores, labels, torch.tensor([0, 2500]), **options).sum().backward()
     assert scores.grad.isfinite().all()
     assert max(event.cpu_memory_usage for event in seen.events()) < 12e6
-
-
-def test_blocks_of_any_size_give_the_same(monkeypatch):
-    scores, labels, offsets = lists(11)
-    expected = F.approx_ndcg_loss(scores, labels, offsets)
-    for most in (1, 30, 100):
-        monkeypatch.setattr(soft_ranks, "BLOCK_PAIRS", most)
-        monkeypatch.setattr(soft_ranks, "FEW_PAIRS", most)
-        torch.testing.assert_close(F.approx_ndcg_loss(scores, labels, offsets), expected, rtol=1e-13, atol=0)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.reference import losses as reference
-from tests.reference.measures import blocks, ordered_pairs, per_list, random_batch, tensors
+from tests.reference.measures import blocks, per_list, random_batch, tensors
 from torchrank import functional as F
 
 OPTIONS = [
@@ -81,17 +81,6 @@ def test_values_and_gradients_are_those_of_the_loops(options, real):
         np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-12, atol=1e-12)
         slopes = reference.gradients(reference.warp_gradient, scores, labels, offsets, **options)
         np.testing.assert_allclose(gradient(*given, **options), slopes, rtol=1e-12, atol=1e-14)
-
-
-def test_sizes_that_the_batch_knows_change_nothing():
-    scores, labels, offsets = random_batch(33)
-    pairs = sum(len(ordered_pairs(labels[block])) for block in blocks(offsets))
-    sizes = {"max_length": int(np.diff(offsets).max()), "num_grades": 5, "num_pairs": pairs}
-    given = tensors(scores, labels, offsets)
-    for options in OPTIONS:
-        without, sized = F.warp_loss(*given, **options), F.warp_loss(*given, **options, **sizes)
-        np.testing.assert_allclose(sized.numpy(), without.numpy(), rtol=1e-13, atol=1e-14)
-        np.testing.assert_allclose(gradient(*given, **options, **sizes), gradient(*given, **options), atol=1e-13)
 
 
 def test_by_hand():

@@ -23,13 +23,13 @@ class Row(NamedTuple):
     alone: bool = False  # a loss that learns from lists with one distinct label; all others are 0 there
     stable: bool = False  # entries with equal labels keep their order, on which the value depends
 
-    def __call__(self, scores, labels, offsets, **sizes):
-        return self.function(scores, labels, offsets, **self.options, **sizes)
+    def __call__(self, scores, labels, offsets=None, **more):
+        return self.function(scores, labels, offsets, **self.options, **more)
 
 
-def most_violated(scores, labels, offsets, *, max_length=None, **options):
+def most_violated(scores, labels, offsets=None, **options):
     """The loss of the ranking; the coefficients are the gradient of `structured_hinge`."""
-    return F.most_violated(scores, labels, offsets, max_length=max_length, **options)[1]
+    return F.most_violated(scores, labels, offsets, **options)[1]
 
 
 def hinge(measure, *, all_tied, **options):
@@ -158,8 +158,8 @@ def batch(seed: int, *, lists: int = 30, longest: int = 12, dtype: torch.dtype =
     return torch.tensor(scores, dtype=dtype), torch.tensor(labels), torch.tensor(offsets)
 
 
-def sizes(labels, offsets, *, longest: int = 12):
-    """The three numbers that a Batch carries."""
-    lists = [labels[a:b] for a, b in zip(offsets.tolist(), offsets.tolist()[1:], strict=False)]
-    num_pairs = sum(int((one[:, None] > one).sum()) for one in lists)
-    return {"max_length": longest, "num_grades": 4, "num_pairs": num_pairs}
+def known_lists(labels, offsets):
+    """The lists with all that can be known of them, so that no function has to read a device."""
+    lists = F.Lists.of(offsets, labels=labels)
+    assert lists.pairs is not None  # counted now, where the labels are on the host
+    return lists

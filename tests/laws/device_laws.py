@@ -19,7 +19,7 @@ from torchrank import Ranker
 from torchrank.data.sampler import ranges
 from torchrank.functional import Lists, cloud_pca, gmml_factor
 from torchrank.rankers.core.fitting import Descent, Watch
-from torchrank.solvers.local_metrics.sampled_warp import sampled_warp
+from torchrank.rankers.lgmml.sampled_warp import sampled_warp
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

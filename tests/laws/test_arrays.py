@@ -14,7 +14,7 @@ import torch
 import torchrank
 import torchrank.functional as F
 from tests.laws import cases, matrix_cases
-from torchrank.functional.arrays import to_tensor
+from torchrank.functional.arrays import Array, to_tensor
 from torchrank.functional.ragged import ranks
 
 SCORES, LABELS, OFFSETS = cases.batch(0)
@@ -112,11 +112,13 @@ def convert(kind, values):
 
 
 def takes_tensors(function):
-    return inspect.isfunction(function) and "Tensor" in str(list(inspect.signature(function).parameters.values()))
+    known = inspect.isfunction(function) and inspect.signature(function).parameters.values()
+    return known and any(parameter.annotation == Array for parameter in known)
 
 
 def test_every_function_has_a_case():
     functions = {name: each for name, each in vars(F).items() if name in F.__all__ and takes_tensors(each)}
+    functions.pop("to_offsets")  # which makes lists
     assert functions.keys() == LISTS.keys() | OTHERS.keys()
     on_lists = {name for name, each in functions.items() if "offsets" in inspect.signature(each).parameters}
     assert on_lists == LISTS.keys()
@@ -294,7 +296,7 @@ def test_wrong_calls_are_type_errors_of_the_function():
 
 
 def test_arrays_go_to_the_device_of_the_tensors():
-    found = F.ndcg(torch.zeros(3, device="meta"), [0, 1, 2], group=[3], max_length=3, num_grades=3)
+    found = F.ndcg(torch.zeros(3, device="meta"), [0, 1, 2], group=[3])
     assert found.device.type == "meta"
 
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from tests.laws.cases import ROWS, batch, sizes
-from tests.laws.test_functions import known, same
+from tests.laws.cases import ROWS, batch
+from tests.laws.test_functions import same
 from torchrank.functional import evaluate
 
 FUNCTIONS = {row.function: (name, row) for name, row in ROWS.items()}  # the last row of each: the one with most options
@@ -31,9 +31,8 @@ def test_one_graph_for_all_batches(row):
     function = compiled(row.function, "aot_eager" if row.loss else "eager")  # measures have no backward pass
     for seed, lists, longest in SIZES:
         scores, labels, offsets = batch(seed, lists=lists, longest=longest)
-        given = known(row, sizes(labels, offsets, longest=longest)) if row.loss else {}
         scores.requires_grad_(row.loss)
-        pair = [f(scores, labels, offsets, **row.options, **given) for f in (function, row.function)]
+        pair = [f(scores, labels, offsets, **row.options) for f in (function, row.function)]
         same(*pair)
         if row.loss:
             same(*(torch.autograd.grad(values.sum(), scores)[0] for values in pair))

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchrank.functional as F
-from tests.laws.cases import ROWS, TIED, batch, sizes
+from tests.laws.cases import ROWS, TIED, batch, known_lists
 from tests.laws.elsewhere import Elsewhere
 from torchrank.functional import ragged
 
@@ -20,11 +20,6 @@ every_loss = pytest.mark.parametrize("row", LOSS_ROWS.values(), ids=LOSS_ROWS.ke
 
 def same(actual, expected, atol=1e-12):
     torch.testing.assert_close(actual, expected, rtol=1e-12, atol=atol, equal_nan=True)
-
-
-def known(row, given):
-    """Those of the batch's three numbers that the function takes."""
-    return {name: value for name, value in given.items() if name in inspect.signature(row.function).parameters}
 
 
 def reorder_lists(values, offsets, order):
@@ -130,8 +125,8 @@ def test_lists_with_one_entry(row):
 def test_batches_without_entries(row, offsets):
     scores = torch.empty(0, requires_grad=row.loss)
     labels, offsets = torch.empty(0, dtype=torch.int64), torch.tensor(offsets)
-    for given in ({}, {"max_length": 0, "num_grades": 4, "num_pairs": 0}):
-        values = row(scores, labels, offsets, **known(row, given))
+    for lists in (offsets, known_lists(labels, offsets)):
+        values = row(scores, labels, lists)
         assert values.shape == (len(offsets) - 1,)
         if row.loss:
             assert (values == 0).all() and values.requires_grad
@@ -139,39 +134,76 @@ def test_batches_without_entries(row, offsets):
 
 
 @every
-@pytest.mark.parametrize("name", ["max_length", "num_grades", "num_pairs"])
-def test_the_numbers_of_the_batch_change_no_value(row, name):
+def test_what_lists_know_changes_no_value(row):
     scores, labels, offsets = batch(5)
-    given = {name: sizes(labels, offsets)[name]}
-    same(row(scores.round(), labels, offsets, **known(row, given)), row(scores.round(), labels, offsets), atol=0)
+    scores, expected = scores.round(), row(scores.round(), labels, offsets)
+    for lists in (F.Lists.of(offsets), known_lists(labels, offsets), F.Lists(offsets, len(labels), longest=12)):
+        same(row(scores, labels, lists), expected, atol=0)
+        same(row(scores, labels, lists), expected, atol=0)  # what has been kept of the first call is not spoilt
+    same(row(scores, labels, F.Lists(offsets, len(labels), longest=20, grades=0)), expected)
 
 
 @every
-@pytest.mark.parametrize(("name", "size"), [("max_length", 3), ("num_grades", 2), ("num_pairs", 5)])
-def test_wrong_numbers_of_the_batch_are_refused_or_not_used(row, name, size):
+def test_options_of_earlier_versions_are_ignored(row):
     scores, labels, offsets = batch(17)
-    try:
-        values = row(scores, labels, offsets, **known(row, {name: size}))
-    except ValueError as error:
-        assert str(size) in str(error)
-    else:
-        same(values, row(scores, labels, offsets), atol=0)
+    same(row(scores, labels, offsets, max_length=3, num_grades=2, num_pairs=5), row(scores, labels, offsets), atol=0)
+
+
+@every
+def test_lists_of_other_labels_are_refused_or_do_not_matter(row):
+    scores, labels, offsets = batch(17)
+    for other in (labels.clamp(max=1), labels * 5):
+        try:
+            values = row(scores, labels, known_lists(other, offsets))
+        except ValueError as error:
+            assert "these lists were made for labels" in str(error)
+        else:
+            same(values, row(scores, labels, offsets))
 
 
 @every
 def test_labels_that_are_nan_or_no_grades_are_refused(row):
     scores, labels, offsets = batch(18)
-    labels = labels.double()
+    grades, labels = known_lists(labels, offsets), labels.double()
     labels[0] = 0.5
     try:
-        values = row(scores, labels, offsets, **known(row, {"num_grades": 4}))
+        values = row(scores, labels, grades)
     except ValueError as error:
-        assert "not integers" in str(error) or "real-valued" in str(error)
+        assert "these lists were made for labels" in str(error)
     else:
         same(values, row(scores, labels, offsets), atol=0)
     labels[0] = math.nan
     with pytest.raises(ValueError, match=r"1 of .* labels are NaN"):
         row(scores, labels, offsets)
+
+
+def forms_of_lists(scores, labels, offsets):
+    """The same lists in every form in which they may be given: arguments, keywords, and their offsets."""
+    lengths = offsets.diff()
+    padded, mask = F.pad(scores, offsets, fill=7)
+    grades = F.pad(labels, offsets, fill=9)[0]
+    names = [f"query {q}" for q, length in enumerate(lengths.tolist()) for _ in range(length)]
+    filled = torch.cat([offsets[:1], offsets[1:][lengths > 0]])  # lists without entries have no query id
+    yield (scores, labels), {"group": lengths}, offsets
+    yield (scores, labels), {"group": lengths.tolist()}, offsets
+    yield (scores, labels), {"qid": torch.repeat_interleave(lengths)}, filled
+    yield (scores, labels), {"qid": names}, filled
+    yield (scores, labels, F.Lists.of(group=lengths)), {}, offsets
+    yield (scores, labels, known_lists(labels, offsets)), {}, offsets
+    yield (padded, grades), {"mask": mask}, offsets
+    yield (padded, grades, F.Lists.of(mask=mask)), {}, offsets
+    yield (padded, grades, F.Lists.of(mask=mask, labels=grades)), {}, offsets
+
+
+@every
+def test_values_and_gradients_are_the_same_for_all_forms_of_lists(row):
+    scores, labels, offsets = batch(20)
+    for arguments, keywords, bounds in forms_of_lists(scores.requires_grad_(row.loss), labels, offsets):
+        expected, values = row(scores, labels, bounds), row(*arguments, **keywords)
+        same(values, expected)
+        if row.loss:
+            gradients = [torch.autograd.grad(each.sum(), scores, retain_graph=True)[0] for each in (values, expected)]
+            same(*gradients)
 
 
 @every
@@ -203,31 +235,31 @@ def test_the_dtype_of_scores_is_that_of_the_result(row, dtype):
 def test_runs_on_the_meta_device(row):
     """A hidden synchronisation or a constant on the CPU raises there."""
     scores, labels, offsets = batch(8)
-    given = known(row, sizes(labels, offsets))
+    lists = known_lists(labels, offsets).to("meta")
     scores, labels, offsets = (part.to("meta") for part in (scores, labels, offsets))
-    scores.requires_grad_(row.loss)
-    values = row(scores, labels, offsets, **given)
-    assert values.device.type == "meta" and values.shape == (30,)
-    if row.loss:
-        values.sum().backward()
-        assert scores.grad.shape == scores.shape
+    for form in (lists, offsets):
+        scores = scores.detach().requires_grad_(row.loss)
+        values = row(scores, labels, form)
+        assert values.device.type == "meta" and values.shape == (30,)
+        if row.loss:
+            values.sum().backward()
+            assert scores.grad.shape == scores.shape
 
 
 @every
 @pytest.mark.parametrize(("lists", "longest"), [(30, 12), (60, 400)])
 def test_branches_for_other_devices_find_the_same(row, lists, longest):
     scores, labels, offsets = batch(15, lists=lists, longest=longest)
-    given = known(row, sizes(labels, offsets, longest=longest))
-    expected = row(scores.requires_grad_(row.loss), labels, offsets)
+    lists, expected = known_lists(labels, offsets), row(scores.requires_grad_(row.loss), labels, offsets)
     with Elsewhere():
         assert scores.device.type == "cuda"
-        values = row(scores, labels, offsets, **given)
+        values = row(scores, labels, lists)
         without = row(scores, labels, offsets)
     same(values, expected)
     same(without, expected)
     if row.loss:
-        slopes = [torch.autograd.grad(value.nansum(), scores)[0] for value in (values, expected)]
-        same(*slopes)
+        gradients = [torch.autograd.grad(value.nansum(), scores)[0] for value in (values, expected)]
+        same(*gradients)
 
 
 class Synchronisations(TorchDispatchMode):
@@ -257,12 +289,13 @@ def test_the_counter_counts():
 
 
 @every
-def test_no_synchronisation_when_the_numbers_are_given(row):
+def test_with_lists_made_with_labels_no_function_reads_a_device(row):
+    """See also `test_runs_on_the_meta_device`, where there is nothing to read."""
     scores, labels, offsets = batch(9)
     scores.requires_grad_(row.loss)
-    given = known(row, sizes(labels, offsets))
-    with Synchronisations() as counter:
-        values = row(scores, labels, offsets, **given)
+    lists = known_lists(labels, offsets)
+    with Elsewhere(), Synchronisations() as counter:
+        values = row(scores, labels, lists)
         if row.loss:
             values.sum().backward()
     assert counter.found == []
@@ -271,7 +304,7 @@ def test_no_synchronisation_when_the_numbers_are_given(row):
 @every
 def test_at_most_one_synchronisation_otherwise(row):
     scores, labels, offsets = batch(10)
-    with Synchronisations() as counter:
+    with Elsewhere(), Synchronisations() as counter:
         row(scores, labels, offsets)
     assert len(counter.found) <= 1
 
@@ -319,12 +352,10 @@ def test_measures_have_no_graph_and_refuse_nan(row):
 
 
 def test_flat_list_operations_run_on_the_meta_device():
-    scores, labels, offsets = (part.to("meta") for part in batch(14))
-    num_pairs = 40
-    i, j = ragged.pairs(labels, offsets, num_pairs=num_pairs, max_length=12)
-    assert i.shape == j.shape == (num_pairs,)
-    padded, mask = F.pad(scores, offsets, max_length=12)
-    assert padded.shape == mask.shape == (30, 12)
+    scores, labels, offsets = batch(14)
+    lists, scores, offsets = known_lists(labels, offsets).to("meta"), scores.to("meta"), offsets.to("meta")
+    padded, mask = F.pad(scores, lists)
+    assert padded.shape == mask.shape == (30, lists.longest)
     for function in (ragged.sort_within, ragged.ranks, ragged.levels_within, ragged.segment_cumsum):
-        assert function(scores, offsets, max_length=12).shape == scores.shape
+        assert function(scores, offsets).shape == scores.shape
     assert ragged.segment_softmax(scores, offsets).shape == scores.shape

@@ -1,4 +1,5 @@
-"""Every loss under torch.func: grad, jacrev, jacfwd, jvp, vmap, functional_call, and second derivatives.
+"""Every loss under torch.func: grad and jacrev in all, vmap, forward mode and second derivatives where torch itself
+differentiates the formula; elsewhere these are refused in one line.
 
 A loss of the table LOSSES is under these laws without a line here.
 """
@@ -7,10 +8,12 @@ import itertools
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
 from torchrank.functional import LOSSES
 
+FORMULAS = {"listnet", "softmax", "poly1_softmax", "listmle", "mse", "bce", "ordinal", "pairwise_mse"}
 each_loss = pytest.mark.parametrize("name", LOSSES)
 OFFSETS = torch.tensor([0, 4, 4, 9])
 LABELS = torch.tensor([0, 2, 1, 0, 1, 0, 3, 1, 0])
@@ -22,12 +25,12 @@ def draw(name, *shape, seed=0, dtype=torch.float64):
     return torch.randn(*shape, 9, *width, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-def of(name, labels=LABELS, offsets=OFFSETS, **options):
-    return lambda scores: LOSSES[name](scores, labels, offsets, **options)
+def of(name, labels=LABELS, offsets=OFFSETS):
+    return lambda scores: LOSSES[name](scores, labels, offsets)
 
 
-def total(name, **options):
-    return lambda scores: of(name, **options)(scores).sum()
+def total(name, **lists):
+    return lambda scores: of(name, **lists)(scores).sum()
 
 
 def plain_gradient(function, scores):
@@ -35,125 +38,90 @@ def plain_gradient(function, scores):
     return torch.autograd.grad(function(scores), scores)[0]
 
 
-def same(actual, expected):
-    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-11)
+def same(actual, expected, digits=1e-10):
+    torch.testing.assert_close(actual, expected, rtol=10 * digits, atol=digits)
+
+
+def same_or_refused(name, way, expected, what, **digits):
+    """`way()` gives what `expected()` gives for the formulas, and says in one line that the others cannot."""
+    if name in FORMULAS:
+        same(way(), expected(), **digits)
+        return
+    with pytest.raises(RuntimeError, match=f"has no {what}: its gradient is known in closed form") as told:
+        way()
+    assert "\n" not in str(told.value)
 
 
 @each_loss
-def test_grad_is_autograd(name):
+def test_grad_is_autograd_whatever_is_an_argument(name):
     scores = draw(name)
-    same(grad(total(name))(scores), plain_gradient(total(name), scores))
+    expected = plain_gradient(total(name), scores)
+    same(grad(total(name))(scores), expected)
+    same(grad(lambda *lists: LOSSES[name](*lists).sum())(scores, LABELS, OFFSETS), expected)
 
 
 @each_loss
-def test_jacobians_hold_the_slopes_of_each_list(name):
+def test_jacobians_hold_the_gradients_of_each_list(name):
     scores, expected = draw(name), []
     for a, b in itertools.pairwise(OFFSETS.tolist()):
-        alone = torch.tensor([0, b - a])
-        slopes = torch.zeros_like(scores)
-        slopes[a:b] = plain_gradient(total(name, labels=LABELS[a:b], offsets=alone), scores[a:b])
-        expected.append(slopes)
-    for jacobian in (jacrev, jacfwd):
-        same(jacobian(of(name))(scores), torch.stack(expected))
+        gradient = torch.zeros_like(scores)
+        gradient[a:b] = plain_gradient(total(name, labels=LABELS[a:b], offsets=torch.tensor([0, b - a])), scores[a:b])
+        expected.append(gradient)
+    same(jacrev(of(name))(scores), torch.stack(expected))
+    same_or_refused(name, lambda: jacfwd(of(name))(scores), lambda: torch.stack(expected), "forward mode")
 
 
 @each_loss
-def test_forward_mode_is_the_slopes_times_the_tangent(name):
-    scores, tangent = draw(name), draw(name, seed=1)
-    value, found = jvp(of(name), (scores,), (tangent,))
-    same(value, of(name)(scores))
-    same(found.sum(), (plain_gradient(total(name), scores) * tangent).sum())
-    with torch.no_grad(), torch.autograd.forward_ad.dual_level():
-        dual = of(name)(torch.autograd.forward_ad.make_dual(scores, tangent))
-        same(torch.autograd.forward_ad.unpack_dual(dual).tangent, found)
+def test_forward_mode_is_the_gradient_times_the_tangent_or_refused(name):
+    scores, tangent, function = draw(name), draw(name, seed=1), total(name)
+    product = (plain_gradient(function, scores) * tangent).sum()
+    same_or_refused(name, lambda: jvp(function, (scores,), (tangent,))[1], lambda: product, "forward mode")
+
+    def dual():
+        with torch.no_grad(), forward_ad.dual_level():
+            return forward_ad.unpack_dual(function(forward_ad.make_dual(scores, tangent))).tangent
+
+    same_or_refused(name, dual, lambda: product, "forward mode")
 
 
 @each_loss
-def test_vmap_is_a_loop(name):
-    scores, functions = draw(name, 5), (of(name), grad(total(name)), jacrev(of(name)), jacfwd(of(name)))
-    for function in functions:
-        same(vmap(function)(scores), torch.stack([function(each) for each in scores]))
-    same(vmap(of(name), in_dims=1)(scores.movedim(0, 1)), torch.stack([of(name)(each) for each in scores]))
-
-
-@each_loss
-def test_vmap_over_labels_offsets_and_weights(name):
-    draws = torch.Generator().manual_seed(2)
-    scores, labels = draw(name, 3), torch.randint(0, 4, (3, 9), generator=draws)
+def test_vmap_is_a_loop_or_refused(name):
+    scores, labels = draw(name, 3), torch.stack([LABELS, LABELS.flip(0), LABELS.roll(2)])
     offsets = torch.tensor([[0, 4, 4, 9], [0, 9, 9, 9], [0, 1, 3, 9]])
 
-    def loss(scores, labels, offsets):
-        return LOSSES[name](scores, labels, offsets)
-
-    for function in (loss, grad(lambda *lists: loss(*lists).sum())):
-        expected = [function(*each) for each in zip(scores, labels, offsets, strict=True)]
-        same(vmap(function)(scores, labels, offsets), torch.stack(expected))
-
-
-@each_loss
-def test_the_numbers_of_a_batch_may_be_given_under_vmap(name):
-    sizes = {"max_length": 6, "num_grades": 4, "num_pairs": 5 + 8}
-    scores = draw(name, 4)
-    same(vmap(of(name, **sizes))(scores), torch.stack([of(name)(each) for each in scores]))
+    summed = grad(lambda *lists: LOSSES[name](*lists).sum())
+    cases = [(of(name), (scores,)), (jacrev(of(name)), (scores,)), (summed, (scores, labels, offsets))]
+    for function, given in [*cases, (lambda offsets: of(name, LABELS, offsets)(scores[0]), (offsets,))]:
+        loop = lambda f=function, g=given: torch.stack([f(*each) for each in zip(*g, strict=True)])  # noqa: E731
+        same_or_refused(name, lambda f=function, g=given: vmap(f)(*g), loop, "vmap")
 
 
 @each_loss
-def test_gradients_per_sample_of_a_model(name):
+def test_gradients_of_a_model_by_functional_call(name):
     model = torch.nn.Linear(4, WIDTHS.get(name, 1)).double()
     weights = {key: value.detach() for key, value in model.named_parameters()}
-    x = torch.randn(3, 9, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    x = torch.randn(9, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
-    def loss(weights, x):
+    def loss(weights):
         scores = functional_call(model, weights, (x,))
-        return LOSSES[name](scores if name in WIDTHS else scores[:, 0], LABELS, OFFSETS).sum()
+        return total(name)(scores if name in WIDTHS else scores[:, 0])
 
-    found = vmap(grad(loss), in_dims=(None, 0))(weights, x)
-    for sample in range(3):
-        loop = torch.autograd.grad(loss(dict(model.named_parameters()), x[sample]), list(model.parameters()))
-        for key, expected in zip(weights, loop, strict=True):
-            same(found[key][sample], expected)
+    expected = torch.autograd.grad(loss(dict(model.named_parameters())), list(model.parameters()))
+    same(list(grad(loss)(weights).values()), list(expected))
+
+
+def differences(function, scores, step=1e-6):
+    """The derivative of a function by the difference of its values on both sides."""
+    moves = step * torch.eye(scores.numel(), dtype=scores.dtype).view(-1, *scores.shape)
+    columns = [(function(scores + move) - function(scores - move)) / (2 * step) for move in moves]
+    return torch.stack(columns, -1).view(*scores.shape, *scores.shape)
 
 
 @each_loss
-def test_second_derivatives_agree_or_are_refused(name):
-    """Reverse over reverse, forward over reverse, reverse over forward, and a loop over central differences."""
+def test_second_derivatives_are_right_or_refused(name):
     scores, function = draw(name), total(name)
-    ways = (hessian(function), jacrev(jacrev(function)), jacrev(jacfwd(function)))
-    try:
-        expected = torch.autograd.functional.hessian(function, scores)
-    except RuntimeError as error:
-        assert name in str(error) and "\n" not in str(error)
-        for way in ways:
-            with pytest.raises(RuntimeError, match=name):
-                way(scores)
-        return
+    ways = (jacrev(jacrev(function)), lambda scores: torch.autograd.functional.hessian(function, scores))
+    expected = differences(grad(function), scores)
     for way in ways:
-        same(way(scores), expected)
-    step, slope = 1e-6, grad(function)
-    for place in range(scores.numel()):
-        shift = torch.zeros_like(scores)
-        shift.view(-1)[place] = step
-        difference = (slope(scores + shift) - slope(scores - shift)) / (2 * step)
-        column = expected.reshape(*scores.shape, -1)[..., place]
-        torch.testing.assert_close(column, difference, rtol=1e-6, atol=1e-7)
-
-
-@each_loss
-def test_forward_over_forward_is_right_or_refused(name):
-    """torch itself takes it for 0 in a function that has its own forward mode."""
-    scores, function = draw(name), total(name)
-    try:
-        found = jacfwd(jacfwd(function))(scores)
-    except RuntimeError as error:
-        assert name in str(error) and "\n" not in str(error)
-    else:
-        same(found, hessian(function)(scores))
-
-
-@each_loss
-def test_values_are_not_read_in_transformations(name):
-    """NaN labels of a batch of lists: eagerly an error, under vmap, where nothing can be read, a value."""
-    labels = LABELS.double().expand(2, 9).clone()
-    vmap(lambda scores, labels: LOSSES[name](scores, labels, OFFSETS))(draw(name, 2), labels)
-    with pytest.raises(ValueError, match="finite"):
-        LOSSES[name](draw(name), torch.where(LABELS > 2, torch.inf, LABELS.double()), OFFSETS)
+        same_or_refused(name, lambda way=way: way(scores), lambda: expected, "second derivative", digits=1e-7)
+    same_or_refused(name, lambda: hessian(function)(scores), lambda: expected, "forward mode", digits=1e-7)

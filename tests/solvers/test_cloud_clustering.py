@@ -90,7 +90,7 @@ def test_all_levels_of_the_dendrogram(seed, symmetric):
     distances = plain_distances(similarity)
     levels, heights = plain_levels(distances)
     tree = link(torch.tensor(similarity))
-    np.testing.assert_allclose(tree.heights, heights, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(tree[:, 2], heights, rtol=0, atol=1e-12)
     for clusters in range(1, 14):
         assert cut(tree, clusters).tolist() == as_labels(levels[13 - clusters], 13)
 
@@ -101,7 +101,7 @@ def test_scipys_flat_clusters(lists):
     distances = plain_distances(similarity)
     peer = linkage(squareform(distances, checks=False), "complete")
     tree = link(torch.tensor(similarity))
-    np.testing.assert_allclose(tree.heights, peer[:, 2], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(tree[:, 2], peer[:, 2], rtol=0, atol=1e-12)
     for clusters in (1, 2, 5, 31, lists):
         expected = as_sets(fcluster(peer, clusters, "maxclust").tolist())
         assert cut(tree, clusters).tolist() == as_labels(expected, lists)
@@ -255,7 +255,7 @@ def test_fewer_lists_than_clusters():
 
 def test_one_list():
     tree = link(torch.ones(1, 1))
-    assert tree.merges.shape == (0, 2) and cut(tree, 1).tolist() == [0]
+    assert tree.shape == (0, 4) and cut(tree, 1).tolist() == [0]
     assert merge_small(torch.tensor([0]), torch.ones(1, 1), 10).tolist() == [0]
 
 

@@ -273,7 +273,7 @@ def _from_sequence(values: Sequence[Any], name: str) -> Tensor:
         rows = [to_tensor(row, name) for row in numbers]
         _one_length([len(row) for row in rows], name)
         return _stack(rows)
-    if numbers and all(isinstance(each, Tensor) for each in numbers):
+    if not plain and all(isinstance(each, Tensor) for each in numbers):
         return torch.stack(numbers)
     return _from_numbers(numbers, name).reshape(shape)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
 from torchrank.functional.arrays import Array, as_argument, host, wide
-from torchrank.functional.lists import Lists, Weighted, per_entry
+from torchrank.functional.lists import Given, Lists, Weighted, per_entry_of_columns
 
 Options = dict[str, Any]
 
@@ -57,18 +57,22 @@ class OnceDifferentiable:
             if part is not None and part.requires_grad:
                 raise ValueError(f"{self.name} has no gradient at {name}: give {name}.detach()")
         if torch.compiler.is_compiling():
-            margin = options.pop("margin", None)
-            return compiled(scores, labels, lists.offsets, weights, margin, self.name, repr(options))
+            return compiled(scores, labels, lists.offsets, weights, *_encoded(self.name, options))
         wanted = scores.requires_grad and torch.is_grad_enabled()
-        if not wanted and host(scores) is not None and unpack_dual(scores).tangent is None:
+        tensors = (scores, labels, lists.offsets) if weights is None else (scores, labels, lists.offsets, weights)
+        if not wanted and all(host(each) is not None for each in tensors) and unpack_dual(scores).tangent is None:
             return self.sums(scores, labels, lists, weights, 0, **options)[0]
         return once(self, lists, options, int(wanted), scores, labels, lists.offsets, weights)[0]
 
     def with_gradient(self, scores: Tensor, labels: Tensor, lists: Lists, **options: Any) -> tuple[Tensor, Tensor]:
         """The loss and its gradient, without a graph."""
         if torch.compiler.is_compiling():
-            return torch.ops.torchrank.loss(scores, labels, lists.offsets, None, None, self.name, repr(options))  # type: ignore
+            return _loss(scores, labels, lists.offsets, None, *_encoded(self.name, options))  # type: ignore[no-any-return]
         return self.sums(scores, labels, lists, None, 1, **options)  # type: ignore[return-value]
+
+    def diagonal(self, scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, **options: Any) -> Tensor:
+        """The diagonal of the second derivative at the scores, `(N,)`."""
+        return self.sums(scores, labels, lists, weights, 2, **options)[2]
 
     def refuse(self, what: str) -> RuntimeError:
         return RuntimeError(f"{self.name} has no {what}: its gradient is known in closed form and differentiated once")
@@ -145,15 +149,14 @@ class _Compiled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, *arguments: Any) -> Tensor:
-        values, gradient = torch.ops.torchrank.loss(scores, *arguments)
-        ctx.arguments = arguments[-2:]
+        values, gradient = _loss(scores, *arguments)
+        ctx.options = arguments[-2:]
         ctx.save_for_backward(gradient, scores, *arguments[:-2])
         return values  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        gradient = torch.ops.torchrank.loss_gradient(upstream[0], *ctx.saved_tensors, *ctx.arguments)
-        return gradient, *[None] * 6
+        return _loss_gradient(upstream[0], *ctx.saved_tensors, *ctx.options), *[None] * 6
 
 
 once: Callable[..., tuple[Tensor, Tensor]] = _Once.apply  # which has no types
@@ -170,12 +173,13 @@ def _loss(
     offsets: Tensor,
     weights: Tensor | None,
     margin: Tensor | None,
-    name: str,
-    options: str,
+    numbers: list[float],
+    text: str,
 ) -> tuple[Tensor, Tensor]:
-    lists, options_ = Lists(offsets, len(scores)).about(labels), _options(options, margin)
-    values, *gradient = ALL[name].sums(scores, labels, lists, weights, 1, **options_)
-    return values, gradient[0].to(scores.dtype) if gradient else torch.zeros_like(scores)
+    loss, options = _decoded(margin, numbers, text)
+    lists = Lists(offsets, len(scores)).about(labels)
+    values, *gradient = loss.sums(scores, labels, lists, weights, 1, **options)
+    return values, gradient[0].to(scores.dtype) if loss.pull is scaled else torch.zeros_like(scores)
 
 
 @torch.library.custom_op("torchrank::loss_gradient", mutates_args=())
@@ -187,22 +191,32 @@ def _loss_gradient(
     offsets: Tensor,
     weights: Tensor | None,
     margin: Tensor | None,
-    name: str,
-    options: str,
+    numbers: list[float],
+    text: str,
 ) -> Tensor:
-    lists = Lists(offsets, len(scores)).about(labels)
-    product = ALL[name].pull(upstream, gradient, scores, labels, lists, weights, **_options(options, margin))
-    return product.to(scores.dtype).clone()
+    loss, options = _decoded(margin, numbers, text)
+    lists, known = Lists(offsets, len(scores)).about(labels), gradient if loss.pull is scaled else gradient[:0]
+    return loss.pull(upstream, known, scores, labels, lists, weights, **options).to(scores.dtype).clone()
 
 
-def _options(text: str, margin: Tensor | None) -> Options:
-    options: Options = literal_eval(text)
-    return options if margin is None else options | {"margin": margin}
+def _encoded(name: str, options: Options) -> tuple[Tensor | None, list[float], str]:
+    """A loss and its options as arguments of an operation: a graph may not know the values of numbers yet."""
+    keys = [key for key, value in options.items() if isinstance(value, int | float)]
+    whole = [key for key in keys if isinstance(options[key], int)]
+    others = {key: value for key, value in options.items() if key not in keys and key != "margin"}
+    return options.get("margin"), [float(options[key]) for key in keys], repr((name, keys, whole, others))
+
+
+def _decoded(margin: Tensor | None, numbers: list[float], text: str) -> tuple[OnceDifferentiable, Options]:
+    name, keys, whole, options = literal_eval(text)
+    for key, number in zip(keys, numbers, strict=True):
+        options[key] = int(number) if key in whole else number
+    return ALL[name], options if margin is None else options | {"margin": margin}
 
 
 @_loss.register_fake
-def _(scores: Tensor, labels: Tensor, offsets: Tensor, weights: Any, margin: Any, name: str, options: str) -> Any:
-    count = offsets.shape[0] - 1 if ALL[name].pull is scaled else scores.shape[0]
+def _(scores: Tensor, labels: Tensor, offsets: Tensor, weights: Any, margin: Any, numbers: Any, text: str) -> Any:
+    count = offsets.shape[0] - 1 if ALL[literal_eval(text)[0]].pull is scaled else scores.shape[0]
     return wide(scores.new_empty(count)), torch.empty_like(scores)
 
 
@@ -212,30 +226,28 @@ def _(upstream: Tensor, gradient: Tensor, scores: Tensor, *others: Any) -> Tenso
 
 
 DIAGONALS: dict[Callable[..., Any], Callable[..., Tensor]] = {}
+Diagonal = Callable[..., Tensor]
 
 
-def diagonal_of(loss: Callable[..., Tensor]) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Registers a function of the arguments of a loss as the diagonal of its second derivative, `(N,)`."""
+def diagonal_of(loss: Callable[..., Tensor], **fixed: Any) -> Callable[[Diagonal], Diagonal]:
+    """Registers `function(scores, labels, lists, weights, **options)` as the diagonal of the second derivative of a
+    loss, `(N,)`. Options have the defaults of the loss; `fixed` are those that the loss itself gives."""
+    parameters = inspect.signature(loss).parameters.values()
+    defaults = {each.name: each.default for each in parameters if each.kind == each.KEYWORD_ONLY} | fixed
+    for name in ("weights", *Weighted.__annotations__, *Given.__annotations__):
+        defaults.pop(name, None)
 
-    def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        DIAGONALS[loss] = per_entry(function)
+    def register(function: Diagonal) -> Diagonal:
+        @per_entry_of_columns
+        def diagonal(
+            scores: Array, labels: Array, offsets: Array = None, *, weights: Array = None, **options: Any
+        ) -> Tensor:
+            return function(scores, labels, offsets, weights, **(defaults | options))
+
+        DIAGONALS[loss] = diagonal
         return function
 
     return register
-
-
-def diagonals_of(loss: Callable[..., Tensor], kernel: OnceDifferentiable, **fixed: Any) -> None:
-    """Registers the diagonal that the closed form of a loss knows; `fixed` are options that the loss itself gives."""
-    parameters = inspect.signature(loss).parameters.values()
-    defaults = {each.name: each.default for each in parameters if each.kind == each.KEYWORD_ONLY} | fixed
-    for name in ("weights", *Weighted.__annotations__):
-        defaults.pop(name, None)
-
-    @diagonal_of(loss)
-    def diagonal(
-        scores: Array, labels: Array, offsets: Array = None, *, weights: Array = None, **options: Any
-    ) -> Tensor:
-        return kernel.sums(scores, labels, offsets, weights, 2, **(defaults | options))[2]
 
 
 def derivatives(loss: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor | None]]:

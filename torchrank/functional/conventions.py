@@ -230,7 +230,7 @@ def _parse(text: str) -> MeasureName:
     family, k, minus = match.groups() if match else ("", None, "")
     row = MEASURES.get(NAMES.get(family, ""))
     if row is None or row.cut == (NONE if k else REQUIRED):
-        known = ", ".join(name for row in MEASURES.values() for name in _forms(row))
+        known = ", ".join(name for row in MEASURES.values() for name in forms(row))
         typed, at, cut = lower.partition("@")
         near = () if typed in MEASURES else get_close_matches(typed, NAMES, 1)
         hint = "".join(f". Did you mean {name}{at}{cut}?" for name in near)
@@ -238,8 +238,8 @@ def _parse(text: str) -> MeasureName:
     return MeasureName(row.name, int(k) if k else None, bool(minus))
 
 
-def _forms(row: Measure) -> list[str]:
-    """Its name with a cut-off, without one, or both."""
+def forms(row: Measure) -> list[str]:
+    """The name of a measure with a cut-off, without one, or both."""
     return [f"{row.name}@k"] * (row.cut != NONE) + [row.name] * (row.cut != REQUIRED)
 
 

@@ -40,7 +40,9 @@ def gain_of(labels: Tensor, gain: Gain = "exp2") -> Tensor:
     >>> gain_of(torch.tensor([0, 1, 4])).tolist()
     [0.0, 1.0, 15.0]
     """
-    return wide(_named(gain, GAINS, "gain")(wide(labels)))
+    if isinstance(gain, str) and gain in GAINS:
+        return GAINS[gain](wide(labels))
+    return wide(_function(gain, GAINS, "gain")(wide(labels)))
 
 
 def check_gains(labels: Tensor, gain: Gain, grades: int = 0) -> None:
@@ -70,21 +72,21 @@ def discount_of(ranks: Tensor, discount: Discount = "log2p1") -> Tensor:
     >>> discount_of(torch.tensor([1, 3]), "log2p1").tolist(), discount_of(torch.tensor([1, 2, 4]), "letor").tolist()
     ([1.0, 0.5], [1.0, 1.0, 0.5])
     """
-    return wide(_named(discount, DISCOUNTS, "discount")(wide(ranks)))
+    if isinstance(discount, str) and discount in DISCOUNTS:
+        return DISCOUNTS[discount](wide(ranks))
+    return wide(_function(discount, DISCOUNTS, "discount")(wide(ranks)))
 
 
-def _named(choice: str | Function, table: dict[str, Function], name: str) -> Function:
-    if not isinstance(choice, str) and callable(choice):
-        return choice
-    if choice not in table:
+def _function(choice: str | Function, table: dict[str, Function], name: str) -> Function:
+    if isinstance(choice, str) or not callable(choice):
         raise ValueError(f"unknown {name}={choice!r}: choose one of {', '.join(table)}, or give a function")
-    return table[choice]
+    return choice
 
 
 def dcg_at(
     ordered: Tensor, lists: Lists, cuts: Cuts, *, gain: Gain, discount: Discount, ranks: Tensor | None = None
 ) -> list[Tensor]:
-    """DCG of each list at each cut-off, `(Q,)` each, of labels in rank order, `(N,)`; None is the whole list.
+    """DCG of each list at each cut-off, `(Q,)` each, of labels in rank order, `(N,)`, or of several orders `(R, N)`.
 
     Small cut-offs share one `(Q, k)` block of the first labels of each list: entries after the cut-off are not touched,
     and three cut-offs cost as much as one. Where `ranks (N,)` are given, they are not 1, 2, ... and there is no block.
@@ -92,18 +94,20 @@ def dcg_at(
     >>> dcg_at(torch.tensor([2, 1]), Lists.of([0, 2]), [1, None], gain="exp2", discount="letor")
     [tensor([3.], dtype=torch.float64), tensor([4.], dtype=torch.float64)]
     """
-    small = [k for k in cuts if k is not None and k <= SMALL] if ranks is None and len(ordered) else []
     values: dict[int | None, Tensor] = {}
+    small = _small(cuts) if ranks is None and lists.num_entries else []
     if small:
-        slot = lists.offsets[:-1, None] + torch.arange(_width(small, lists), device=ordered.device)
-        block = ordered.take(slot.clamp_(max=len(ordered) - 1))
-        values |= zip(small, _block_dcg(block, lists, small, gain, discount), strict=True)
+        width = max(1, min(max(small), lists.bound))
+        slot = lists.offsets[:-1, None] + torch.arange(width, device=ordered.device)
+        block = ordered.index_select(-1, slot.clamp_(max=lists.num_entries - 1).flatten())
+        values |= _block_dcg(block.view(*ordered.shape[:-1], -1, width), lists, small, gain, discount)
     for k in cuts:
         if k not in values:
             rank = lists.positions + 1 if ranks is None else ranks
             terms = gain_of(ordered, gain) * discount_of(rank, discount)
-            values[k] = lists.sum(terms if k is None else torch.where(rank <= k, terms, 0))
-    return [values[k] for k in cuts]
+            terms = terms if k is None else torch.where(rank <= k, terms, 0)
+            values[k] = lists.sum(terms) if terms.ndim == 1 else torch.stack(list(map(lists.sum, terms)))
+    return list(map(values.__getitem__, cuts))
 
 
 def ideal_dcg_at(labels: Tensor, lists: Lists, cuts: Cuts, *, gain: Gain, discount: Discount) -> list[Tensor]:
@@ -112,15 +116,15 @@ def ideal_dcg_at(labels: Tensor, lists: Lists, cuts: Cuts, *, gain: Gain, discou
     >>> ideal_dcg_at(torch.tensor([0, 1]), Lists.of([0, 2]), [1], gain="exp2", discount="letor")
     [tensor([1.], dtype=torch.float64)]
     """
-    small = [k for k in cuts if k is not None and k <= SMALL]
+    small = _small(cuts)
     if len(small) < len(cuts) or len(labels) <= FEW or not lists.grades:
-        best = ideal_labels(labels, lists, gain)
-        return dcg_at(best, lists, cuts, gain=gain, discount=discount)
+        return dcg_at(ideal_labels(labels, lists, gain), lists, cuts, gain=gain, discount=discount)
     grades, counts = _grade_counts(labels, lists, gain)
     # rank r of the best order holds the first grade up to which there are at least r entries
-    rank = torch.arange(1, _width(small, lists) + 1, device=labels.device)
+    rank = torch.arange(1, max(1, min(max(small), lists.bound)) + 1, device=labels.device)
     place = torch.searchsorted(counts.cumsum(1), rank.expand(len(counts), -1).contiguous())
-    return _block_dcg(grades[place.clamp(max=lists.grades - 1)], lists, small, gain, discount)
+    values = _block_dcg(grades[place.clamp(max=lists.grades - 1)], lists, small, gain, discount)
+    return [values[k] for k in small]
 
 
 def ideal_labels(labels: Tensor, lists: Lists, gain: Gain) -> Tensor:
@@ -129,7 +133,7 @@ def ideal_labels(labels: Tensor, lists: Lists, gain: Gain) -> Tensor:
     >>> ideal_labels(torch.tensor([0, 1, 0, 2]), Lists.of([0, 2, 4]), "exp2")
     tensor([1, 0, 2, 0])
     """
-    if lists.grades and len(labels) > FEW:
+    if len(labels) > FEW and lists.grades:
         grades, counts = _grade_counts(labels, lists, gain)
         return grades.repeat(len(counts)).repeat_interleave(counts.flatten(), output_size=len(labels))
     if isinstance(gain, str):  # the named gains grow with the label
@@ -137,17 +141,20 @@ def ideal_labels(labels: Tensor, lists: Lists, gain: Gain) -> Tensor:
     return labels.index_select(0, lists.order(gain_of(labels, gain)))
 
 
-def _width(small: list[int], lists: Lists) -> int:
-    return max(1, min(max(small), lists.bound))
+def _small(cuts: Cuts) -> list[int]:
+    return [k for k in cuts if k is not None and k <= SMALL]
 
 
-def _block_dcg(block: Tensor, lists: Lists, cuts: list[int], gain: Gain, discount: Discount) -> list[Tensor]:
-    """DCG at each cut-off from the first labels of each list, `(Q, width)`; what follows the end of a list counts 0."""
-    width = block.shape[1]
+def _block_dcg(
+    block: Tensor, lists: Lists, cuts: list[int], gain: Gain, discount: Discount
+) -> dict[int | None, Tensor]:
+    """DCG at each cut-off from the first labels of each list, `(..., Q, width)`; what follows the end of a list counts
+    0."""
+    width = block.shape[-1]
     rank = torch.arange(1, width + 1, device=block.device)
     terms = gain_of(block, gain) * discount_of(rank, discount)
-    running = torch.where(rank <= lists.offsets.diff()[:, None], terms, 0).cumsum(1)
-    return [running[:, min(k, width) - 1] for k in cuts]
+    running = terms.masked_fill(rank > lists.offsets.diff()[:, None], 0).cumsum(-1)
+    return {k: running[..., min(k, width) - 1] for k in cuts}
 
 
 def _grade_counts(labels: Tensor, lists: Lists, gain: Gain) -> tuple[Tensor, Tensor]:
@@ -168,8 +175,12 @@ def best_dcg(
 
     Labels that fall and rise with the gains are sorted in less time.
     """
-    order = lists.order(gains) if labels is None else lists.order(labels, grades=lists.grades)
     discounts = discount_of(torch.arange(1, lists.bound + 1, device=gains.device), discount)
     if k is not None:
         discounts[k:] = 0
+    if lists.small is not None:
+        best = torch.zeros_like(lists.offsets[:-1], dtype=gains.dtype)
+        rows = lists.small.fill(gains, 0.0).sort(1, descending=True).values @ discounts
+        return rows if lists.small.inside is None else best.index_copy(0, lists.small.lists, rows)
+    order = lists.order(gains) if labels is None else lists.order(labels, grades=lists.grades)
     return lists.sum(gains.index_select(0, order) * discounts.index_select(0, lists.positions))

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, ParamSpec, TypedDict, TypeVar, cast, get_arg
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from torchrank.errors import DataError
 from torchrank.functional.arrays import (
@@ -33,6 +34,7 @@ R = TypeVar("R")
 MAX_GRADES = 64  # with larger integers labels count as real values: a table of (lists, grades) would be large
 ALIKE = 0.8  # shortest list of a block as a share of the longest: at most 1.25 times the entries
 ROWS = 16  # of a block that are compared with the other entries of their lists at once
+FEW = 2**15  # pairs of places that take less time than a sort or the preparation of another block
 STEP = 32  # entries that a running sum adds up at once
 
 
@@ -233,11 +235,12 @@ class Lists:
         if self._labels is labels:
             return self
         if self._grades is not None:
-            low, high = bounds_of(labels)
-            if self._grades and high >= self._grades:
+            readable = self._grades and len(labels) and host(labels) is not None
+            if readable and not 0 < count_grades(labels) <= self._grades:
+                low, high = bounds_of(labels)
                 raise ValueError(
-                    f"these lists were made for labels 0..{self._grades - 1}, but there are labels from {low:g} to "
-                    f"{high:g}: make Lists.of(..., labels=labels) of these labels"
+                    f"these lists were made for labels 0..{self._grades - 1}, but there are other labels from {low:g} "
+                    f"to {high:g}: make Lists.of(..., labels=labels) of these labels"
                 )
             return self
         copy = self._copy()
@@ -269,7 +272,7 @@ class Lists:
         >>> Lists.of([0, 2, 2, 3]).sum(torch.tensor([1.0, 2.0, 5.0]))
         tensor([3., 0., 5.])
         """
-        if values.ndim == 1 and values.is_floating_point() and not values.requires_grad and host(values) is not None:
+        if values.ndim == 1 and _is_plain(values):
             return torch.segment_reduce(values, "sum", offsets=self.offsets, unsafe=True, initial=0)
         return values.new_zeros(len(self), *values.shape[1:]).index_add(0, self.ids, values)
 
@@ -292,7 +295,7 @@ class Lists:
         return self._extreme(values, "min", highest)
 
     def _extreme(self, values: Tensor, which: str, start: float) -> Tensor:
-        if values.is_floating_point() and not values.requires_grad and host(values) is not None:
+        if _is_plain(values):
             return torch.segment_reduce(values, which, offsets=self.offsets, unsafe=True, initial=start)
         return values.new_full((len(self),), start).scatter_reduce(0, self.ids, values, f"a{which}")
 
@@ -363,7 +366,7 @@ class Lists:
         """The position of each entry in its list, from 0, `(N,)`."""
         if self._positions is None:
             index = torch.arange(self.num_entries, device=self.offsets.device)
-            self._positions = index.sub_(self.each(self.offsets[:-1]))
+            self._positions = index - self.each(self.offsets[:-1])  # not in place: vmap may be over offsets
         return self._positions
 
     def order(self, values: Tensor, *, descending: bool = True, grades: int = 0) -> Tensor:
@@ -372,7 +375,7 @@ class Lists:
         >>> Lists.of([0, 2, 4]).order(torch.tensor([1.0, 3.0, 2.0, 2.0]))
         tensor([1, 0, 2, 3])
         """
-        return order_within(values, self.ids, len(self), descending=descending, grades=grades)
+        return order_within(values, self.ids, self.offsets.shape[0] - 1, descending=descending, grades=grades)
 
     def ranks(self, scores: Tensor, *, descending: bool = True) -> Tensor:
         """The rank of each entry in its list, from 1, `(N,)`; equal scores keep the order of the entries.
@@ -439,17 +442,25 @@ class Lists:
             self._blocks[most, rows] = self._cut(most, few, rows)
         return self._blocks[most, rows]
 
+    @property
+    def small(self) -> Block | None:
+        """All lists in one block, if they are so few and short that it takes less time to compare all entries with all
+        others than to sort them; otherwise None."""
+        most = self.bound**2 * len(self)
+        return self.blocks(FEW, few=FEW, rows=self.bound)[0] if 0 < most <= FEW and self.lengths is not None else None
+
     def _cut(self, most: int, few: int, rows: int) -> list[Block]:
         count, longest = len(self), self.longest
-        if count * longest == self.num_entries and count and count * longest * min(longest, rows) <= most:
+        if count * longest == self.num_entries > 0 and count * longest * min(longest, rows) <= most:
             entries = torch.arange(self.num_entries, device=self.offsets.device).view(count, longest)
             return [Block(torch.arange(count, device=self.offsets.device), entries, None)]
         lengths = self.lengths
-        if lengths is None:
-            order, sizes = self.offsets.diff().argsort(descending=True), _largest(count, self.num_entries, longest)
-        else:
+        if lengths is not None and self.offsets.is_cpu:
             places = (-lengths).argsort(kind="stable")
-            order, sizes = torch.from_numpy(places).to(self.offsets.device), lengths[places]
+            order, sizes = torch.from_numpy(places), lengths[places]
+        else:  # a copy of the places to a device would wait for it
+            order = self.offsets.diff().argsort(descending=True, stable=True)
+            sizes = _largest(count, self.num_entries, longest) if lengths is None else -np.sort(-lengths)
         falling, begin, blocks = -sizes, 0, []
         filled = int(falling.searchsorted(0))
         while begin < filled:
@@ -473,6 +484,13 @@ class Lists:
         if known[0] != 0 or known[-1] != self.num_entries or (len(lengths) and lengths.min() < 0):
             raise ValueError(f"offsets must rise from 0 to N = {self.num_entries}, got {known[0]} to {known[-1]}")
         self._lengths = lengths
+
+
+def _is_plain(values: Tensor) -> bool:
+    """Whether they are real numbers on the host of which nobody asks for a derivative, in whatever mode."""
+    if not values.is_floating_point() or values.requires_grad or unpack_dual(values).tangent is not None:
+        return False
+    return host(values) is not None
 
 
 def _largest(count: int, num_entries: int, longest: int) -> np.ndarray:
@@ -635,6 +653,11 @@ def measure(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     return _door(function, "lists", ranks=True)
 
 
+def per_entry_of_columns(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """The door of a function with values of entries that may have several scores, `(N, ...)`."""
+    return _door(function, "entries", columns=True)
+
+
 def per_entry(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     """The door of a function with one value per entry, in the form of the scores."""
     return _door(function, "entries")
@@ -685,7 +708,8 @@ def _door(function: Callable[P, R], gives: str = "", *, ranks: bool = False, col
         if list_weights is not None:
             factor = as_argument("list_weights", list_weights, scores.device)
             check_weights("list_weights", factor, len(lists), "list")
-            values = values * (wide(factor) if gives == "lists" else lists.each(wide(factor)))
+            factor = wide(factor) if gives == "lists" else lists.each(wide(factor))
+            values = values * factor.view(-1, *[1] * (values.ndim - 1))
         if ranks and scores.is_floating_point() and host(scores) is None:
             values = torch.where(torch.isnan(scores).any(), math.nan, values)
         values = values.to(result_dtype(scores))
@@ -696,11 +720,11 @@ def _door(function: Callable[P, R], gives: str = "", *, ranks: bool = False, col
         for name in keywords:
             shown[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Array)
         call.__signature__ = signature.replace(parameters=list(shown.values()))  # type: ignore[attr-defined]
-        call.__doc__ = _explained(function.__doc__ or "")
+        call.__doc__ = explain_lists(function.__doc__ or "")
     return cast(Callable[P, R], call)
 
 
-def _explained(text: str) -> str:
+def explain_lists(text: str) -> str:
     """The docstring with group, qid and mask after the line that explains offsets."""
     lines = inspect.cleandoc(text).split("\n")
     place = next((number for number, line in enumerate(lines, 1) if line.startswith("    offsets:")), None)
@@ -712,7 +736,8 @@ def _lists_of(given: dict[str, Any], first: str, columns: bool) -> Lists:
     belongs to entries is checked."""
     for name in REMOVED:
         given.pop(name, None)
-    offsets, group, qid, mask = (given.pop(name, None) for name in ("offsets", "group", "qid", "mask"))
+    offsets, group = given.pop("offsets", None), given.pop("group", None)
+    qid, mask = given.pop("qid", None), given.pop("mask", None)
     entries = given[first]
     if isinstance(offsets, Lists) and group is qid is mask is None:
         lists = offsets

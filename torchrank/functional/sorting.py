@@ -1,5 +1,8 @@
 """Stable orders of flat lists and of rows, computed on whole tensors."""
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,50 +15,58 @@ def order_within(values: Tensor, ids: Tensor, lists: int, *, descending: bool = 
     One sort of int64 keys (list, bits of the value): a stable sort of floats takes 7 to 18 times as long, and would be
     needed twice. When the bits leave no room for the list (float64, int64), the values are first replaced by their
     place among all values; float64 is first tried with its last bits cut off. Grades 0..grades-1 need few bits.
+    Values that can be read are sorted by numpy, in half the time or less.
 
     >>> order_within(torch.tensor([1.0, 3.0, 2.0, 2.0]), torch.tensor([0, 0, 1, 1]), 2).tolist()
     [1, 0, 2, 3]
     """
-    values, lists = values.detach(), max(lists, 1)
+    known, of_lists, lists = host(values), host(ids), max(lists, 1)
+    readable = known is not None and of_lists is not None
+    xp: Any = np if readable else torch
+    numbers, list_of = (known, of_lists) if readable else (values.detach(), ids)
     if grades:
-        keys, levels = values.to(torch.int64, copy=True), grades
-        keys = keys.neg_().add_(grades - 1) if descending else keys
+        keys, levels = xp.asarray(numbers, dtype=xp.int64), grades
+        keys = grades - 1 - keys if descending else keys
     else:
-        keys, levels = _ordered_integers(values, descending=descending)
+        keys, levels = _ordered_integers(numbers, xp, real=values.is_floating_point(), descending=descending)
     if lists * levels > 2**63:
-        if values.is_floating_point() and (order := _cut_order(keys, ids, lists)) is not None:
+        if readable and values.is_floating_point() and (order := _cut_order(keys, list_of, lists)) is not None:
             return order
+        keys, list_of, xp = torch.as_tensor(keys), ids, torch
         ordered, order = torch.sort(keys)
-        keys.scatter_(0, order, _count_changes(ordered))
+        keys = torch.empty_like(keys).scatter(0, order, _count_changes(ordered))
         levels = len(keys)
-    return stable_order(keys.add_(ids, alpha=levels), lists * levels)
+    whole = xp.asarray(list_of, dtype=xp.int64) * levels  # offsets may have 32 bits
+    whole += keys
+    return stable_order(whole, lists * levels)
 
 
-def stable_order(keys: Tensor, most: int) -> Tensor:
-    """The positions of int64 keys in ascending order; those of equal keys ascend. Keys and their negatives are smaller
-    than `most`. Where keys and positions fit into one integer, numpy sorts both at once.
+def stable_order(keys: Any, most: int) -> Tensor:
+    """The positions of int64 keys, a tensor or an array, in ascending order; those of equal keys ascend. Keys and their
+    negatives are smaller than `most`. Where keys and positions fit into one integer, numpy sorts both at once.
 
     >>> stable_order(torch.tensor([7, -1, 7, 3]), 8)
     tensor([1, 3, 0, 2])
     """
-    if host(keys) is not None and most << (places := len(keys).bit_length()) <= 2**63:
-        packed = (keys << places).bitwise_or_(torch.arange(len(keys)))
-        packed.numpy().sort()
-        return packed.bitwise_and_(2**places - 1)
-    return torch.sort(keys, stable=True).indices
+    known = keys if isinstance(keys, np.ndarray) else host(keys)
+    if known is not None and most << (places := len(known).bit_length()) <= 2**63:
+        packed = known << places
+        packed |= np.arange(len(known))
+        packed.sort()
+        packed &= 2**places - 1
+        return torch.from_numpy(packed)
+    return torch.sort(torch.as_tensor(keys), stable=True).indices
 
 
-def _cut_order(keys: Tensor, ids: Tensor, lists: int) -> Tensor | None:
+def _cut_order(keys: np.ndarray, ids: Any, lists: int) -> Tensor | None:
     """One sort by (list, first bits of a 64-bit key); None if entries that differ in the other bits are misplaced."""
-    if host(keys) is None:
-        return None
     places = len(keys).bit_length()
     cut = max(lists - 1, 1).bit_length() + 1 + places
-    short = (keys >> cut).add_(ids, alpha=2 ** (64 - cut))
+    short = (keys >> cut) + ids * 2 ** (64 - cut)
     order = stable_order(short, 2 ** (63 - places))
-    ordered, short = keys.index_select(0, order), short.index_select(0, order)
+    ordered, short = keys.take(order.numpy()), short.take(order.numpy())
     misplaced = (ordered[1:] < ordered[:-1]) & (short[1:] == short[:-1])
-    return None if misplaced.numpy().any() else order
+    return None if misplaced.any() else order
 
 
 def sort_marked(scores: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,21 +102,22 @@ def _has_rises(rows: Tensor) -> bool:
     return bool((rows[:, 1:] > rows[:, :-1]).any())
 
 
-def _ordered_integers(values: Tensor, *, descending: bool) -> tuple[Tensor, int]:
-    """New int64 numbers in the order of `values` or in reverse, and how many different ones there may be.
+def _ordered_integers(values: Any, xp: Any = torch, *, real: bool = True, descending: bool) -> tuple[Any, int]:
+    """int64 numbers in the order of `values` or in reverse, and how many different ones there may be; `xp` is torch or
+    numpy, whichever the values are of.
 
     The bits of an IEEE float, read as an integer, rise with positive numbers and fall with negative ones. -0.0 becomes
     0.0 first, because the two are equal as scores.
     """
-    if not values.is_floating_point():
-        keys, levels = values.to(torch.int64, copy=True), 2 ** (8 * values.dtype.itemsize)
+    if not real:
+        keys, levels = xp.asarray(values, dtype=xp.int64), 2 ** (8 * values.dtype.itemsize)
     else:
-        values = values + 0.0 if values.dtype == torch.float64 else values.float() + 0.0
+        values = xp.asarray(values, dtype=xp.float64 if values.dtype == xp.float64 else xp.float32) + 0.0
         sign = 8 * values.dtype.itemsize - 1
-        bits = values.view(torch.int64 if sign == 63 else torch.int32)
-        bits ^= (bits >> sign).bitwise_and_(2**sign - 1)
-        keys, levels = bits.long(), 2 ** (sign + 1)
-    return keys.bitwise_not_() if descending else keys, levels
+        bits = values.view(xp.int64 if sign == 63 else xp.int32)
+        bits ^= (bits >> sign) & (2**sign - 1)
+        keys, levels = xp.asarray(bits, dtype=xp.int64), 2 ** (sign + 1)
+    return ~keys if descending else keys, levels
 
 
 def _count_changes(ordered: Tensor) -> Tensor:

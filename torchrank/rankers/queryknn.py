@@ -117,7 +117,7 @@ class QueryKNN(Ranker):
         weight = found.weight
         if (found.used == 0).any():
             weight = torch.where(found.used[:, None] > 0, weight, self._solve(lists, 1).weight)
-        slopes, value = torch.cat([self.slope, found.slope]), float(found.value.mean())
+        slopes, value = torch.cat([self.slope, found.max_gradient]), float(found.value.mean())
         certificate = Certificate("gradient", float(slopes.max()), self.tolerance)
         if not certificate.proved:
             left = f"a model still has a gradient of {certificate.found:.1e}"

@@ -105,7 +105,7 @@ class TransductivePCA(Ranker):
             learned = self._boosted(joined, whole)._asdict()
         else:
             found = self._solved(joined, whole)
-            certificate = Certificate("gradient", float(found.slope), self.tolerance)
+            certificate = Certificate("gradient", float(found.max_gradient), self.tolerance)
             learned, logged = {"weight": found.weight}, {"train/loss": found.value[0]}
         kept = {"rows": joined.x, "labels": joined.labels, "offsets": joined.offsets, "num_lists": joined.num_lists}
         store(self, directions=torch.tensor(directions), **learned, **kept)
@@ -157,8 +157,8 @@ class TransductivePCA(Ranker):
 
     def _solved(self, lists: JoinedLists, basis: Tensor) -> ManyLinear:
         found = solve_many_linear(lists, len(basis), loss=self.base, l2=self.l2, basis=basis, tolerance=self.tolerance)
-        if (found.slope > self.tolerance).any():
-            left = f"a model still has a gradient of {float(found.slope.max()):.1e}"
+        if (found.max_gradient > self.tolerance).any():
+            left = f"a model still has a gradient of {float(found.max_gradient.max()):.1e}"
             warn(f"{left}: raise l2 or tolerance (now {self.tolerance:g})", NumericalWarning)
         return found
 

@@ -1,7 +1,8 @@
-"""Complete-link clusters of clouds (Banerjee, Dubey, Machchhar & Chakrabarti 2009, Figure 2).
+"""Complete-link clusters of clouds (Banerjee, Dubey, Machchhar & Chakrabarti 2009, Figure 2), and the shapes of clouds.
 
 One dendrogram serves all numbers of clusters. The linkage is that of scipy, on the host; it needs n (n - 1) / 2
-distances in float64 and a copy of them.
+distances in float64 and a copy of them. Clouds are compared by their shapes: by directions (the similarities of
+`torchrank.functional.clouds`), by moments, or as Gaussians, as in Figures 9 and 10 of the paper.
 """
 
 import warnings
@@ -11,19 +12,14 @@ import torch
 from scipy.cluster.hierarchy import linkage
 from torch import Tensor
 
-from torchrank.errors import DataWarning
+from torchrank.errors import DataWarning, check_integer
 from torchrank.functional.clouds.directions import DIRECTIONS, cloud_pca, cloud_similarity, nearest_clouds
 from torchrank.functional.clouds.gaussians import DIVERGENCES, cloud_gaussians, cloud_moments, gaussian_divergence
 from torchrank.functional.ragged import subsample, wide
 
+MOMENTS = ("mean", "variance", "skew")
+SHAPES = (*DIRECTIONS, *MOMENTS, *DIVERGENCES)
 BLOCK = 512  # rows of similarities that are converted to distances at once
-
-
-class Dendrogram(NamedTuple):
-    """Merges of two clusters, by rising height. Clusters 0..Q-1 are the lists, merge i makes cluster Q + i."""
-
-    merges: Tensor  # (Q - 1, 2) int64
-    heights: Tensor  # (Q - 1,) float64, largest distance within the new cluster
 
 
 class Clusters(NamedTuple):
@@ -46,9 +42,9 @@ def cluster_similar(
     >>> cluster_similar(similarity, torch.tensor([True, False, True, True]), [2]).labels
     tensor([[ 0, -1,  0,  1]])
     """
-    for name, value in [*(("clusters", number) for number in clusters), ("min_size", min_size)]:
-        if value < 1:
-            raise ValueError(f"{name} must be >= 1, got {value}")
+    for number in clusters:
+        check_integer(">= 1", clusters=number)
+    check_integer(">= 1", min_size=min_size)
     single = torch.tensor(clusters, device=usable.device) == 1
     labels = single.long()[:, None].repeat(1, len(usable)) - 1
     if not len(similarity):
@@ -57,36 +53,36 @@ def cluster_similar(
     followers, tree = follow.bincount(), link(similarity)
     for row, number in enumerate(clusters):
         if number > 1:
-            found = merge_small(cut(tree, number).to(follow.device), similarity, min_size, counts=followers)
-            labels[row, usable] = _renumber(found[follow])
+            merged = merge_small(cut(tree, number).to(follow.device), similarity, min_size, counts=followers)
+            labels[row, usable] = _renumber(merged[follow])
     return Clusters(labels, leader is not None)
 
 
-def link(similarity: Tensor) -> Dendrogram:
+def link(similarity: Tensor) -> Tensor:
     """Complete-link dendrogram of the distances 1 - (S + S') / 2 of similarities `(Q, Q)`; the diagonal is ignored.
 
+    Returns:
+        Merges of two clusters, by rising height, `(Q - 1, 4)` as scipy has them: the two clusters, the largest distance
+        within the new one, and the number of its lists. Clusters 0..Q-1 are the lists, merge i makes cluster Q + i.
+
     >>> link(torch.tensor([[1.0, 0.25, 0.5], [0.25, 1.0, 0.75], [0.5, 0.75, 1.0]]))
-    Dendrogram(merges=tensor([[1, 2],
-            [0, 3]]), heights=tensor([0.2500, 0.7500], dtype=torch.float64))
+    tensor([[1.0000, 2.0000, 0.2500, 2.0000],
+            [0.0000, 3.0000, 0.7500, 3.0000]], dtype=torch.float64)
     """
     lists = len(similarity)
     if not lists or similarity.shape != (lists, lists):
         raise ValueError(f"similarity must be (Q, Q) of at least one list, got {tuple(similarity.shape)}")
     if lists == 1:
-        return Dendrogram(torch.zeros(0, 2, dtype=torch.int64), torch.zeros(0, dtype=torch.float64))
-    distances = torch.empty(lists * (lists - 1) // 2, dtype=torch.float64)
-    end = 0
+        return torch.zeros(0, 4, dtype=torch.float64)
+    distances = []
     for top in range(0, lists, BLOCK):
         both = similarity[top : top + BLOCK].double() + similarity[:, top : top + BLOCK].T
         behind = torch.ones_like(both, dtype=torch.bool).triu_(top + 1)  # row by row, in the order of scipy
-        part = 1 - both[behind].cpu() / 2
-        distances[end : end + len(part)] = part
-        end += len(part)
-    tree = torch.from_numpy(linkage(distances.numpy(), "complete"))
-    return Dendrogram(tree[:, :2].long(), tree[:, 2].clone())
+        distances.append(1 - both[behind].cpu() / 2)
+    return torch.from_numpy(linkage(torch.cat(distances).numpy(), "complete"))
 
 
-def cut(tree: Dendrogram, clusters: int) -> Tensor:
+def cut(tree: Tensor, clusters: int) -> Tensor:
     """Labels `(Q,)` of exactly this many clusters, whatever the ties: the last clusters - 1 merges are undone.
 
     Clusters are numbered by their first list. With fewer lists than clusters, every list is a cluster, and a warning
@@ -95,13 +91,13 @@ def cut(tree: Dendrogram, clusters: int) -> Tensor:
     >>> cut(link(torch.tensor([[1.0, 0.25, 0.5], [0.25, 1.0, 0.75], [0.5, 0.75, 1.0]])), 2)
     tensor([0, 1, 1])
     """
-    lists = len(tree.merges) + 1
+    lists = len(tree) + 1
     if lists < clusters:
-        found = f"{clusters} clusters were requested of {lists} lists"
-        warnings.warn(f"{found}: every list becomes a cluster of its own", DataWarning, stacklevel=2)
+        asked = f"{clusters} clusters were requested of {lists} lists"
+        warnings.warn(f"{asked}: every list becomes a cluster of its own", DataWarning, stacklevel=2)
     kept = max(lists - clusters, 0)
     above = torch.arange(lists + kept)
-    above[tree.merges[:kept]] = torch.arange(lists, lists + kept)[:, None]
+    above[tree[:kept, :2].long()] = torch.arange(lists, lists + kept)[:, None]
     while not torch.equal(above, higher := above[above]):  # each step doubles the number of merges that are followed
         above = higher
     return _renumber(above[:lists])
@@ -133,14 +129,13 @@ def merge_small(labels: Tensor, similarity: Tensor, min_size: int, *, counts: Te
 
 def _renumber(labels: Tensor) -> Tensor:
     """The same clusters, 0, 1, ... in the order of their first lists."""
-    found, labels = labels.unique(return_inverse=True)
+    names, labels = labels.unique(return_inverse=True)
     place = torch.arange(len(labels), device=labels.device)
-    first = place.new_full(found.shape, len(labels)).scatter_reduce(0, labels, place, "amin")
+    first = place.new_full(names.shape, len(labels)).scatter_reduce(0, labels, place, "amin")
     return first.argsort().argsort()[labels]
 
 
-MOMENTS = ("mean", "variance", "skew")
-SHAPES = (*DIRECTIONS, *MOMENTS, *DIVERGENCES)
+# ---- shapes ------------------------------------------------------------------------------------------------------
 
 
 class Shapes(NamedTuple):
@@ -193,8 +188,8 @@ def most_similar(a: Shapes, b: Shapes, kind: str, *, at_once: int = 2**24) -> tu
     else:
         step = max(1, at_once // max(1, len(b.ranks)))
         parts = [a.of(slice(i, i + step)) for i in range(0, max(1, len(a.ranks)), step)]
-        found = [compare(part, b, kind).masked_fill_(b.ranks == 0, -torch.inf).max(1) for part in parts]
-        best, place = (torch.cat([part[i] for part in found]) for i in (0, 1))
+        largest = [compare(part, b, kind).masked_fill_(b.ranks == 0, -torch.inf).max(1) for part in parts]
+        best, place = (torch.cat([part[i] for part in largest]) for i in (0, 1))
     return best, torch.where((a.ranks > 0) & b.ranks.any(), place, -1)
 
 

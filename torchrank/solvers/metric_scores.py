@@ -32,9 +32,9 @@ def metric_scores(batch: Batch, metric: Tensor) -> Tensor:
     if batch.index is None:
         gaps = x - per_entry(queries, batch.offsets, len(x))
         return -(_times(gaps, metric) * gaps).sum(1)
-    weighed = _times(queries, metric)
-    own, theirs = (weighed * queries).sum(1), (_times(x, metric) * x).sum(1)
-    return _minus_squares(batch, own, theirs, weighed, x)
+    weighted = _times(queries, metric)
+    of_query, of_row = (weighted * queries).sum(1), (_times(x, metric) * x).sum(1)
+    return _minus_squares(batch, of_query, of_row, weighted, x)
 
 
 def component_scores(batch: Batch, components: Tensor) -> Tensor:
@@ -45,15 +45,15 @@ def component_scores(batch: Batch, components: Tensor) -> Tensor:
     rows of a shared corpus whose distance from the query is at most 1e-4 of their length.
     """
     dtype = torch.promote_types(batch.x.dtype, components.dtype)
-    turn = components.to(dtype).T
+    projection = components.to(dtype).T
     if batch.index is None:
         gaps = _rows(batch, dtype) - per_entry(_given(batch).to(dtype), batch.offsets, len(batch.x))
-        return -(gaps @ turn).square().sum(1).to(batch.x.dtype)
-    right, left = (rows @ turn for rows in centred_rows(batch, dtype))
-    own, theirs = left.square().sum(1), right.square().sum(1)
-    sizes = per_entry(own, batch.offsets, len(batch.index)) + theirs.index_select(0, batch.index)
+        return -(gaps @ projection).square().sum(1).to(batch.x.dtype)
+    right, left = (rows @ projection for rows in centred_rows(batch, dtype))
+    of_query, of_row = left.square().sum(1), right.square().sum(1)
+    sizes = per_entry(of_query, batch.offsets, len(batch.index)) + of_row.index_select(0, batch.index)
     unsure = 8 * torch.finfo(dtype).eps * sizes  # what the difference of squares loses
-    scores = _minus_squares(batch, own, theirs, left, right)
+    scores = _minus_squares(batch, of_query, of_row, left, right)
     return torch.where(scores.abs() <= unsure, 0, scores).to(batch.x.dtype)
 
 
@@ -64,14 +64,14 @@ def linear_scores(batch: Batch, weight: Tensor) -> Tensor:
     return torch.cat([weight.new_zeros(0), *(gaps @ weight for _, gaps in gap_blocks(batch, weight.dtype))])
 
 
-def _minus_squares(batch: Batch, own: Tensor, theirs: Tensor, left: Tensor, right: Tensor) -> Tensor:
+def _minus_squares(batch: Batch, of_query: Tensor, of_row: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """2 l.r - |q|^2 - |x|^2 of the entries of a shared corpus, given |q|^2 (Q,), |x|^2 (n,), l (Q, r) and r (n, r)."""
     index: Any = batch.index
     if fills_table(batch):
-        table = torch.addmm(-own[:, None] - theirs, left, right.T, alpha=2.0)
+        table = torch.addmm(-of_query[:, None] - of_row, left, right.T, alpha=2.0)
         return table.flatten().index_select(0, table_places(batch))
     products = per_entry(left, batch.offsets, len(index)) * right.index_select(0, index)
-    return 2 * products.sum(1) - per_entry(own, batch.offsets, len(index)) - theirs.index_select(0, index)
+    return 2 * products.sum(1) - per_entry(of_query, batch.offsets, len(index)) - of_row.index_select(0, index)
 
 
 def fills_table(batch: Batch, most: int = 4) -> bool:
@@ -92,8 +92,8 @@ def gap_blocks(batch: Batch, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor
     step = max(1, CHUNK_NUMBERS // max(rows.shape[1], 1))
     for start in range(0, len(lists), step):
         entries = slice(start, start + step)
-        own = rows[entries] if batch.index is None else rows[batch.index[entries]]
-        yield entries, (queries[lists[entries]] - own).abs()
+        documents = rows[entries] if batch.index is None else rows[batch.index[entries]]
+        yield entries, (queries[lists[entries]] - documents).abs()
 
 
 def _times(rows: Tensor, metric: Tensor) -> Tensor:

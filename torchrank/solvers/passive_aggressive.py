@@ -126,8 +126,8 @@ def passive_steps(rows: Tensor | SparseRows, weights: Tensor, *, C: float = 1.0,
             u *= scale
             early[:], passed, scale = 0.0, 0.0, 1.0
     total += passed * u - early
-    last, mean = (torch.from_numpy(array).to(weights.device) for array in (scale * u, total))
-    return Passed(last, mean, loss)
+    last, summed = (torch.from_numpy(array).to(weights.device) for array in (scale * u, total))
+    return Passed(last, summed, loss)
 
 
 def _values_by_row(rows: Tensor | SparseRows) -> Iterator[tuple[Any, np.ndarray]]:

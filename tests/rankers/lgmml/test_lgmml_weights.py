@@ -23,7 +23,7 @@ from tests.rankers.small import lists
 from tests.reference import local_metrics as plain
 from torchrank import RankingSet
 from torchrank.data.training import TrainingLists
-from torchrank.solvers.local_metrics.sampled_warp import sampled_warp
+from torchrank.rankers.lgmml.sampled_warp import sampled_warp
 
 MODES = [
     *WEIGHTS.values(),

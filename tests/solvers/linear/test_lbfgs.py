@@ -210,7 +210,7 @@ def test_steps_of_each_function_are_its_own():
         return value, torch.bmm(factors[numbers].mT, slopes[:, :, None])[:, :, 0] + 2e-3 * points
 
     found = many_lbfgs(objectives, torch.zeros(6, 5).double(), tolerance=1e-8)
-    assert found.slope.max() <= 1e-8 and (found.point[2] == 0).all()
+    assert found.max_gradient.max() <= 1e-8 and (found.point[2] == 0).all()
     assert asked[0] == 6 and asked[1] == 5 and asked[-1] < 3 and len(asked) < 300
     for m in range(6):
         one = torch.tensor([m])
@@ -233,7 +233,7 @@ def test_many_functions_are_solved_as_each_would_be_alone():
     for number, function in enumerate(functions):
         point, value, slope, _ = run(function, start[number], 1e-8)
         assert torch.equal(together.point[number], point)
-        assert together.value[number] == value and together.slope[number] == slope <= 1e-8
+        assert together.value[number] == value and together.max_gradient[number] == slope <= 1e-8
 
 
 def test_evaluations_are_limited():
@@ -249,4 +249,4 @@ def test_evaluations_are_limited():
 
 def test_functions_of_no_variables_are_done():
     found = many_lbfgs(lambda points, numbers: (points.sum(1), points), torch.zeros(3, 0, dtype=torch.float64))
-    assert found.point.shape == (3, 0) and (found.slope == 0).all()
+    assert found.point.shape == (3, 0) and (found.max_gradient == 0).all()

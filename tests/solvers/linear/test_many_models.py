@@ -48,7 +48,7 @@ def test_models_of_their_own_lists_are_those_of_scipy(loss, real):
         weight, value = minimised(*lists, [q for q in row if q >= 0], loss, 0.1)
         np.testing.assert_allclose(found.weight[m].numpy(), weight, atol=2e-6)
         assert found.value[m] == pytest.approx(value, abs=1e-11)
-    assert found.slope.max() <= 1e-9 and found.used.tolist() == [4, 2, 2, 0]
+    assert found.max_gradient.max() <= 1e-9 and found.used.tolist() == [4, 2, 2, 0]
     assert (found.weight[3] == 0).all()  # lists with one label only
 
 
@@ -151,6 +151,6 @@ def test_inference_mode_and_no_models():
     lists = joined(*draw(0))
     with torch.inference_mode():
         found = solve_many_linear(lists, 1, l2=0.1)
-        assert found.slope.max() <= 1e-6
+        assert found.max_gradient.max() <= 1e-6
         for members in (None, torch.zeros(0, 3, dtype=torch.int64)):
             assert solve_many_linear(lists, 0, members=members).weight.shape == (0, FEATURES)

@@ -31,7 +31,7 @@ def test_moments_are_sums_of_covariances():
 def test_a_feature_that_never_varies_needs_no_penalty():
     members = torch.tensor([[2, 3, 4, 5], [6, 7, 8, 9], [0, -1, -1, -1]])
     found = solve_many_linear(some_lists(), 3, members=members, l2=1e-3)
-    assert (found.slope <= 1e-6).all() and (found.weight[2] == 0).all()
+    assert (found.max_gradient <= 1e-6).all() and (found.weight[2] == 0).all()
     inverse = inverse_scaling(torch.zeros(1, 3, 3, dtype=torch.float64), torch.zeros(1, dtype=torch.float64))
     assert inverse(torch.ones(1, 3, dtype=torch.float64), torch.zeros(1, dtype=torch.int64)).isfinite().all()
 
@@ -46,6 +46,6 @@ def test_with_the_inverse_hessians_an_uneven_bowl_takes_few_evaluations():
             return (hessian * points * points).sum(1) / 2, hessian * points
 
         found = many_lbfgs(bowl, torch.ones(1, 30, dtype=torch.float64), **scaling)
-        assert float(found.slope) <= 1e-6
+        assert float(found.max_gradient) <= 1e-6
         counts.append(count[0])
     assert counts[1] < 15 < counts[0]

@@ -146,7 +146,7 @@ def _layers(labels: Tensor, lists: Lists, margin: Tensor | None) -> _Layers:
 
 
 def _sums(
-    scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, order: int, *, margin: Tensor | None
+    scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, order: int, *, margin: Tensor | None = None
 ) -> tuple[Tensor, ...]:
     """The loss of each list and its gradient."""
     layers, own = _layers(labels, lists, margin), scores.to(result_dtype(scores))
@@ -158,7 +158,7 @@ def _sums(
 
 
 def _term_sums(
-    scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, order: int, *, margin: Tensor | None
+    scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, order: int, *, margin: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     layers, own = _layers(labels, lists, margin), scores.to(result_dtype(scores))
     masses = _masses(own, layers)
@@ -173,7 +173,7 @@ def _pull(
     lists: Lists,
     weights: Tensor | None,
     *,
-    margin: Tensor | None,
+    margin: Tensor | None = None,
 ) -> Tensor:
     layers, own = _layers(labels, lists, margin), scores.to(result_dtype(scores))
     masses = _masses(own, layers) if masses.numel() == 0 else masses
@@ -296,34 +296,21 @@ def _lowest(values: Tensor) -> float:
     return torch.finfo(values.dtype).min / 16
 
 
+@diagonal_of(domination_loss)
 def domination_diagonal(
-    scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor, margin: Tensor | None = None
+    scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, *, margin: Margin = None
 ) -> Tensor:
     """The diagonal of the second derivative of the sum of w_i times what entry i pays, `(N,)`.
 
     An entry i shares itself out among itself and the entries below it, as a softmax does: each share p adds p (1 - p).
     """
-    layers = _layers(labels, lists, margin)
+    scores, matrix = without_entry_margin(scores, margin)
+    layers, weight = _layers(labels, lists, matrix), torch.ones_like(wide(scores)) if weights is None else wide(weights)
     terms, lost, own = _log_terms(wide(scores), layers)
-    rest, weight = own + terms, wide(weights)  # the log of the sum that entry i shares out
+    rest = own + terms  # the log of the sum that entry i shares out
     peak, total = layers.max(-rest), torch.zeros_like(own)
     for n, sign in ((1, 1), (2, -1)):
         mass = layers.sum(weight * torch.exp(-n * (rest + layers.each(peak))))
-        above, shares = _upper(n * peak, mass, None if margin is None else n * margin)
+        above, shares = _upper(n * peak, mass, None if matrix is None else n * matrix)
         total += sign * layers.each(shares) * torch.exp(layers.each(above) + n * own)
     return total + weight * lost * (1 - lost)
-
-
-@diagonal_of(domination_loss)
-def _diagonal(
-    scores: Array,
-    labels: Array,
-    offsets: Array = None,
-    *,
-    margin: Margin = None,
-    weights: Array = None,
-    **given: Unpack[Weighted],
-) -> Tensor:
-    scores, matrix = without_entry_margin(scores, margin)
-    weights = torch.ones_like(wide(scores)) if weights is None else weights
-    return domination_diagonal(scores, labels, offsets, weights, matrix)

@@ -79,22 +79,17 @@ def _log_running(values: Tensor, lists: Lists) -> Tensor:
     index, position = torch.arange(len(values), device=values.device), lists.positions
     for bit in range(doublings(lists.bound)):
         earlier = values.index_select(0, (index - 2**bit).clamp(min=0))
-        values = torch.logaddexp(values, torch.where(position >= 2**bit, earlier, -torch.inf))
+        terms = torch.stack([values, torch.where(position >= 2**bit, earlier, -torch.inf)])
+        values = terms.logsumexp(0)  # the second derivative of logaddexp is nan at -inf
     return values
 
 
 @diagonal_of(listmle_loss)
 def _diagonal(
-    scores: Array,
-    labels: Array,
-    offsets: Array = None,
-    *,
-    discount: Discount | None = None,
-    weights: Array = None,
-    **given: Unpack[Weighted],
+    scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, *, discount: Discount | None
 ) -> Tensor:
     """The softmax at rank r has the diagonal c_r p (1 - p) at every entry from r on."""
-    order, own, factors = _ordered(scores, labels, offsets, discount, weights)
-    rest = _log_remaining(own, offsets)
-    once, twice = (torch.exp(n * own + _log_running(factors.log() - n * rest, offsets)) for n in (1, 2))
+    order, own, factors = _ordered(scores, labels, lists, discount, weights)
+    rest = _log_remaining(own, lists)
+    once, twice = (torch.exp(n * own + _log_running(factors.log() - n * rest, lists)) for n in (1, 2))
     return torch.empty_like(own).scatter(0, order, once - twice)

@@ -7,6 +7,7 @@ Lists are worked on in blocks, and torch differentiates each block by itself. Ev
 are differences of large numbers.
 """
 
+from collections.abc import Callable
 from typing import Any, Unpack
 
 import torch
@@ -71,7 +72,7 @@ def neural_ndcg_loss(
     gains = gains * lists.each(ratio(wide(several), best_dcg(gains, lists, k), 0.0))
     own = torch.where(lists.each(several), wide(scores), 0)
     options: Any = {"temperature": float(temperature), "iterations": iterations, "tolerance": float(tolerance)}
-    return _LOSS(own, gains, lists, k=k, **options)
+    return _outside_of_graphs(own, gains, lists, k=k, **options)
 
 
 def _sums(
@@ -95,7 +96,7 @@ def _sums(
         with torch.set_grad_enabled(order > 0):
             point = block.fill(own, 0.0).requires_grad_(order > 0)
             matrix = _neural_sort(point, inside, temperature)
-            u, v = _scaled(matrix, iterations, tolerance)
+            u, v = _scaled(matrix, iterations, tolerance, block.inside)
             rank = torch.arange(1, point.shape[1] + 1, device=point.device)
             counted = inside if k is None else inside & (rank <= k)
             sorted_gains = u[:, 0] * (matrix @ (v * block.fill(gains, 0.0)[:, :, None]))[:, :, 0]
@@ -109,6 +110,12 @@ def _sums(
 _LOSS = OnceDifferentiable("neural_ndcg_loss", _sums)
 
 
+# an operation of a compiled graph cannot differentiate: here a graph is interrupted
+_outside_of_graphs: Callable[..., Tensor] = torch.compiler.disable(
+    lambda *tensors, **options: _LOSS(*tensors, **options)
+)
+
+
 def _neural_sort(scores: Tensor, inside: Tensor, temperature: float) -> Tensor:
     """The matrices `(B, L, L)` of B lists: a softmax over the entries of the list for each of its ranks."""
     lengths = wide(inside.sum(1))[:, None]
@@ -119,7 +126,7 @@ def _neural_sort(scores: Tensor, inside: Tensor, temperature: float) -> Tensor:
     return torch.where(inside[:, :, None], shares, 0)
 
 
-def _scaled(matrix: Tensor, iterations: int, tolerance: float) -> tuple[Tensor, Tensor]:
+def _scaled(matrix: Tensor, iterations: int, tolerance: float, inside: Tensor | None) -> tuple[Tensor, Tensor]:
     """Vectors u `(B, 1, L)` and v `(B, L, 1)` for which the columns and rows of diag(u) P diag(v) sum to 1. Beyond the
     end of a list, where P is 0, they mean nothing."""
     u, sums = torch.ones_like(matrix[:, :1]), matrix.sum(1, keepdim=True)
@@ -130,7 +137,8 @@ def _scaled(matrix: Tensor, iterations: int, tolerance: float) -> tuple[Tensor, 
         u, v = (new_u, new_v) if active is None else (torch.where(active, new_u, u), torch.where(active, new_v, v))
         sums = u @ matrix
         with torch.no_grad():
-            error = torch.where(sums > 0, (v.mT * sums - 1).abs(), 0).amax(2, keepdim=True)
+            error = (v.mT * sums).sub_(1).abs_()
+            error = (error if inside is None else torch.where(inside[:, None], error, 0)).amax(2, keepdim=True)
             going = error >= tolerance if active is None else active & (error >= tolerance)
         known = host(going)
         if known is not None and not known.any():

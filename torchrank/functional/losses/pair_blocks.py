@@ -14,10 +14,9 @@ from torch import Tensor
 
 from torchrank.errors import check_number
 from torchrank.functional.arrays import host, narrow, wide
-from torchrank.functional.lists import ROWS, Block, Lists
+from torchrank.functional.lists import FEW, ROWS, Block, Lists
 
 PLACES = 2**17  # pairs that are worked on at once on the CPU: temporary tensors stay in the cache
-FEW = 2**15  # pairs that take less time than the preparation of another block
 DEVICE = 64  # times as many on other devices
 
 Function = Callable[[Tensor, int], list[Tensor]]
@@ -73,6 +72,8 @@ class Swap(NamedTuple):
 
 def pair_blocks(lists: Lists) -> list[Block]:
     """The lists in blocks for work on pairs, which a `Lists` keeps."""
+    if lists.small is not None:
+        return [lists.small]
     times = 1 if lists.offsets.device.type == "cpu" else DEVICE
     return lists.blocks(times * PLACES, few=times * FEW)
 
@@ -199,11 +200,6 @@ def _taken(values: Tensor, places: Tensor | None) -> Tensor:
     return values if places is None else values.index_select(0, places)
 
 
-def is_small(blocks: list[Block]) -> bool:
-    """Whether it takes less time to compare all entries with all others than to sort them first."""
-    return len(blocks) == 1 and blocks[0].entries.numel() * blocks[0].entries.shape[1] <= FEW
-
-
 def pair_sums(
     scores: Tensor,
     labels: Tensor,
@@ -226,7 +222,7 @@ def pair_sums(
     (tensor([0.6931], dtype=torch.float64), tensor([ 0.5000, -0.5000], dtype=torch.float64))
     """
     levels, blocks = _levels(labels, lists, counted), pair_blocks(lists)
-    small = is_small(blocks)
+    small = lists.small is not None
     places = None if small else lists.order(levels, grades=0 if counted is not None else lists.grades)
     sums = PairSums(scores, lists, places, PAIRS[pair], order, weights=weights, swap=swap)
     levels = _taken(levels, places)
@@ -285,12 +281,12 @@ def all_pair_sums(
     """
     blocks = pair_blocks(lists)
     levels, places = rows, None
-    if not is_small(blocks) or counted is not None:  # rows first, then the others, then those that are not counted
+    if lists.small is None or counted is not None:  # rows first, then the others, then those that are not counted
         levels = rows.to(torch.int32) + 1 if counted is None else torch.where(counted, rows.to(torch.int32) + 1, 0)
         places = lists.order(levels, grades=3)
         levels = levels[places]
-    if weights is not None or not by_row:
-        weights = torch.where(rows, 1.0 if weights is None else weights, 0)
+    if not by_row:
+        weights = wide(rows) if weights is None else torch.where(rows, weights, 0)
     sums = PairSums(scores, lists, places, PAIRS[pair], order, weights=weights, partners=partners, by_row=by_row)
     for block in blocks:
         sums.open(block)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torchrank.errors import check_choice
 from torchrank.functional.arrays import Array, host, narrow, wide
-from torchrank.functional.autograd import OnceDifferentiable, diagonal_of, diagonals_of
+from torchrank.functional.autograd import OnceDifferentiable, diagonal_of
 from torchrank.functional.gains import best_dcg, check_gains, discount_of, gain_of
 from torchrank.functional.lists import Lists, Weighted, loss
 from torchrank.functional.losses.pair_blocks import (
@@ -19,7 +19,7 @@ from torchrank.functional.losses.pair_blocks import (
     pair_sums,
     top_pair_sums,
 )
-from torchrank.functional.ranking import check_cutoff, ratio
+from torchrank.functional.ranking import check_cutoff
 
 
 @loss
@@ -190,7 +190,7 @@ def _shares(labels: Tensor, lists: Lists, weights: Tensor | None, k: int | None)
     """The gain of each entry, times its weight, as a share of the ideal DCG at k, `(N,)`."""
     gains = gain_of(labels) if weights is None else gain_of(labels) * wide(weights)
     ideal = best_dcg(gains, lists, k, labels=labels if weights is None else None)
-    return gains * lists.each(ratio(torch.ones_like(ideal), ideal, 0.0))
+    return gains * lists.each(ideal.clamp(min=torch.finfo(ideal.dtype).tiny).reciprocal())
 
 
 def _discounts(lists: Lists, k: int | None) -> Tensor:
@@ -346,18 +346,15 @@ _HINGE = OnceDifferentiable("hinge_loss", pair_sums)
 _SOFT = OnceDifferentiable("soft_zero_one_loss", pair_sums)
 _LAMBDARANK = OnceDifferentiable("lambdarank_loss", _lambdarank_sums)
 _LAMBDA = OnceDifferentiable("lambda_loss", _lambda_sums)
-diagonals_of(ranknet_loss, _RANKNET)
-diagonals_of(logistic_loss, _LOGISTIC)
-diagonals_of(hinge_loss, _HINGE, pair="hinge")
-diagonals_of(soft_zero_one_loss, _SOFT, pair="soft_zero_one")
-diagonals_of(lambdarank_loss, _LAMBDARANK)
-diagonals_of(lambda_loss, _LAMBDA)
+diagonal_of(ranknet_loss)(_RANKNET.diagonal)
+diagonal_of(logistic_loss)(_LOGISTIC.diagonal)
+diagonal_of(hinge_loss, pair="hinge")(_HINGE.diagonal)
+diagonal_of(soft_zero_one_loss, pair="soft_zero_one")(_SOFT.diagonal)
+diagonal_of(lambdarank_loss)(_LAMBDARANK.diagonal)
+diagonal_of(lambda_loss)(_LAMBDA.diagonal)
 
 
 @diagonal_of(pairwise_mse_loss)
-def _pairwise_mse_diagonal(
-    scores: Array, labels: Array, offsets: Array = None, *, weights: Array = None, **given: Unpack[Weighted]
-) -> Tensor:
-    lists: Lists = offsets
+def _pairwise_mse_diagonal(scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None) -> Tensor:
     own = torch.ones_like(wide(scores)) if weights is None else wide(weights)
     return 2 * (lists.each(wide(lists.offsets.diff())) * own + lists.each(lists.sum(own)) - 2 * own)

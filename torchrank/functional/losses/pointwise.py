@@ -130,24 +130,16 @@ def _columns(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @diagonal_of(mse_loss)
-def _mse_diagonal(
-    scores: Array, labels: Array, offsets: Array = None, *, weights: Array = None, **given: Unpack[Weighted]
-) -> Tensor:
+def _mse_diagonal(scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None) -> Tensor:
     return _weighted(torch.full_like(wide(scores), 2), weights)
 
 
-@diagonal_of(bce_loss)
-def _bce_diagonal(
-    scores: Array, labels: Array, offsets: Array = None, *, weights: Array = None, **given: Unpack[Weighted]
-) -> Tensor:
-    share = wide(scores).sigmoid()
-    return _weighted(share * (1 - share), weights)
-
-
 @diagonal_of(ordinal_loss)
-def _ordinal_diagonal(
-    scores: Array, labels: Array, offsets: Array = None, *, weights: Array = None, **given: Unpack[Weighted]
-) -> Tensor:
+@diagonal_of(bce_loss)
+def _entropy_diagonal(scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None) -> Tensor:
     share = wide(scores).sigmoid()
-    curvature = share * (1 - share)
-    return curvature if weights is None else curvature * wide(weights).view(-1, *[1] * (scores.ndim - 1))
+    return (
+        share * (1 - share)
+        if weights is None
+        else (share * (1 - share)) * wide(weights).view(-1, *[1] * (share.ndim - 1))
+    )

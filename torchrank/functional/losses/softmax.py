@@ -50,7 +50,7 @@ def softmax_loss(
     lists: Lists = offsets
     gains = _gains(labels, lists, gain, weights)
     total = lists.sum(gains)
-    entropy = -lists.sum(gains * lists.log_softmax(_taught(scores, total, lists)))
+    entropy = lists.sum(-gains * lists.log_softmax(_taught(scores, total, lists)))
     return ratio(entropy, total, 0.0) if normalize else entropy
 
 
@@ -79,7 +79,7 @@ def listnet_loss(
     """
     lists: Lists = offsets
     target = label_shares(labels, lists, weights)
-    return 0 - lists.sum(target * lists.log_softmax(_taught(scores, lists.sum(target), lists)))
+    return lists.sum(-target * lists.log_softmax(_taught(scores, lists.sum(target), lists)))
 
 
 @loss
@@ -182,26 +182,15 @@ def _taught(scores: Tensor, total: Tensor, lists: Lists) -> Tensor:
 
 @diagonal_of(softmax_loss)
 def _softmax_diagonal(
-    scores: Array,
-    labels: Array,
-    offsets: Array = None,
-    *,
-    gain: Gain = "linear",
-    normalize: bool = False,
-    weights: Array = None,
-    **given: Unpack[Weighted],
+    scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, *, gain: Gain, normalize: bool
 ) -> Tensor:
-    lists: Lists = offsets
     total = lists.sum(_gains(labels, lists, gain, weights))
     shares = lists.log_softmax(_taught(scores, total, lists)).exp()
     return lists.each(wide(total > 0) if normalize else total) * shares * (1 - shares)
 
 
 @diagonal_of(listnet_loss)
-def _listnet_diagonal(
-    scores: Array, labels: Array, offsets: Array = None, *, weights: Array = None, **given: Unpack[Weighted]
-) -> Tensor:
-    lists: Lists = offsets
+def _listnet_diagonal(scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None) -> Tensor:
     total = lists.sum(label_shares(labels, lists, weights))
     shares = lists.log_softmax(_taught(scores, total, lists)).exp()
     return lists.each(total) * shares * (1 - shares)
@@ -209,16 +198,8 @@ def _listnet_diagonal(
 
 @diagonal_of(poly1_softmax_loss)
 def _poly1_diagonal(
-    scores: Array,
-    labels: Array,
-    offsets: Array = None,
-    *,
-    epsilon: float = 1.0,
-    gain: Gain = "linear",
-    weights: Array = None,
-    **given: Unpack[Weighted],
+    scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, *, epsilon: float, gain: Gain
 ) -> Tensor:
-    lists: Lists = offsets
     gains = _gains(labels, lists, gain, weights)
     total = lists.sum(gains)
     shares = lists.log_softmax(_taught(scores, total, lists)).exp()
@@ -228,13 +209,5 @@ def _poly1_diagonal(
 
 
 @diagonal_of(unique_softmax_loss)
-def _unique_diagonal(
-    scores: Array,
-    labels: Array,
-    offsets: Array = None,
-    *,
-    gain: Gain = "exp2",
-    weights: Array = None,
-    **given: Unpack[Weighted],
-) -> Tensor:
-    return domination_diagonal(scores, labels, offsets, _gains(labels, offsets, gain, weights))
+def _unique_diagonal(scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, *, gain: Gain) -> Tensor:
+    return domination_diagonal(scores, labels, lists, _gains(labels, lists, gain, weights))

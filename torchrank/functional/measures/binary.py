@@ -37,7 +37,7 @@ def average_precision(
     ties: str = "stable", empty: float = math.nan, num_relevant: Array = None, weights: Array = None,
     **given: Unpack[Weighted],
 ) -> Tensor:  # fmt: skip
-    """Average precision: the sum of the precisions at each relevant entry of the top k, over ALL relevant entries.
+    """Average precision: the sum of the precisions at each relevant entry of the top k, over all relevant entries.
 
     Args:
         scores: score of each entry, `(N,)`; higher scores come first.
@@ -48,7 +48,7 @@ def average_precision(
         ties: "stable" keeps the order of equal scores, "average" is the exact mean over all their orders (McSherry &
             Najork 2008).
         empty: the value of a list without relevant entries.
-        num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved, as in trec_eval;
+        num_relevant: relevant documents of each query, retrieved or not, `(Q,)`, as in trec_eval;
             None: the list holds all of them.
         weights: importance of each entry, `(N,)`, by which the precision at its rank is multiplied; their sum over the
             relevant entries is the divisor, as in TF-Ranking.
@@ -89,8 +89,8 @@ def precision(
         k: the number of ranks that count and the divisor; None counts the whole list and divides by its length.
         threshold: entries with at least this label are relevant.
         empty: the value of a list without relevant entries.
-        num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved: where there are
-            some, a list without any has the value 0; None: the list holds all of them.
+        num_relevant: relevant documents of each query, retrieved or not, `(Q,)`. If positive, a list without relevant
+            entries has the value 0 instead of `empty`. None: the list holds all of them.
         weights: importance of each entry, `(N,)`, by which a relevant entry is counted. The divisor stays k.
         list_weights: importance of each list, `(Q,)`, by which its value is multiplied.
 
@@ -125,7 +125,7 @@ def recall(
         k: the number of ranks that count; None counts the whole list.
         threshold: entries with at least this label are relevant.
         empty: the value of a list without relevant entries.
-        num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved, as in trec_eval;
+        num_relevant: relevant documents of each query, retrieved or not, `(Q,)`, as in trec_eval;
             None: the list holds all of them.
         weights: importance of each entry, `(N,)`, by which a relevant entry is counted, in the divisor too.
         list_weights: importance of each list, `(Q,)`, by which its value is multiplied.
@@ -161,9 +161,9 @@ def hit(
         k: the number of ranks that count; None counts the whole list.
         threshold: entries with at least this label are relevant.
         empty: the value of a list without relevant entries.
-        num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved: where there are
-            some, a list without any has the value 0; None: the list holds all of them.
-        weights: importance of each entry, `(N,)`, of which that of the first relevant entry is the value.
+        num_relevant: relevant documents of each query, retrieved or not, `(Q,)`. If positive, a list without relevant
+            entries has the value 0 instead of `empty`. None: the list holds all of them.
+        weights: importance of each entry, `(N,)`: in place of 1 the value is that of the first relevant entry.
         list_weights: importance of each list, `(Q,)`, by which its value is multiplied.
 
     Returns:
@@ -200,9 +200,9 @@ def reciprocal_rank(
         k: the number of ranks that count; None counts the whole list.
         threshold: entries with at least this label are relevant.
         empty: the value of a list without relevant entries.
-        num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved: where there are
-            some, a list without any has the value 0; None: the list holds all of them.
-        weights: importance of each entry, `(N,)`, of which that of the first relevant entry multiplies the value.
+        num_relevant: relevant documents of each query, retrieved or not, `(Q,)`. If positive, a list without relevant
+            entries has the value 0 instead of `empty`. None: the list holds all of them.
+        weights: importance of each entry, `(N,)`: the value is multiplied by that of the first relevant entry.
         list_weights: importance of each list, `(Q,)`, by which its value is multiplied.
 
     Returns:
@@ -236,7 +236,7 @@ def hits(
         k: the number of ranks that count; None counts the whole list.
         threshold: entries with at least this label are relevant.
         empty: the value of a list without relevant entries.
-        num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved; None: the list
+        num_relevant: relevant documents of each query, retrieved or not, `(Q,)`; None: the list
             holds all of them.
         weights: importance of each entry, `(N,)`, by which a relevant entry is counted.
         list_weights: importance of each list, `(Q,)`, by which its value is multiplied.
@@ -272,7 +272,7 @@ def r_precision(
         offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`.
         threshold: entries with at least this label are relevant.
         empty: the value of a list without relevant entries.
-        num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved; None: the list
+        num_relevant: relevant documents of each query, retrieved or not, `(Q,)`; None: the list
             holds all of them.
         weights: importance of each entry, `(N,)`, by which a relevant entry is counted, in the divisor too.
         list_weights: importance of each list, `(Q,)`, by which its value is multiplied.
@@ -314,7 +314,7 @@ def rbp(
         k: the number of ranks that count; None counts the whole list.
         threshold: entries with at least this label are relevant.
         empty: the value of a list without relevant entries.
-        num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved; None: the list
+        num_relevant: relevant documents of each query, retrieved or not, `(Q,)`; None: the list
             holds all of them.
         weights: importance of each entry, `(N,)`, by which a relevant entry is counted.
         list_weights: importance of each list, `(Q,)`, by which its value is multiplied.

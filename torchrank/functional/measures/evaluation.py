@@ -41,7 +41,7 @@ def evaluate(
         tiebreak: among equal scores smaller numbers come first, `(N,)`; the convention `trec` needs them.
         classes: class of each entry, `(N,)`, which `knn_error@k` needs.
         query_classes: class of each query, `(Q,)`, which `knn_error@k` needs.
-        num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved, as in trec_eval;
+        num_relevant: relevant documents of each query, retrieved or not, `(Q,)`, as in trec_eval;
             None: the lists hold all of them. NDCG of graded labels needs `judged` instead.
         judged: labels `(M,)` of all judged documents of each query, retrieved or not, and their offsets `(Q + 1,)`:
             relevant documents are counted and ideal orders made of them. Measures of pairs look at the list alone.

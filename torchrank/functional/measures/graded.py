@@ -10,6 +10,7 @@ from torchrank.errors import check_choice
 from torchrank.functional.arrays import Array, host, wide
 from torchrank.functional.conventions import GRADED, OPTIONAL, in_table
 from torchrank.functional.gains import (
+    FEW,
     Discount,
     Gain,
     check_gains,
@@ -26,15 +27,21 @@ from torchrank.functional.ranking import Ranking, average_gains, rank, ratio
 def ndcg_of(
     ranking: Ranking, cuts: list[int | None], *, gain: Gain, discount: Discount, ties: str, empty: float, short: str
 ) -> list[Tensor]:
-    check_choice(("pad", "zero"), short=short)
-    if ranking.weights is None:
-        labels, lists = ranking.best()
-        ideal = ideal_dcg_at(labels, lists, cuts, gain=gain, discount=discount)
+    if short != "pad":
+        check_choice(("pad", "zero"), short=short)
+    ordered, order_gain = _ordered(ranking, gain, ties)
+    labels, lists = ranking.best()
+    if ranking.weights is not None:
+        labels, lists, gain = ranking.gains(gain), lists.regraded(0), "linear"
+    alike = ordered.dtype == labels.dtype and order_gain == gain and lists.offsets is ranking.lists.offsets
+    if alike and ranking.given is None and len(labels) <= FEW:
+        both = torch.stack([ordered, ideal_labels(labels, lists, gain)])
+        pairs = dcg_at(both, lists, cuts, gain=gain, discount=discount)
     else:
-        lists = ranking.lists.regraded(0)
-        ideal = ideal_dcg_at(ranking.gains(gain), lists, cuts, gain="linear", discount=discount)
-    actual = _dcg(ranking, cuts, gain, discount, ties)
-    values = [ratio(*pair, empty) for pair in zip(actual, ideal, strict=True)]
+        actual = dcg_at(ordered, ranking.lists, cuts, gain=order_gain, discount=discount, ranks=ranking.given)
+        ideal = ideal_dcg_at(labels, lists, cuts, gain=gain, discount=discount)
+        pairs = list(map(torch.stack, zip(actual, ideal, strict=True)))
+    values = [ratio(pair[0], pair[1], empty) for pair in pairs]
     if short == "zero":
         lengths = ranking.lengths
         return [v if k is None else torch.where(lengths < k, 0.0, v) for k, v in zip(cuts, values, strict=True)]
@@ -62,7 +69,7 @@ def ndcg(
             Najork 2008; scikit-learn), "worst" puts lower labels first.
         empty: the value of a list whose ideal DCG at k is 0.
         short: "pad" treats a list shorter than k as it is; "zero" is the rule of the LETOR tools: it counts 0.
-        num_relevant: relevant documents of each query, `(Q,)`, counting those that were not retrieved. It says enough
+        num_relevant: relevant documents of each query, retrieved or not, `(Q,)`. It says enough
             where labels are 0 and 1; grades need `judged`.
         judged: labels `(M,)` of all judged documents of each query, retrieved or not, and their offsets `(Q + 1,)`; the
             ideal order is made of them, as in trec_eval. None: the list holds all of them.
@@ -124,8 +131,9 @@ def mean_ndcg(
 def dcg_of(
     ranking: Ranking, cuts: list[int | None], *, gain: Gain, discount: Discount, ties: str, empty: float
 ) -> list[Tensor]:
-    defined = _has_gain(ranking, gain)
-    return [torch.where(defined, value, empty) for value in _dcg(ranking, cuts, gain, discount, ties)]
+    defined, (ordered, order_gain) = _has_gain(ranking, gain), _ordered(ranking, gain, ties)
+    values = dcg_at(ordered, ranking.lists, cuts, gain=order_gain, discount=discount, ranks=ranking.given)
+    return [torch.where(defined, value, empty) for value in values]
 
 
 @in_table("dcg", of=dcg_of, cut=OPTIONAL, needs=GRADED, from_ranks=True, metric="DCG", highest=None)
@@ -195,8 +203,8 @@ def err(
         max_label: the top label of the data set (4 for web data, 2 for OHSUMED and MQ200x), not of the batch.
         k: the number of ranks that count; None counts the whole list.
         empty: the value of a list without positive labels.
-        weights: importance of each entry, `(N,)`, which multiplies its term of the sum; what a
-            reader leaves behind has no weights.
+        weights: importance of each entry, `(N,)`, which multiplies its term of the sum; the stopping probabilities
+            themselves are not weighted.
         list_weights: importance of each list, `(Q,)`, by which its value is multiplied.
 
     Returns:
@@ -247,22 +255,21 @@ def _rank(
     num_relevant: Tensor | None = None, judged: tuple[Array, Array] | None = None,
 ) -> Ranking:  # fmt: skip
     """`rank`, with the lower gains first among equal scores if ties="worst"."""
-    check_choice(("stable", "average", "worst"), ties=ties)
+    if ties != "stable":
+        check_choice(("stable", "average", "worst"), ties=ties)
     worst = None
     if ties == "worst":
         worst = labels if weights is None else gain_of(labels, gain) * wide(weights)
     return rank(scores, labels, lists, k, weights=weights, num_relevant=num_relevant, judged=judged, tiebreak=worst)
 
 
-def _dcg(ranking: Ranking, cuts: list[int | None], gain: Gain, discount: Discount, ties: str) -> list[Tensor]:
-    """DCG at several cut-offs from one ranking, float64, `(Q,)` each."""
-    if ties == "average" or ranking.weights is not None:
-        gains, gain = ranking.gains(gain), "linear"
-        ordered = average_gains(ranking, gains) if ties == "average" else gains
-    else:
-        ordered = ranking.labels
-        check_gains(ordered, gain, ranking.lists.grades)
-    return dcg_at(ordered, ranking.lists, cuts, gain=gain, discount=discount, ranks=ranking.given)
+def _ordered(ranking: Ranking, gain: Gain, ties: str) -> tuple[Tensor, Gain]:
+    """The labels in rank order and the gain that is taken of them: where they have weights or ties, gains already."""
+    if ties != "average" and ranking.weights is None:
+        check_gains(ranking.labels, gain, ranking.lists.grades)
+        return ranking.labels, gain
+    gains = ranking.gains(gain)
+    return (average_gains(ranking, gains) if ties == "average" else gains), "linear"
 
 
 def _has_gain(ranking: Ranking, gain: Gain) -> Tensor:

@@ -27,6 +27,7 @@ from torchrank.rankers.lgmml.compiled import CompiledScorer, compile_scorer
 from torchrank.rankers.lgmml.grouped import CompiledGroups, GroupScorer
 from torchrank.rankers.lgmml.kernels import KERNELS
 from torchrank.rankers.lgmml.line_search import search_step
+from torchrank.rankers.lgmml.sampled_warp import sampled_warp
 from torchrank.rankers.lgmml.scorer import (
     SAMPLE,
     LocalScorer,
@@ -38,7 +39,6 @@ from torchrank.rankers.lgmml.scorer import (
 from torchrank.rankers.lgmml.weights import WEIGHTS, MetricWeights
 from torchrank.solvers.local_metrics.drawn_lists import found_in
 from torchrank.solvers.local_metrics.drawn_metrics import MetricOptions, local_metrics
-from torchrank.solvers.local_metrics.sampled_warp import sampled_warp
 
 
 class LGMML(Ranker):

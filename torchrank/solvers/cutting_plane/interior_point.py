@@ -84,12 +84,7 @@ class Point(NamedTuple):
         return Point(w, self.s + dual * direction.s, slack, self.weights + dual * direction.weights)
 
 
-class Move(NamedTuple):
-    """A direction, and how far it can be followed."""
-
-    direction: Point
-    primal: float
-    dual: float
+Move = tuple[Point, float, float]  # a direction, and how far the primal and the dual can follow it
 
 
 def interior_point(psi: Array, loss: Array, C: float, tolerance: float) -> tuple[Array, Array, float]:
@@ -109,11 +104,10 @@ def interior_point(psi: Array, loss: Array, C: float, tolerance: float) -> tuple
         if float((unit * point.w).sum()) + C * hinge - float(point.weights[:-1] @ loss) <= tolerance:
             break
         try:
-            move = _mehrotra(psi, flat, loss, cone(point.w, point.s), point)
+            direction, primal, dual = _mehrotra(psi, flat, loss, cone(point.w, point.s), point)
         except np.linalg.LinAlgError:
             break
-        primal, dual = min(1.0, SHORT * move.primal), min(1.0, SHORT * move.dual)
-        new = point.stepped(move.direction, primal, dual)
+        new = point.stepped(direction, min(1.0, SHORT * primal), min(1.0, SHORT * dual))
         new = _consistent(flat, loss, unit, C, new.w, new.slack[-1], new.weights[:-1])
         if new.slack.min() <= 0 or new.weights[-1] <= 0:
             break
@@ -147,12 +141,12 @@ def _mehrotra(psi: Array, flat: Array, loss: Array, cone: Cone, now: Point) -> M
     normal = scaled @ scaled.T + ratio[-1]
     normal[np.diag_indices(len(loss))] += ratio[:-1]
     factor = _cholesky(normal)
-    first = _direction(flat, factor, loss, cone, now, 0.0, (0.0, 0.0))
-    ahead = now.stepped(first.direction, min(first.primal, 1.0), min(first.dual, 1.0))
+    first, primal, dual = _direction(flat, factor, loss, cone, now, 0.0, (0.0, 0.0))
+    ahead = now.stepped(first, min(primal, 1.0), min(dual, 1.0))
     before = now.complementarity()
     aim = before * min(1.0, max(ahead.complementarity() / before, 0.0)) ** 3
-    aim = aim if min(first.primal, first.dual) > 0.1 else before / 2
-    second = cone.product(first.direction.w, first.direction.s), first.direction.slack * first.direction.weights
+    aim = aim if min(primal, dual) > 0.1 else before / 2
+    second = cone.product(first.w, first.s), first.slack * first.weights
     gaps = (aim - second[1]) / now.weights
     right = loss - flat @ (aim * cone.inverse - second[0]).ravel() + gaps[:-1] - gaps[-1]
     return _direction(flat, factor, right, cone, now, aim, second)
@@ -169,7 +163,7 @@ def _direction(
     slack = (aim - now.slack * weights - products[1]) / now.weights - now.slack
     primal, dual = cone.reach(w, s)
     primal, dual = min(primal, _reach(now.slack, slack)), min(dual, _reach(now.weights, weights))
-    return Move(Point(w, s, slack, weights), primal, dual)
+    return Point(w, s, slack, weights), primal, dual
 
 
 def _cholesky(a: Array) -> Array:

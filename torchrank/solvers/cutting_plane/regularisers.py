@@ -6,6 +6,7 @@ cuts), the reduced problem is at least a.M + min_W Omega(W) - <A, W> over the co
 
 import math
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,7 +102,8 @@ class Trace(Regulariser):
         return float(eigenvalues(gradient)[-1])
 
     def bound(self, gain: float, room: float, gradient: Array, multiplier: Array | None = None) -> float:
-        return gain * min(room, _inverse(self.largest(gradient))) if gain > 0 else 0.0
+        top = self.largest(_without_rows(gradient, multiplier))
+        return gain * min(room, 1 / top if top > 0 else math.inf) if gain > 0 else 0.0
 
 
 class Diagonal(Trace):
@@ -139,99 +141,61 @@ class Frobenius(Regulariser):
             scale = min(room, gain / square) if square > 0 else room
             return scale * gain - scale * scale * square / 2 if gain > 0 else 0.0
         scale = min(room, 1.0)
-        return scale * (gain - float((gradient * self.anchor).sum())) + least_around(self.anchor, scale * gradient)
+        least = least_around(self.anchor, _without_rows(scale * gradient, multiplier))
+        return scale * (gain - float((gradient * self.anchor).sum())) + least
 
 
 class GroupSparse(Regulariser):
     """tr W + lam sum of the norms of the rows, over positive semi-definite W (R-MLR; Lim, McFee & Lanckriet 2013).
+    With an `anchor` W0 it is |W - W0|_F^2 / 2 + lam sum of the norms of the rows of W - W0.
 
-    A second split V = Z carries the norms. The multiplier of V is a matrix B with rows of norm at most lam, and
-    A - (B + B')/2 <= I in the dual; scaled until this holds, it proves a lower bound. Rows where V is 0 are 0 in the
-    candidate, which is a principal block of Z and so semi-definite too.
+    A second split V = Z carries the norms, of V - W0. Its multiplier is a matrix B with rows of norm at most lam; then
+    lam sum of the norms >= <B, W - W0> = <(B + B')/2, W - W0>, and what is left is the bound of `trace`, or `fro`, for
+    the gradient A - (B + B')/2. Where V - W0 is 0, the rows and columns of the candidate are those of W0. The block of
+    the others is that of Z, moved above the least block that keeps the whole semi-definite; where W0 does not join the
+    two, such as 0 or the identity, that is 0, and nothing moves.
     """
 
     splits = 2
 
-    def __init__(self, lam: float) -> None:
-        self.lam = lam
+    def __init__(self, lam: float, anchor: Array | None = None) -> None:
+        self.lam, self.anchor = lam, anchor
+        self.centre: Any = 0.0 if anchor is None else anchor
+        self.rest = Trace() if anchor is None else Frobenius(anchor)
 
     def value(self, w: Array) -> float:
-        return float(np.trace(w) + self.lam * np.sqrt(np.square(w).sum(1)).sum())
+        return self.rest.value(w) + self.lam * float(np.sqrt(np.square(w - self.centre).sum(1)).sum())
+
+    def _rows(self, z: Array, u: Array, rho: float) -> tuple[Array, Array]:
+        """rho (Z - W0 - U_V), and the norms (D, 1) of its rows: where they are at most lam, V is W0."""
+        point = rho * (z - self.centre - u[1])
+        return point, np.sqrt(np.square(point).sum(1, keepdims=True))
 
     def row_multiplier(self, z: Array, u: Array, rho: float) -> Array:
-        """B: the rows of rho (Z - U_V) clipped to norm lam."""
+        """B: the rows of rho (Z - W0 - U_V) clipped to norm lam."""
         point, norms = self._rows(z, u, rho)
         inside = norms <= self.lam
         return point * np.where(inside, 1.0, self.lam / np.where(inside, 1.0, norms))
-
-    def _rows(self, z: Array, u: Array, rho: float) -> tuple[Array, Array]:
-        """rho (Z - U_V), and the norms (D, 1) of its rows: where they are at most lam, V is 0."""
-        point = rho * (z - u[1])
-        return point, np.sqrt(np.square(point).sum(1, keepdims=True))
 
     def step(self, w: Array, z: Array, u: Array, rho: float) -> tuple[Array, Array]:
         rows = z - u[1] - self.row_multiplier(z, u, rho) / rho
         relaxed = RELAXATION * rows + (1 - RELAXATION) * z
         points = np.stack((w, relaxed)) + u
-        new = self._nearest(points[0] + points[1], rho)
+        new = self.rest.prox((points[0] + points[1]) / 2, 2 * rho)
         return new, points - new
-
-    def _nearest(self, total: Array, rho: float) -> Array:
-        """Z, given the sum of W + U_W and V + U_V."""
-        return shrink_spectrum(total / 2, 1 / (2 * rho))
-
-    def _only(self, w: Array, kept: Rows) -> Array:
-        """W with these features alone."""
-        return w * (kept[:, None] & kept)
-
-    def candidate(self, z: Array, u: Array, rho: float) -> Array:
-        return self._only(z, self._rows(z, u, rho)[1][:, 0] > self.lam)
-
-    def without(self, w: Array, point: Array) -> Array:
-        return self._only(w, np.diagonal(point) > 0)
-
-    def bound(self, gain: float, room: float, gradient: Array, multiplier: Array | None = None) -> float:
-        if gain <= 0 or multiplier is None:
-            return 0.0
-        longest = math.sqrt(np.square(multiplier).sum(1).max())
-        top = eigenvalues(gradient - (multiplier + multiplier.T) / 2)[-1]
-        return gain * min(room, self.lam / longest if longest > 0 else math.inf, _inverse(top))
-
-
-class SparseChange(GroupSparse):
-    """|W - W0|_F^2 / 2 + lam sum of the norms of the rows of W - W0, over positive semi-definite W; W0 is `anchor`.
-
-    The second split carries the norms of V - W0. Its multiplier is a matrix B with rows of norm at most lam; then
-    lam sum of the norms >= <B, W - W0> = <(B + B')/2, W - W0>, and what is left is the bound of `fro` for the gradient
-    A - (B + B')/2. Where V - W0 is 0, the rows and columns of the candidate are those of W0. The block of the others is
-    that of Z, moved above the least block that keeps the whole semi-definite; where W0 does not join the two, such as
-    the identity, that is 0, and nothing moves.
-    """
-
-    def __init__(self, lam: float, anchor: Array) -> None:
-        super().__init__(lam)
-        self.anchor = anchor
-
-    def value(self, w: Array) -> float:
-        change = np.square(w - self.anchor).sum(1)
-        return float(change.sum() / 2 + self.lam * np.sqrt(change).sum())
-
-    def _rows(self, z: Array, u: Array, rho: float) -> tuple[Array, Array]:
-        return super()._rows(z - self.anchor, u, rho)
-
-    def _nearest(self, total: Array, rho: float) -> Array:
-        return shrink_spectrum((self.anchor + rho * total) / (1 + 2 * rho), 0.0)
 
     @cached_property
     def _root(self) -> Array:
         """G with W0 = G'G."""
-        values, vectors, _ = dsyevd(self.anchor)
+        values, vectors, _ = dsyevd(self.centre)
         root: Array = (vectors * np.sqrt(np.maximum(values, 0.0))).T
         return root
 
     def _only(self, w: Array, kept: Rows) -> Array:
-        point, block = self.anchor.copy(), np.ix_(kept, kept)
-        if not self.anchor[np.ix_(~kept, kept)].any():
+        """W with these features alone; the others as in W0."""
+        block = np.ix_(kept, kept)
+        point: Array = np.zeros_like(w) + self.centre
+        if not point[np.ix_(~kept, kept)].any():
             point[block] = w[block]
             return point
         span, lengths, _ = np.linalg.svd(self._root[:, ~kept], full_matrices=False)
@@ -240,17 +204,21 @@ class SparseChange(GroupSparse):
         point[block] = least + shrink_spectrum(w[block] - least, 0.0)
         return point
 
+    def candidate(self, z: Array, u: Array, rho: float) -> Array:
+        return self._only(z, self._rows(z, u, rho)[1][:, 0] > self.lam)
+
     def without(self, w: Array, point: Array) -> Array:
-        return self._only(w, (point != self.anchor).any(1))
+        return self._only(w, (point != self.centre).any(1))
 
     def between(self, point: Array, w: Array, share: float) -> Array:
         """Entries that are those of W0 in both are those of W0, to the bit."""
-        return self.anchor + (share * (point - self.anchor) + (1 - share) * (w - self.anchor))
+        between: Array = self.centre + (share * (point - self.centre) + (1 - share) * (w - self.centre))
+        return between
 
     def bound(self, gain: float, room: float, gradient: Array, multiplier: Array | None = None) -> float:
-        scale, rows = min(room, 1.0), np.zeros_like(gradient) if multiplier is None else multiplier
-        least = least_around(self.anchor, scale * gradient - (rows + rows.T) / 2)
-        return max(0.0, scale * (gain - float((gradient * self.anchor).sum())) + least)
+        longest = 0.0 if multiplier is None else math.sqrt(np.square(multiplier).sum(1).max())
+        stretch = self.lam / longest if longest > 0 else math.inf  # by which B may be scaled
+        return max(0.0, self.rest.bound(gain, min(room, stretch), gradient, multiplier))
 
 
 class Linear(Regulariser):
@@ -278,12 +246,12 @@ def make_regulariser(regulariser: str = "trace", lam: float = 0.0, anchor: torch
     if regulariser == "l21":
         if lam < 0:
             raise ValueError(f"lam must be >= 0, got {lam}")
-        return GroupSparse(lam) if centre is None else SparseChange(lam, centre)
+        return GroupSparse(lam, centre)
     if regulariser == "fro":
         return Frobenius(centre)
     return REGULARISERS[regulariser]()
 
 
-def _inverse(top: float) -> float:
-    """1 / top, by which a gradient may be scaled until it reaches 1; infinite where it never does."""
-    return 1 / float(top) if top > 0 else math.inf
+def _without_rows(gradient: Array, multiplier: Array | None) -> Array:
+    """A - (B + B')/2."""
+    return gradient if multiplier is None else gradient - (multiplier + multiplier.T) / 2

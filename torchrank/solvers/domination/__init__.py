@@ -1,1 +1,1 @@
-"""Solvers for the domination loss with l1 and l2: FISTA and L-BFGS steps, coordinate descent, feature induction."""
+"""Solvers for the domination loss with l1 and l2: FISTA, L-BFGS, coordinate descent, the choice of features."""

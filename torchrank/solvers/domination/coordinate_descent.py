@@ -8,7 +8,7 @@ documents in which the feature occurs and the dominating documents of their list
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,7 +33,6 @@ from torchrank.solvers.linear.scores import entry_scores
 
 Margins = list[Tensor | None]  # for each batch, the margin of `domination_loss`
 
-COLUMNS = 8  # of dense rows are read together, which takes hardly longer than one: they share the lines of the cache
 LOST_DIGITS = 5.0  # how far the logarithm of a sum may fall before the sum is computed again
 
 
@@ -110,7 +109,6 @@ class DenseLists:
 
     def __init__(self, batches: list[Batch], margins: Margins, topics: int | None = None):
         self.batches, self.per_topic, self.num_models = batches, topics is not None, topics or 1
-        self._near, self._columns = slice(0, 0), list[Tensor]()
         self._gradient_by_scores = [
             DominationGradient(b.labels, b.lists, margin) for b, margin in zip(batches, margins, strict=True)
         ]
@@ -122,13 +120,8 @@ class DenseLists:
 
     def read(self, features: slice) -> list[Tensor]:
         """Columns (N, B) of the entries of each batch, for `gradient` and `move`."""
-        if not self._near.start <= features.start < features.stop <= self._near.stop:
-            self._near = slice(features.start, max(features.stop, features.start + COLUMNS))
-            rows: list[Any] = [batch.x for batch in self.batches]
-            self._columns = [x[:, self._near].contiguous() for x in rows]
-        wanted = slice(features.start - self._near.start, features.stop - self._near.start)
-        columns = (columns[:, wanted].double() for columns in self._columns)
-        return [batch.at_entries(column) for batch, column in zip(self.batches, columns, strict=True)]
+        rows: list[Any] = [batch.x for batch in self.batches]
+        return [b.at_entries(x[:, features].double()) for b, x in zip(self.batches, rows, strict=True)]
 
     def gradient(self, columns: list[Tensor]) -> Tensor:
         """Gradient (T, B) of the loss in the weights of these columns."""
@@ -193,7 +186,6 @@ class SparseLists:
         above = dominating(batch.labels, batch.offsets)
         self.above = above.nonzero().flatten()  # list by list
         self.above_bounds = to_offsets(segment_sum(above.long(), batch.offsets))
-        self.place = torch.zeros_like(batch.query)  # position of a list among those that a step touches
         self.by_row: Tensor | None = None  # entries of each corpus row
         if batch.index is not None:
             self.by_row = batch.index.argsort(stable=True)
@@ -237,7 +229,7 @@ class SparseLists:
         moves = steps.flatten()[self._weights(column)] * column.values
         moved = moves.nonzero().flatten()
         entries, moves = column.entries[moved], moves[moved]
-        if column.width > 1:  # an entry may occur in several columns
+        if column.width > 1 or self.by_row is not None:  # an entry may occur in several columns, or out of order
             entries, which = entries.unique(return_inverse=True)
             moves = moves.new_zeros(len(entries)).index_add_(0, which, moves)
         if len(entries):
@@ -246,7 +238,8 @@ class SparseLists:
     def _move(self, entries: Tensor, moves: Tensor) -> None:
         layers, before = self.layers[entries], self.scores[entries]
         self.scores[entries] = before + moves
-        touched, places = self._touched(layers)
+        touched, which = (layers // self.grades).unique_consecutive(return_inverse=True)
+        places = which * self.grades + layers % self.grades
         shares = torch.exp(before - self.sums.view(-1)[layers]) * torch.expm1(moves)
         change = shares.new_zeros(len(touched) * self.grades).index_add_(0, places, shares).view(-1, self.grades)
         sums = self.sums[touched] + torch.log1p(change)
@@ -258,20 +251,11 @@ class SparseLists:
             self._sum(inexact)
         self._weigh(touched)
 
-    def _touched(self, layers: Tensor) -> tuple[Tensor, Tensor]:
-        """The lists of these layers, each once, and the numbers of the layers among those lists."""
-        lists = layers // self.grades
-        is_touched = torch.zeros_like(self.place, dtype=torch.bool)
-        is_touched[lists] = True
-        touched = is_touched.nonzero().flatten()
-        self.place[touched] = torch.arange(len(touched), device=touched.device)
-        return touched, (self.place[lists] - lists) * self.grades + layers
-
     def _places(self, bounds: Tensor, lists: Tensor, entries: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The entries of these lists, and the numbers of their layers among those of these lists alone."""
         slots, which = _entries(bounds, lists)
         slots = slots if entries is None else entries[slots]
-        return slots, self.layers[slots] + (which - lists[which]) * self.grades
+        return slots, which * self.grades + self.layers[slots] % self.grades
 
     def _sum(self, lists: Tensor) -> None:
         """Compute log S of these lists from all their scores."""
@@ -301,7 +285,7 @@ def join_sparse(batches: list[Batch]) -> Batch:
     first: Any = batches[0]
     if len(batches) == 1:
         return first  # type: ignore[no-any-return]
-    columns: Any = Batch(*cast(Any, zip(*batches, strict=True)))
+    columns: Any = Batch._make(zip(*batches, strict=True))
     return first._replace(  # type: ignore[no-any-return]
         x=first.x if first.index is not None else SparseRows.cat(columns.x),
         labels=torch.cat(columns.labels),

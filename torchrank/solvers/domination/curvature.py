@@ -59,12 +59,12 @@ def _dense(x: Tensor, ids: Tensor, num_lists: int, together: bool) -> Tensor:
     low, high = (empty.scatter_reduce(0, places, x, how, include_self=False).double() for how in ("amin", "amax"))
     if not together:
         return _squared(low, high)
-    found = []
+    bounds = []
     for centre, widest in _centres(low, high):
         shares = _ratio((x.double() - centre[ids]).square(), widest[ids]).sum(1)
         tau = shares.new_ones(num_lists).scatter_reduce(0, ids, shares, "amax")
-        found.append(tau[:, None] * widest)
-    middle, zero = found
+        bounds.append(tau[:, None] * widest)
+    middle, zero = bounds
     return torch.where((middle.sum(1) <= zero.sum(1))[:, None], middle, zero)
 
 
@@ -91,16 +91,16 @@ def _sparse(x: SparseRows, offsets: Tensor, block: int) -> tuple[Tensor, Tensor,
     num_lists = max(len(offsets) - 1, 1)
     groups, group = ((columns // block) * num_lists + lists).unique(return_inverse=True)  # pairs of a list and a block
     pairs, pair = (group[cell] * len(x) + rows).unique(return_inverse=True)  # pairs of a row and a block
-    of_pair, found = pairs // max(len(x), 1), []
+    of_pair, bounds = pairs // max(len(x), 1), []
     absent = torch.bincount(of_pair, minlength=len(groups)) < offsets.diff()[groups % num_lists]  # some rows are 0
     for centre, widest in _centres(low, high):
         base = values.new_zeros(len(groups)).index_add_(0, group, _ratio(centre.square(), widest))
         excess = _ratio((values - centre[cell]).square() - centre[cell].square(), widest[cell])
         shares = base[of_pair].index_add_(0, pair, excess)
         tau = torch.where(absent, base, 1.0).clamp(min=1).scatter_reduce(0, of_pair, shares, "amax")
-        found.append(tau[group] * widest)
-    middle, zero = (bounds.new_zeros(len(groups)).index_add_(0, group, bounds) for bounds in found)
-    return lists, columns, torch.where((middle <= zero)[group], found[0], found[1])
+        bounds.append(tau[group] * widest)
+    middle, zero = (bound.new_zeros(len(groups)).index_add_(0, group, bound) for bound in bounds)
+    return lists, columns, torch.where((middle <= zero)[group], bounds[0], bounds[1])
 
 
 def _ratio(squares: Tensor, widest: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch.linalg import vector_norm
 from torchrank.solvers.linear.lbfgs import LBFGS, lbfgs_start, lbfgs_step
 
 Values = Callable[[Tensor], Tensor]  # points (T, D) -> smooth losses (T,)
-Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]  # points (T, D) -> smooth losses (T,), gradients (T, D)
+Gradients = Callable[[Tensor], tuple[Tensor, Tensor]]  # points (T, D) -> smooth losses (T,), gradients (T, D)
 
 MEMORY = 30  # moves that L-BFGS remembers
 SHRINK = 0.95  # factor on the curvature after an accepted step, so that it can follow the function downwards
@@ -36,24 +36,25 @@ class Penalty(NamedTuple):
 
     def prox(self, point: Tensor, gradient: Tensor, steepness: Tensor) -> Tensor:
         """The minimiser of gradient . move + steepness/2 move^2 + penalty(point + move), coordinate by coordinate, with
-        exact zeros under l1. Where steepness is 0 there is no slope: a penalised coordinate goes to 0, others stay.
+        exact zeros under l1. Where steepness is 0 so is the gradient: a penalised coordinate goes to 0, others stay.
 
         >>> Penalty(1.0, 0.0).prox(torch.tensor([2.0, 0.1]), torch.tensor([0.5, 0.5]), torch.ones(2))
         tensor([0.5000, 0.0000])
         """
-        pull = steepness * point - gradient
-        shrunk = pull - pull.clamp(-self.l1, self.l1)  # type: ignore[arg-type]
+        target = steepness * point - gradient
+        shrunk = target - target.clamp(-self.l1, self.l1)  # type: ignore[arg-type]
         penalised = self.l1 + self.l2 > 0
-        free: float | Tensor = 0.0 if penalised is True else point
-        if isinstance(penalised, Tensor):
-            free = torch.where(penalised, 0.0, point)
-        return torch.where(steepness > 0, shrunk / torch.where(steepness > 0, steepness + 2 * self.l2, 1.0), free)
+        without = torch.where(penalised, 0.0, point) if isinstance(penalised, Tensor) else 0.0 if penalised else point
+        return torch.where(steepness > 0, shrunk / self._width(steepness), without)
+
+    def _width(self, steepness: Tensor) -> Tensor:
+        """The curvature with that of l2; 1 where there is none."""
+        return torch.where(steepness > 0, steepness + 2 * self.l2, 1.0)
 
     def gain(self, gradient: Tensor, steepness: Tensor) -> Tensor:
-        """How much the objective is sure to fall if one weight of 0 alone makes its best step; 0 without a slope."""
+        """Guaranteed decrease of the objective if a single zero weight takes its best step; 0 without steepness."""
         reach = (gradient.abs() - self.l1).clamp(min=0).square()
-        width = torch.where(steepness > 0, steepness + 2 * self.l2, 1.0)
-        return torch.where(steepness > 0, reach / (2 * width), 0.0)
+        return torch.where(steepness > 0, reach / (2 * self._width(steepness)), 0.0)
 
     def rows(self, count: int) -> list[Penalty]:
         """The penalty of each of `count` problems."""
@@ -63,17 +64,17 @@ class Penalty(NamedTuple):
     def worst(self, point: Tensor, gradient: Tensor, among: Tensor | None = None) -> Tensor:
         """The largest violation () of all problems, over all coordinates or those in `among` (T, D). The problems are
         processed one by one, in the memory that one of them takes."""
-        found = []
-        for row, own in enumerate(self.rows(len(point))):
-            each = own.violation(point[row], gradient[row])
-            found.append((each if among is None else torch.where(among[row], each, 0.0)).max())
-        return torch.stack(found).max()
+        largest = []
+        for row, penalty in enumerate(self.rows(len(point))):
+            violation = penalty.violation(point[row], gradient[row])
+            largest.append((violation if among is None else torch.where(among[row], violation, 0.0)).max())
+        return torch.stack(largest).max()
 
     def violation(self, point: Tensor, gradient: Tensor) -> Tensor:
         """Distance of each coordinate from optimality (the smallest subgradient), in the shape of `point`."""
-        slope = gradient + 2 * self.l2 * point
-        at_zero = (slope.abs() - self.l1).clamp(min=0)
-        return torch.where(point == 0, at_zero, (slope + self.l1 * point.sign()).abs())
+        smooth = gradient + 2 * self.l2 * point
+        at_zero = (smooth.abs() - self.l1).clamp(min=0)
+        return torch.where(point == 0, at_zero, (smooth + self.l1 * point.sign()).abs())
 
 
 def take_in(chosen: Tensor, gradient: Tensor, curvature: Tensor, penalty: Penalty, count: int) -> Tensor:
@@ -86,8 +87,8 @@ def take_in(chosen: Tensor, gradient: Tensor, curvature: Tensor, penalty: Penalt
     tensor([[False,  True, False]])
     """
     chosen = chosen.clone()
-    for row, (own, slopes, bounds) in enumerate(zip(penalty.rows(len(chosen)), gradient, curvature, strict=True)):
-        gain = torch.where(chosen[row], 0.0, own.gain(slopes, bounds))
+    for row, model in enumerate(penalty.rows(len(chosen))):
+        gain = torch.where(chosen[row], 0.0, model.gain(gradient[row], curvature[row]))
         best = gain.topk(min(count, len(gain)))
         chosen[row, best.indices[best.values > 0]] = True
     return chosen
@@ -107,13 +108,13 @@ def fista_start(point: Tensor) -> Fista:
     return Fista(point, point, point.new_ones(len(point)), point.new_full((len(point),), 1e-3))
 
 
-def fista_step(state: Fista, value: Values, slopes: Slopes, penalty: Penalty, scale: Tensor) -> Fista:
+def fista_step(state: Fista, value: Values, gradients: Gradients, penalty: Penalty, scale: Tensor) -> Fista:
     """One accelerated proximal gradient step for each problem (Beck & Teboulle 2009), with backtracking, and a restart
     of the momentum where it points uphill (O'Donoghue & Candes 2015).
 
     `scale (T, D)` bounds the curvature along each coordinate: the step on coordinate r is 1 / (curvature scale_r).
-    Coordinates of scale 0 have no slope. Along any direction the curvature is at most D scale (Cauchy-Schwarz), so
-    backtracking ends whatever rounding does to the values. Where rounding errors hide the gain of a step, curvatures
+    Coordinates of scale 0 have a gradient of 0. Along any direction the curvature is at most D scale (Cauchy-Schwarz),
+    so backtracking ends whatever rounding does to the values. Where rounding errors hide the gain of a step, curvatures
     below 1 are not accepted, and the curvature is no longer lowered: steps that are too long would amplify the errors.
 
     >>> quadratic = lambda w: (((w - 3) ** 2).sum(1) / 2, w - 3)
@@ -123,7 +124,7 @@ def fista_step(state: Fista, value: Values, slopes: Slopes, penalty: Penalty, sc
     >>> state.point.round(decimals=6)
     tensor([[2., 2.]], dtype=torch.float64)
     """
-    loss, gradient = slopes(state.ahead)
+    loss, gradient = gradients(state.ahead)
     curvature, enough = state.curvature, (scale > 0).sum(1)
     while True:
         steepness = curvature[:, None] * scale
@@ -135,8 +136,8 @@ def fista_step(state: Fista, value: Values, slopes: Slopes, penalty: Penalty, sc
         rejected = ~trusted & (curvature < enough)
         finite, again = torch.stack((loss.isfinite().all(), rejected.any())).tolist()  # one copy from the device
         if not finite:
-            wrong = f"the loss is {float(loss.sum())}"
-            raise ValueError(f"FISTA: {wrong}, so features or weights are not finite or too large")
+            wrong = float(loss.sum())
+            raise ValueError(f"FISTA: the loss is {wrong}, so features or weights are not finite or too large")
         if not again:
             break
         curvature = torch.where(rejected, 2 * curvature, curvature)
@@ -159,37 +160,33 @@ class Solving(NamedTuple):
         return Solving(self.weight, self.memory[:0], self.pace[:0])
 
 
-def fista_steps(state: Solving, steps: int, values: Values, slopes: Slopes, penalty: Penalty, scale: Tensor) -> Solving:
+def fista_steps(
+    state: Solving, steps: int, values: Values, gradients: Gradients, penalty: Penalty, scale: Tensor
+) -> Solving:
     """Make so many steps of FISTA; `scale` is explained in `fista_step`."""
     now = fista_start(state.weight)
     if len(state.memory):
         now = Fista(state.weight, state.memory.view_as(state.weight), *state.pace)
     for _ in range(steps):
-        now = fista_step(now, values, slopes, penalty, scale)
+        now = fista_step(now, values, gradients, penalty, scale)
     return Solving(now.point, now.ahead.view(1, -1), torch.stack((now.momentum, now.curvature)))
 
 
-def lbfgs_steps(state: Solving, steps: int, slopes: Slopes, penalty: Penalty, tolerance: float) -> Solving:
-    """Make at most so many steps of L-BFGS on a smooth objective, until no slope is above `tolerance`."""
+def lbfgs_steps(state: Solving, steps: int, gradients: Gradients, penalty: Penalty, tolerance: float) -> Solving:
+    """Make at most so many steps of L-BFGS on a smooth objective, until no gradient entry is above `tolerance`."""
 
     def objective(point: Tensor) -> tuple[Tensor, Tensor]:
         weight = point.view_as(state.weight)
-        loss, gradient = slopes(weight)
+        loss, gradient = gradients(weight)
         return (loss + penalty(weight)).sum(), (gradient + 2 * penalty.l2 * weight).flatten()
 
     now = lbfgs_start(state.weight.flatten(), MEMORY)
     if len(state.memory):
-        now = LBFGS(state.weight.flatten(), *state.memory.chunk(2))
+        now = LBFGS(now.point, *state.memory.chunk(2))
     value, gradient = objective(now.point)
-    if gradient.abs().max() <= tolerance:
-        return _solving(now, state)
-    for _ in range(steps):
+    moved, largest = True, float(gradient.abs().max())
+    while moved and steps > 0 and largest > tolerance:  # where nothing has moved another try would be the same
         before = now
-        now, value, gradient, slope, _ = lbfgs_step(before, objective, value, gradient)
-        if now is before or slope <= tolerance:  # another try would be the same
-            break
-    return _solving(now, state)
-
-
-def _solving(now: LBFGS, state: Solving) -> Solving:
+        now, value, gradient, largest, _ = lbfgs_step(before, objective, value, gradient)
+        moved, steps = now is not before, steps - 1
     return Solving(now.point.view_as(state.weight), torch.cat((now.moves, now.changes)), state.pace)

@@ -22,11 +22,11 @@ TRIALS = 60  # of a line search; then the memory is dropped, and without a memor
 
 
 class Minimum(NamedTuple):
-    """What was found for each of M functions."""
+    """The minima of M functions."""
 
     point: Tensor  # (M, n)
     value: Tensor  # (M,)
-    slope: Tensor  # (M,) largest absolute entry of the gradient
+    max_gradient: Tensor  # (M,) largest absolute entry of the gradient
 
 
 class LBFGS(NamedTuple):
@@ -43,7 +43,7 @@ class Step(NamedTuple):
     state: LBFGS  # the one before if the line search found no step
     value: Tensor  # ()
     gradient: Tensor  # (n,)
-    slope: float  # largest absolute entry of the gradient
+    max_gradient: float  # largest absolute entry of the gradient
     moved: bool  # whether the point has changed
 
 
@@ -98,13 +98,13 @@ def lbfgs_step(
         search, *ends = _judge(search, trial, trial_value[None], trial_gradient[None])
         changed = (search.point != state.point).any().view(1)
         largest = _largest_entry(search.gradient)
-        *flags, slope = torch.cat([part.to(largest.dtype) for part in (*ends, changed, largest)]).tolist()
+        *flags, max_gradient = torch.cat([part.to(largest.dtype) for part in (*ends, changed, largest)]).tolist()
         taken, failed, given_up, moved = map(bool, flags)
         if given_up:
-            return Step(state, value, gradient, slope, moved=False)
+            return Step(state, value, gradient, max_gradient, moved=False)
         if taken:
             new = LBFGS(search.point[0], search.moves[0], search.changes[0])
-            return Step(new, search.value[0], search.gradient[0], slope, moved)
+            return Step(new, search.value[0], search.gradient[0], max_gradient, moved)
         search = _begin(search, ends[1], scaling) if failed else search
 
 
@@ -127,7 +127,7 @@ def many_lbfgs(
     >>> scale = torch.tensor([1.0, 100.0]).double()[:, None]
     >>> bowls = lambda w, number: ((scale[number] * w * w).sum(1) / 2, scale[number] * w)
     >>> minimum = many_lbfgs(bowls, torch.ones(2, 3).double())
-    >>> bool(minimum.point.abs().max() < 1e-6), bool(minimum.slope.max() <= 1e-6)
+    >>> bool(minimum.point.abs().max() < 1e-6), bool(minimum.max_gradient.max() <= 1e-6)
     (True, True)
     """
     number = torch.arange(len(start), device=start.device)
@@ -137,7 +137,7 @@ def many_lbfgs(
         return minimum
     past = start.new_zeros(len(start), memory, start.shape[1])
     search = _first_searches(number, start, value, gradient, past, past.clone(), scaling)
-    left = minimum.slope > tolerance
+    left = minimum.max_gradient > tolerance
     all_left = bool(left.all())
     for _ in range(evaluations):
         if not all_left:
@@ -147,11 +147,11 @@ def many_lbfgs(
             break
         trial = search.point + search.step[:, None] * search.direction
         search, taken, failed, given_up = _judge(search, trial, *objectives(trial, search.number))
-        slope, ended = _largest_entry(search.gradient), taken | failed
-        left = (slope > tolerance) & ~given_up
+        max_gradient, ended = _largest_entry(search.gradient), taken | failed
+        left = (max_gradient > tolerance) & ~given_up
         all_left, begins = torch.stack((left.all(), ended.any())).tolist()  # one copy from the device
         search = _begin(search, ended, scaling) if begins else search
-        for whole, part in zip(minimum, (search.point, search.value, slope), strict=True):
+        for whole, part in zip(minimum, (search.point, search.value, max_gradient), strict=True):
             whole[search.number] = part
     return minimum
 
@@ -208,8 +208,10 @@ def _begin(search: LineSearch, these: Tensor, scaling: Scaling) -> LineSearch:
 def _inverse_hessians_times(search: LineSearch, scaling: Scaling) -> Tensor:
     """The inverse Hessians times the gradients (A, n), by the two-loop recursion."""
     products = (search.moves * search.changes).sum(2)  # (A, m)
-    unused = int(((products[:, :-1] > 0).any(0).cumsum(0) == 0).sum())  # oldest rows, which no function has filled
-    moves, changes, products = search.moves[:, unused:], search.changes[:, unused:], products[:, unused:]
+    moves, changes = search.moves, search.changes
+    if products.device.type == "cpu":  # elsewhere to read a number is to wait, and rows of zeros change nothing
+        unused = int(((products[:, :-1] > 0).any(0).cumsum(0) == 0).sum())  # oldest rows, which no function has filled
+        moves, changes, products = (part[:, unused:] for part in (moves, changes, products))
     weights = torch.where(products > 0, 1 / products, 0.0)  # rounding can leave a row that is not positive
     pairs = list(zip(moves.unbind(1), changes.unbind(1), weights[:, :, None].unbind(1), strict=True))
     result, shares = search.gradient.clone(), []

@@ -96,11 +96,6 @@ class JoinedLists(NamedTuple):
     query: Tensor  # (Q,) number of each list in the whole set
     num_lists: Tensor  # () number of all lists of all processes, with one label or several
 
-    def take(self, chosen: Tensor) -> "JoinedLists":
-        """The lists `chosen` (B,) in this order; a list may be chosen several times."""
-        rows, offsets = entries_of(self.offsets, chosen)
-        return JoinedLists(self.x[rows], self.labels[rows], offsets, self.query[chosen], self.num_lists)
-
 
 def join_lists(batches: Iterable[Batch], reduce: Reduce = lambda sums: sums) -> JoinedLists:
     """The lists of dense batches that have two different labels. `reduce` sums over processes.
@@ -123,11 +118,11 @@ def join_lists(batches: Iterable[Batch], reduce: Reduce = lambda sums: sums) -> 
 
 
 class ManyLinear(NamedTuple):
-    """What was found for each of M models."""
+    """The solutions of M models."""
 
     weight: Tensor  # (M, D) float64; U' v where there is a basis
     value: Tensor  # (M,) objective
-    slope: Tensor  # (M,) largest absolute entry of its gradient: at most `tolerance` if the model is solved
+    max_gradient: Tensor  # (M,) largest absolute entry of its gradient: at most `tolerance` if the model is solved
     used: Tensor  # (M,) number of lists with two different labels; without any the weights are 0
 
 
@@ -172,7 +167,7 @@ def solve_many_linear(
         scaled = members is not None and lists.x.device.type == "cpu"
         scaling = inverse_scaling(reduce(source.moments()), l2 * count.clamp(min=1)) if scaled else unscaled
         minimum = many_lbfgs(objectives, start, tolerance=tolerance, evaluations=evaluations, scaling=scaling)
-        solved.append(ManyLinear(_weights(minimum.point, spanned), minimum.value, minimum.slope, used))
+        solved.append(ManyLinear(_weights(minimum.point, spanned), minimum.value, minimum.max_gradient, used))
     return ManyLinear(*(torch.cat(parts) for parts in zip(*solved, strict=True)))
 
 
@@ -222,9 +217,9 @@ class AllLists:
         most = SCORES if lists.x.device.type == "cpu" else SCORES_ON_DEVICE
         step = max(1, most // max(1, min(num_models, self.models_at_once)))
         self.blocks: list[tuple[Tensor, Gradients]] = []  # rows, loss
+        bounds: list[int] = lists.offsets.tolist()
         for first, last in ranges(work.cpu().numpy(), step, 0, len(lengths)):
-            offsets = lists.offsets[first : last + 1]
-            rows = slice(int(offsets[0]), int(offsets[-1]))
+            offsets, rows = lists.offsets[first : last + 1], slice(bounds[first], bounds[last])
             self.blocks.append((lists.x[rows], MODEL_LOSSES[loss](lists.labels[rows], offsets - offsets[0])))
 
     def sums(self, weight: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
@@ -252,27 +247,23 @@ class MemberLists:
         place[query] = torch.arange(len(query), device=query.device)
         here = torch.where(members >= 0, place[members.clamp(min=0)], -1)
         self.model = (here >= 0).nonzero()[:, 0]  # (B,) ascending
-        lists = self.lists.take(here[here >= 0])
-        self.offsets, self.loss_of = lists.offsets, MODEL_LOSSES[self.loss_name](lists.labels, lists.offsets)
-        model = per_entry(self.model, lists.offsets, len(lists.labels))  # model of each entry
+        entries, self.offsets = entries_of(self.lists.offsets, here[here >= 0])
+        self.loss_of = MODEL_LOSSES[self.loss_name](self.lists.labels[entries], self.offsets)
+        model, x = per_entry(self.model, self.offsets, len(entries)), self.lists.x[entries].double()
         sizes = torch.bincount(model, minlength=len(members))
         longest = int(sizes.max()) if len(sizes) else 0
         self.place = model * longest + positions_within(to_offsets(sizes), len(model))
-        rows = torch.zeros(len(members) * longest, lists.x.shape[1], dtype=torch.float64, device=lists.x.device)
-        self.rows = rows.index_copy_(0, self.place, lists.x.double()).view(len(members), longest, lists.x.shape[1])
+        rows = x.new_zeros(len(members) * longest, x.shape[1]).index_copy_(0, self.place, x)
+        self.rows = rows.view(len(members), longest, x.shape[1])
 
     def moments(self) -> Tensor:
         """Sums over the lists of the covariance of their rows, (A, D, D)."""
-        count, longest, width = self.rows.shape
-        shares = 1 / self.offsets.diff().double().clamp(min=1)
-        weights = self.rows.new_zeros(count * longest)
-        weights[self.place] = per_entry(shares, self.offsets, len(self.place))
-        weighted = self.rows * weights.view(count, longest, 1)
-        means = segment_sum(weighted.flatten(0, 1)[self.place], self.offsets)
-        lists_of_model = torch.bincount(self.model, minlength=count)
-        spread = means.new_zeros(count, self.members.shape[1], width)
-        spread[self.model, positions_within(to_offsets(lists_of_model), len(means))] = means
-        return torch.bmm(weighted.mT, self.rows).baddbmm_(spread.mT, spread, alpha=-1)
+        rows, lengths = self.rows.flatten(0, 1)[self.place], self.offsets.diff().double().clamp(min=1)
+        means, shares = segment_sum(rows, self.offsets) / lengths[:, None], (1 / lengths.sqrt())[:, None]
+        means, shares = (per_entry(part, self.offsets, len(rows)) for part in (means, shares))
+        centred = torch.zeros_like(self.rows).flatten(0, 1).index_copy_(0, self.place, (rows - means) * shares)
+        centred = centred.view_as(self.rows)
+        return torch.bmm(centred.mT, centred)
 
     def sums(self, weight: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over the lists of loss (A,) and gradient (A, D) at weights (A, D)."""

@@ -1,1 +1,1 @@
-"""Local metrics of L-GMML: closed form, the lists they are learned from, sampled WARP."""
+"""Local metrics of L-GMML in closed form: of drawn lists, and of groups of similar queries."""

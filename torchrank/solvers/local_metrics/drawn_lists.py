@@ -21,11 +21,7 @@ class ListTable(NamedTuple):
 
 
 def draw_sources(
-    highs: Tensor,
-    metrics: int,
-    lists: int | None,
-    generator: torch.Generator,
-    classes: Tensor | None = None,
+    highs: Tensor, metrics: int, lists: int | None, generator: torch.Generator, classes: Tensor | None = None
 ) -> Tensor:
     """Training lists (M, `lists`) of every metric: all are drawn once before they are shuffled and drawn again.
 

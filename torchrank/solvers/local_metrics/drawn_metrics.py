@@ -6,7 +6,7 @@ run over all processes, so every process draws, solves and chooses the same.
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -78,7 +78,8 @@ def local_metrics(lists: TrainingLists, options: MetricOptions, reference: Tenso
 
     def describe(batch: Batch, into: tuple[Tensor, ...]) -> None:
         add_table(batch, into[0], options.high)
-        into[1].add_(_variation(batch, reference))
+        if batch.index is None or (batch.query == 0).any():  # a shared corpus counts once
+            into[1].add_(torch.ne(batch.x, reference).sum(0))  # type: ignore[arg-type]
 
     table, varies = lists.total(describe, into=(lists.zeros(len(lists), 3), lists.zeros(len(reference))))
     known, generator = ListTable(*table.cpu().unbind(1)), torch.Generator().manual_seed(options.seed)
@@ -114,14 +115,6 @@ def add_table(batch: Batch, table: Tensor, high: str) -> None:
 def _at_top(labels: Tensor, offsets: Tensor) -> Tensor:
     """Which entries (N,) have the largest label of their list."""
     return labels == per_entry(segment_max(labels, offsets), offsets, len(labels))
-
-
-def _variation(batch: Batch, reference: Tensor) -> Tensor:
-    """Number of rows (D,) that differ from the reference in each feature."""
-    rows: Any = batch.x
-    if batch.index is not None and not (batch.query == 0).any():
-        rows = rows[:0]  # a shared corpus counts once
-    return torch.ne(rows, reference).sum(0).double()
 
 
 # ---- metrics ---------------------------------------------------------------------------------------------------------
@@ -181,14 +174,14 @@ def _advice(ridge: float) -> str:
 
 def _warn_of_raised(asked: Tensor, used: Tensor, first: int, ridge: float) -> None:
     """One warning for all metrics whose ridges (2, B) had to be raised."""
-    raised = (used > asked).any(0).nonzero().flatten().tolist()
-    if raised:
-        (similar, now_similar), (dissimilar, now_dissimilar) = torch.stack((asked, used), 1)[:, :, raised[0]].tolist()
-        number = first + raised[0]
+    raised = (used > asked).any(0).nonzero().flatten()
+    if len(raised):
+        bad = int(raised[0])
+        (similar, now_similar), (dissimilar, now_dissimilar) = torch.stack((asked, used), 1)[:, :, bad].tolist()
+        which = f"metric {first + bad}" if len(raised) == 1 else f"{len(raised)} metrics (first: {first + bad})"
         warnings.warn(
-            f"A scatter of {f'metric {number}' if len(raised) == 1 else f'{len(raised)} metrics (first: {number})'} is "
-            f"singular: the ridge was raised from {similar:.1e} to {now_similar:.1e} for similar pairs and "
-            f"from {dissimilar:.1e} to {now_dissimilar:.1e} for dissimilar pairs. {_advice(ridge)}",
+            f"A scatter of {which} is singular: the ridge was raised from {similar:.1e} to {now_similar:.1e} for "
+            f"similar pairs and from {dissimilar:.1e} to {now_dissimilar:.1e} for dissimilar pairs. {_advice(ridge)}",
             NumericalWarning,
             stacklevel=2,
         )

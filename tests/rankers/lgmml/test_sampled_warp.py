@@ -8,7 +8,7 @@ import torch
 
 import torchrank.functional as F
 from tests.reference.local_metrics import negatives_of, rank_loss
-from torchrank.solvers.local_metrics.sampled_warp import sampled_warp
+from torchrank.rankers.lgmml.sampled_warp import sampled_warp
 
 LABELS = [0, 2, 0, 1, 1, 0, 0, 0]
 
