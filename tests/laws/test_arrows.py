@@ -36,7 +36,7 @@ HYDRA = ("hydra", "omegaconf")
 HEAVY = ("pytorch_lightning", "lightning", *HYDRA, "torchmetrics", "numpy", "scipy", "pandas", "polars", "pyarrow")
 # third parties that a room must not import: functional has torch and numpy only, solvers know no Lightning and no files
 REFUSED = {
-    "functional": tuple(name for name in HEAVY if name != "numpy"),
+    "functional": tuple(set(HEAVY) - {"numpy"}),
     "solvers": ("pytorch_lightning", "lightning", *HYDRA, "torchmetrics"),
     "data": HYDRA,
     "metrics": ("pytorch_lightning", "lightning", *HYDRA),

@@ -458,11 +458,12 @@ class Lists:
             entries = torch.arange(self.num_entries, device=self.offsets.device).view(count, longest)
             return [Block(torch.arange(count, device=self.offsets.device), entries, None)]
         lengths = self.lengths
-        if lengths is None:
-            order, sizes = self.offsets.diff().argsort(descending=True), _largest(count, self.num_entries, longest)
-        else:
+        if lengths is not None and self.offsets.is_cpu:
             places = (-lengths).argsort(kind="stable")
-            order, sizes = torch.from_numpy(places).to(self.offsets.device), lengths[places]
+            order, sizes = torch.from_numpy(places), lengths[places]
+        else:  # a copy of the places to a device would wait for it
+            order = self.offsets.diff().argsort(descending=True, stable=True)
+            sizes = _largest(count, self.num_entries, longest) if lengths is None else -np.sort(-lengths)
         falling, begin, blocks = -sizes, 0, []
         filled = int(falling.searchsorted(0))
         while begin < filled:
