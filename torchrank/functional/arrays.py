@@ -105,7 +105,7 @@ def lists_of(qid: Array) -> tuple[Tensor, list[Any]]:
     starts, count, ids = _runs(qid)
     if len(set(ids)) < len(ids):
         seen: set[Any] = set()
-        again = next(each for each in ids if each in seen or seen.add(each))  # type: ignore[func-returns-value]
+        again = next(query for query in ids if query in seen or seen.add(query))  # type: ignore[func-returns-value]
         raise DataError(f"the rows of query {again!r} are not together in qid: sort the rows by query")
     return torch.tensor([*starts, count]), ids
 
@@ -118,10 +118,10 @@ def offsets_of(
     >>> offsets_of(3, group=[1, 2], what="scores")
     tensor([0, 1, 3])
     """
-    named = {"offsets": offsets, "group": group, "qid": qid, "mask": mask}
-    given = [name for name, value in named.items() if value is not None]
-    if len(given) != 1:
-        got = f"got {' and '.join(given)}" if given else "got none of them"
+    ways = {"offsets": offsets, "group": group, "qid": qid, "mask": mask}
+    names = [name for name, value in ways.items() if value is not None]
+    if len(names) != 1:
+        got = f"got {' and '.join(names)}" if names else "got none of them"
         raise DataError(
             "say which rows make up a list by one of offsets=[0, 2, 5], group=[2, 3] and "
             f"qid=['a', 'a', 'b', 'b', 'b'], {got}"
@@ -137,13 +137,13 @@ def offsets_of(
 
 def to_integers(values: Array, name: str) -> Tensor:
     """`values (n,)` as a tensor of integers."""
-    found = to_tensor(only_column(values, name), name)
-    if len(found) == 0 and not isinstance(values, Tensor):
-        found = found.long()  # an empty list has no dtype
-    if found.ndim != 1 or found.is_floating_point() or found.dtype == torch.bool:
-        kind = str(found.dtype).removeprefix("torch.")
-        raise DataError(f"{name} must be a vector of integers, got {kind} of shape {tuple(found.shape)}")
-    return _usual(found, name)
+    tensor = to_tensor(only_column(values, name), name)
+    if len(tensor) == 0 and not isinstance(values, Tensor):
+        tensor = tensor.long()  # an empty list has no dtype
+    if tensor.ndim != 1 or tensor.is_floating_point() or tensor.dtype == torch.bool:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise DataError(f"{name} must be a vector of integers, got {kind} of shape {tuple(tensor.shape)}")
+    return _usual(tensor, name)
 
 
 def to_tensor(values: Array, name: str) -> Tensor:
@@ -356,11 +356,11 @@ def _runs_of_list(ids: list[Any]) -> tuple[list[int], int, list[Any]]:
 
 
 def _check_ids(ids: list[Any], rows: Sequence[int]) -> None:
-    for place, each in enumerate(ids):
-        if is_missing(each):
+    for place, query in enumerate(ids):
+        if is_missing(query):
             raise DataError(f"qid is missing in row {rows[place]}: every row needs the id of its query")
-        if isinstance(each, list | dict | set):
-            raise DataError(f"qid must hold one id per row, got {each!r:.40} in row {rows[place]}")
+        if isinstance(query, list | dict | set):
+            raise DataError(f"qid must hold one id per row, got {query!r:.40} in row {rows[place]}")
 
 
 def article(name: str) -> str:

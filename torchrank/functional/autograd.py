@@ -35,8 +35,9 @@ class OnceDifferentiable:
     graph. The gradient is computed only if somebody can ask for it. There is none at labels and weights, and there are
     no second derivatives, no forward mode and no vmap: each is refused in one line.
 
-    `pull(upstream, gradient, scores, labels, lists, weights, **options)` gives the gradient at the scores, by default
-    that of `sums` times the upstream gradient of the list. With a pull of its own, `sums` gives values of entries.
+    `backward(upstream, gradient, scores, labels, lists, weights, **options)` gives the gradient at the scores: by
+    default the gradient of `sums` times the upstream gradient of the list. With any other `backward`, `sums` gives
+    values of entries instead of lists.
 
     >>> def squares(scores, labels, lists, weights, order):
     ...     rest = scores - labels
@@ -46,8 +47,8 @@ class OnceDifferentiable:
     (tensor([2., 4.]),)
     """
 
-    def __init__(self, name: str, sums: Callable[..., tuple[Tensor, ...]], pull: Callable[..., Tensor] = scaled):
-        self.name, self.sums, self.pull = name, sums, pull
+    def __init__(self, name: str, sums: Callable[..., tuple[Tensor, ...]], backward: Callable[..., Tensor] = scaled):
+        self.name, self.sums, self.backward = name, sums, backward
         ALL[name] = self
 
     def __call__(
@@ -109,7 +110,7 @@ class _Once(torch.autograd.Function):
         else:
             gradient, scores, labels, offsets, weights = ctx.saved_tensors
             lists = ctx.lists.by(offsets)
-            product = ctx.loss.pull(upstream[0], gradient, scores, labels, lists, weights, **ctx.options)
+            product = ctx.loss.backward(upstream[0], gradient, scores, labels, lists, weights, **ctx.options)
         return None, None, None, None, product.to(ctx.saved_tensors[1].dtype), None, None, None
 
     @staticmethod
@@ -127,7 +128,7 @@ class _Gradient(torch.autograd.Function):
     @staticmethod
     def forward(loss: OnceDifferentiable, lists: Lists, options: Options, *tensors: Any) -> Tensor:
         upstream, gradient, scores, labels, offsets, weights = tensors
-        return loss.pull(upstream, gradient, scores, labels, lists.by(offsets), weights, **options)
+        return loss.backward(upstream, gradient, scores, labels, lists.by(offsets), weights, **options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -183,7 +184,7 @@ def _loss(
     loss, options = _decoded(margin, numbers, text)
     lists = Lists(offsets, len(scores)).about(labels)
     values, *gradient = loss.sums(scores, labels, lists, weights, 1, **options)
-    return values, gradient[0].to(scores.dtype) if loss.pull is scaled else torch.zeros_like(scores)
+    return values, gradient[0].to(scores.dtype) if loss.backward is scaled else torch.zeros_like(scores)
 
 
 @torch.library.custom_op("torchrank::loss_gradient", mutates_args=())
@@ -199,8 +200,8 @@ def _loss_gradient(
     text: str,
 ) -> Tensor:
     loss, options = _decoded(margin, numbers, text)
-    lists, known = Lists(offsets, len(scores)).about(labels), gradient if loss.pull is scaled else gradient[:0]
-    return loss.pull(upstream, known, scores, labels, lists, weights, **options).to(scores.dtype).clone()
+    lists, known = Lists(offsets, len(scores)).about(labels), gradient if loss.backward is scaled else gradient[:0]
+    return loss.backward(upstream, known, scores, labels, lists, weights, **options).to(scores.dtype).clone()
 
 
 def _encoded(name: str, options: Options) -> tuple[Tensor | None, list[float], str]:
@@ -220,7 +221,7 @@ def _decoded(margin: Tensor | None, numbers: list[float], text: str) -> tuple[On
 
 @_loss.register_fake
 def _(scores: Tensor, labels: Tensor, offsets: Tensor, weights: Any, margin: Any, numbers: Any, text: str) -> Any:
-    count = offsets.shape[0] - 1 if ALL[literal_eval(text)[0]].pull is scaled else scores.shape[0]
+    count = offsets.shape[0] - 1 if ALL[literal_eval(text)[0]].backward is scaled else scores.shape[0]
     return wide(scores.new_empty(count)), torch.empty_like(scores)
 
 

@@ -680,26 +680,26 @@ def _door(function: Callable[P, R], gives: str = "", *, ranks: bool = False, col
             return function(*arguments, **options)  # which says what is wrong
         if on_lists and not takes_any and not known.issuperset(options):
             raise TypeError(f"{function.__name__}() has no option {', '.join(options.keys() - known)}")
-        given = dict(zip(names, arguments), **options)  # noqa: B905
+        named = dict(zip(names, arguments), **options)  # noqa: B905
         device = None
-        for value in given.values():
+        for value in named.values():
             if isinstance(value, Tensor):
                 device = value.device
                 break
-        padded = given.get("mask") is not None or isinstance(given.get("offsets"), Lists)
-        for name in arrays & given.keys():
-            value = given[name]
+        padded = named.get("mask") is not None or isinstance(named.get("offsets"), Lists)
+        for name in arrays & named.keys():
+            value = named[name]
             if not (isinstance(value, Tensor) and value.dtype in USUAL) and (value is not None or name in required):
-                given[name] = as_argument(name, value, device, padded=padded)
-        if not on_lists or first not in given:
-            return function(**given)  # type: ignore[call-arg]
-        list_weights = given.pop("list_weights") if "list_weights" in given and "list_weights" not in plain else None
-        scores = given[first]
-        lists = given["offsets"] = _lists_of(given, first, columns)
-        scores = given[first]
+                named[name] = as_argument(name, value, device, padded=padded)
+        if not on_lists or first not in named:
+            return function(**named)  # type: ignore[call-arg]
+        list_weights = named.pop("list_weights") if "list_weights" in named and "list_weights" not in plain else None
+        scores = named[first]
+        lists = named["offsets"] = _lists_of(named, first, columns)
+        scores = named[first]
         if ranks and scores.is_floating_point():
             check_scores(scores)
-        result = function(**given)  # type: ignore[call-arg]
+        result = function(**named)  # type: ignore[call-arg]
         if not gives:
             return result
         values = cast(Tensor, result)
@@ -729,14 +729,14 @@ def explain_lists(text: str) -> str:
     return text if place is None else "\n".join([*lines[:place], *EXPLAINED, *lines[place:]])
 
 
-def _lists_of(given: dict[str, Any], first: str, columns: bool) -> Lists:
+def _lists_of(named: dict[str, Any], first: str, columns: bool) -> Lists:
     """The lists of a call, from those arguments that say so, which are taken out; the others become flat, and what
     belongs to entries is checked."""
     for name in REMOVED:
-        given.pop(name, None)
-    offsets, group = given.pop("offsets", None), given.pop("group", None)
-    qid, mask = given.pop("qid", None), given.pop("mask", None)
-    entries = given[first]
+        named.pop(name, None)
+    offsets, group = named.pop("offsets", None), named.pop("group", None)
+    qid, mask = named.pop("qid", None), named.pop("mask", None)
+    entries = named[first]
     if isinstance(offsets, Lists) and group is qid is mask is None:
         lists = offsets
     elif mask is not None and offsets is group is qid is None:
@@ -744,21 +744,21 @@ def _lists_of(given: dict[str, Any], first: str, columns: bool) -> Lists:
     else:
         lists = _flat_lists(entries, offsets, group, qid, mask, first)
     if lists.places is not None:
-        for name in ENTRIES & given.keys():
-            if isinstance(given[name], Tensor):
-                given[name] = lists.flat(given[name])
-        entries = given[first]
+        for name in ENTRIES & named.keys():
+            if isinstance(named[name], Tensor):
+                named[name] = lists.flat(named[name])
+        entries = named[first]
     if lists.offsets.device != entries.device:
         raise ValueError(
             f"the lists are on {lists.offsets.device}, but {first} on {entries.device}: give lists.to(...)"
         )
-    labels = given.get("labels")
-    _check_shapes(first, entries, given.get("other", labels), lists, columns)
+    labels = named.get("labels")
+    _check_shapes(first, entries, named.get("other", labels), lists, columns)
     if labels is not None and lists._labels is not labels:
         check_labels(labels)
         lists = lists.about(labels)
-    if given.get("weights") is not None:
-        check_weights("weights", given["weights"], lists.num_entries, "entry")
+    if named.get("weights") is not None:
+        check_weights("weights", named["weights"], lists.num_entries, "entry")
     return lists
 
 

@@ -120,21 +120,21 @@ def as_loss(measure: str | Callable[..., Any], *, temperature: float = 1.0, **op
     """
     family, k, form = _soft_form(measure)
     parameters = dict(list(inspect.signature(form).parameters.items())[1:])
-    given = {"k": k} | options if k is not None else options
+    settings = {"k": k} | options if k is not None else options
     if k is not None and options.get("k", k) != k:
         raise ValueError(f"{measure!r} has the cut-off {k}, got k={options['k']} as well")
-    if unknown := sorted(given.keys() - parameters.keys()):
+    if unknown := sorted(settings.keys() - parameters.keys()):
         raise ValueError(f"{family} has no option {unknown[0]}: choose among {', '.join(parameters) or 'none'}")
-    if missing := [n for n, each in parameters.items() if each.default is each.empty and given.get(n) is None]:
+    if missing := [n for n, each in parameters.items() if each.default is each.empty and settings.get(n) is None]:
         raise ValueError(f"{family} of soft ranks needs {missing[0]}: as_loss({family!r}, {missing[0]}=...)")
-    check_cutoff(given.get("k"))
+    check_cutoff(settings.get("k"))
     check_positive(temperature=temperature)
 
     @loss
     def soft_loss(
         scores: Array, labels: Array, offsets: Array = None, *, weights: Array = None, **lists: Unpack[Weighted]
     ) -> Tensor:
-        return _loss(form, scores, labels, offsets, weights, temperature, **given)
+        return _loss(form, scores, labels, offsets, weights, temperature, **settings)
 
     soft_loss.__name__ = soft_loss.__qualname__ = f"soft_{family}_loss"
     return soft_loss
@@ -250,8 +250,8 @@ def _soft_hits(lists: Soft, *, k: int, threshold: float = 1) -> Tensor:
 @soft("r_precision")
 def _soft_r_precision(lists: Soft, *, threshold: float = 1) -> Tensor:
     """Recall at the number of relevant entries, which differs from list to list."""
-    relevant, found = lists.relevant(threshold), lists.sum(wide(lists.labels >= threshold))
-    inside = torch.sigmoid((lists.each(found) + 0.5 - lists.ranks) / lists.temperature)
+    relevant, count = lists.relevant(threshold), lists.sum(wide(lists.labels >= threshold))
+    inside = torch.sigmoid((lists.each(count) + 0.5 - lists.ranks) / lists.temperature)
     return ratio(lists.sum(relevant * inside), lists.sum(relevant), 0.0)
 
 
@@ -292,10 +292,10 @@ def _soft_auc(lists: Soft, *, threshold: float = 1) -> Tensor:
 
 def _soft_wrong_pairs(lists: Soft) -> Tensor:
     """The share of the pairs with different labels in the wrong order; where all scores are equal it is a half."""
-    own = wide(lists.scores) / lists.temperature
+    floats = wide(lists.scores) / lists.temperature
     wrong, half = (
         soft_zero_one_loss(scores, lists.labels, lists.lists, weights=lists.weights)
-        for scores in (own, torch.zeros_like(own))
+        for scores in (floats, torch.zeros_like(floats))
     )
     return ratio(wrong, 2 * half, 0.0)
 
@@ -326,14 +326,14 @@ def _loss(
     check_positive(temperature=temperature)
     if "gain" in options or "max_label" in options:
         check_gains(labels, options.get("gain", "exp2"), lists.grades)
-    several, own = lists.several(labels), scores if scores.is_floating_point() else wide(scores)
-    all_taught = (known := host(several)) is not None and bool(known.all())
-    own = own if all_taught else torch.where(lists.each(several), own, 0)
+    several, floats = lists.several(labels), scores if scores.is_floating_point() else wide(scores)
+    all_have_pairs = (known := host(several)) is not None and bool(known.all())
+    floats = floats if all_have_pairs else torch.where(lists.each(several), floats, 0)
     if "threshold" in inspect.signature(measure).parameters:
         rows = labels >= options.get("threshold", 1)
     elif callable(options.get("gain")):
         rows = gain_of(labels.detach(), options["gain"]) != 0
     else:
         rows = labels > 0
-    values = measure(Soft(own, labels, lists, weights, rows, temperature), **options).neg()
-    return values if all_taught else torch.where(several, values, 0.0)
+    values = measure(Soft(floats, labels, lists, weights, rows, temperature), **options).neg()
+    return values if all_have_pairs else torch.where(several, values, 0.0)

@@ -73,15 +73,15 @@ class DominationGradient:
 
     def gradient(self, scores: Tensor) -> Tensor:
         """The gradient at the scores, `(N,)`."""
-        own = without_entry_margin(wide(scores.detach()), self.margin)[0]
-        return _pulled(torch.ones_like(own), _masses(own, self._layers), own, self._layers)
+        floats = without_entry_margin(wide(scores.detach()), self.margin)[0]
+        return _gradient(torch.ones_like(floats), _masses(floats, self._layers), floats, self._layers)
 
     def loss_and_gradient(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of each list, `(Q,)`, and its gradient at the scores, `(N,)`."""
-        own = without_entry_margin(wide(scores.detach()), self.margin)[0]
-        masses = _masses(own, self._layers)
-        gradient = _pulled(torch.ones_like(own), masses, own, self._layers)
-        return self.lists.sum(wide(_terms(own, masses, self._layers))), gradient
+        floats = without_entry_margin(wide(scores.detach()), self.margin)[0]
+        masses = _masses(floats, self._layers)
+        gradient = _gradient(torch.ones_like(floats), masses, floats, self._layers)
+        return self.lists.sum(wide(_terms(floats, masses, self._layers))), gradient
 
 
 def without_entry_margin(scores: Tensor, margin: Margin) -> tuple[Tensor, Tensor | None]:
@@ -149,23 +149,23 @@ def _sums(
     scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, order: int, *, margin: Tensor | None = None
 ) -> tuple[Tensor, ...]:
     """The loss of each list and its gradient."""
-    layers, own = _layers(labels, lists, margin), scores.to(result_dtype(scores))
-    masses = _masses(own, layers)
-    terms = _terms(own, masses, layers)
+    layers, floats = _layers(labels, lists, margin), scores.to(result_dtype(scores))
+    masses = _masses(floats, layers)
+    terms = _terms(floats, masses, layers)
     paid = torch.ones_like(terms) if weights is None else weights.to(terms.dtype)
     loss = lists.sum(wide(terms if weights is None else terms * paid))
-    return (loss,) if order == 0 else (loss, _pulled(paid, masses, own, layers))
+    return (loss,) if order == 0 else (loss, _gradient(paid, masses, floats, layers))
 
 
 def _term_sums(
     scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, order: int, *, margin: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    layers, own = _layers(labels, lists, margin), scores.to(result_dtype(scores))
-    masses = _masses(own, layers)
-    return wide(_terms(own, masses, layers)), masses
+    layers, floats = _layers(labels, lists, margin), scores.to(result_dtype(scores))
+    masses = _masses(floats, layers)
+    return wide(_terms(floats, masses, layers)), masses
 
 
-def _pull(
+def _terms_backward(
     upstream: Tensor,
     masses: Tensor,
     scores: Tensor,
@@ -175,13 +175,13 @@ def _pull(
     *,
     margin: Tensor | None = None,
 ) -> Tensor:
-    layers, own = _layers(labels, lists, margin), scores.to(result_dtype(scores))
-    masses = _masses(own, layers) if masses.numel() == 0 else masses
-    return _pulled(upstream.to(own.dtype), masses, own, layers)
+    layers, floats = _layers(labels, lists, margin), scores.to(result_dtype(scores))
+    masses = _masses(floats, layers) if masses.numel() == 0 else masses
+    return _gradient(upstream.to(floats.dtype), masses, floats, layers)
 
 
 _LOSS = OnceDifferentiable("domination_loss", _sums)
-_TERMS = OnceDifferentiable("domination_terms", _term_sums, _pull)
+_TERMS = OnceDifferentiable("domination_terms", _term_sums, _terms_backward)
 
 
 def _masses(scores: Tensor, layers: _Layers) -> Tensor:
@@ -202,14 +202,14 @@ def _terms(scores: Tensor, masses: Tensor, layers: _Layers) -> Tensor:
     return (masses[1] / masses[0]).log1p_()
 
 
-def _pulled(upstream: Tensor, masses: Tensor, scores: Tensor, layers: _Layers) -> Tensor:
+def _gradient(upstream: Tensor, masses: Tensor, scores: Tensor, layers: _Layers) -> Tensor:
     """The gradient at the scores of the sum of u_i times what entry i pays, `(N,)`.
 
     It is -u_i Z_k / (Z_k + E_i) at i, and u_i E_j / (Z_k + E_i) at every j below: together E_j C_m, where C_m is the
     sum of u_i / (Z_k + E_i) over all i of the grades k above m. Sums are in float64.
     """
     if masses.numel() == 0:
-        return _log_pulled(wide(upstream), wide(scores), layers)
+        return _log_gradient(wide(upstream), wide(scores), layers)
     mass, below = masses
     share = upstream.to(mass.dtype) / (below + mass)
     sums = layers.sum(share)
@@ -245,14 +245,14 @@ def _log_terms(scores: Tensor, layers: _Layers) -> tuple[Tensor, Tensor, Tensor]
     return over.add_(excess.log1p()), rise.div_(excess.add_(1)), scores
 
 
-def _log_pulled(upstream: Tensor, scores: Tensor, layers: _Layers) -> Tensor:
-    _, own, scores = _log_terms(scores, layers)
-    own = own.mul_(upstream)
+def _log_gradient(upstream: Tensor, scores: Tensor, layers: _Layers) -> Tensor:
+    _, lost, scores = _log_terms(scores, layers)
+    lost = lost.mul_(upstream)
     lowest, peak = _lowest(scores), layers.max(scores)
     peak, mass = _lower(peak, layers.sum((scores - layers.each(peak)).exp_()), layers.margin)
-    share = torch.where(mass > 0, layers.sum(own) / mass, 0.0)
-    peak, pull = _upper(torch.where(mass > 0, -peak, lowest), share, layers.margin)
-    return layers.each(peak).add_(scores).exp_().mul_(layers.each(pull)).sub_(own)
+    share = torch.where(mass > 0, layers.sum(lost) / mass, 0.0)
+    peak, shares = _upper(torch.where(mass > 0, -peak, lowest), share, layers.margin)
+    return layers.each(peak).add_(scores).exp_().mul_(layers.each(shares)).sub_(lost)
 
 
 def _lower(peak: Tensor, mass: Tensor, margin: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -306,11 +306,11 @@ def domination_diagonal(
     """
     scores, matrix = without_entry_margin(scores, margin)
     layers, weight = _layers(labels, lists, matrix), torch.ones_like(wide(scores)) if weights is None else wide(weights)
-    terms, lost, own = _log_terms(wide(scores), layers)
-    rest = own + terms  # the log of the sum that entry i shares out
-    peak, total = layers.max(-rest), torch.zeros_like(own)
+    terms, lost, floats = _log_terms(wide(scores), layers)
+    rest = floats + terms  # the log of the sum that entry i shares out
+    peak, total = layers.max(-rest), torch.zeros_like(floats)
     for n, sign in ((1, 1), (2, -1)):
         mass = layers.sum(weight * torch.exp(-n * (rest + layers.each(peak))))
         above, shares = _upper(n * peak, mass, None if matrix is None else n * matrix)
-        total += sign * layers.each(shares) * torch.exp(layers.each(above) + n * own)
+        total += sign * layers.each(shares) * torch.exp(layers.each(above) + n * floats)
     return total + weight * lost * (1 - lost)

@@ -70,12 +70,12 @@ def _copied(
     return values.unflatten(0, (samples, -1)).mean(0)
 
 
-def _repeated(given: Any, name: str, samples: int) -> Any:
+def _repeated(option: Any, name: str, samples: int) -> Any:
     """The numbers of all copies. What is not a vector belongs to the whole batch, as the margin of WARP does."""
-    if given is None or isinstance(given, int | float):
-        return given
-    numbers = to_tensor(given, name)
-    return numbers.repeat(samples) if numbers.ndim == 1 else given
+    if option is None or isinstance(option, int | float):
+        return option
+    numbers = to_tensor(option, name)
+    return numbers.repeat(samples) if numbers.ndim == 1 else option
 
 
 def _perturbed(scores: Tensor, samples: int, beta: float, generator: torch.Generator | None) -> Tensor:

@@ -48,8 +48,8 @@ def listmle_loss(
         tensor([0.5981, 0.0000])
     """
     lists: Lists = offsets
-    _, own, factors = _ordered(scores, labels, lists, discount, weights)
-    return lists.sum(factors * (_log_remaining(own, lists) - own))
+    _, ordered, factors = _ordered(scores, labels, lists, discount, weights)
+    return lists.sum(factors * (_log_remaining(ordered, lists) - ordered))
 
 
 def _ordered(
@@ -58,11 +58,11 @@ def _ordered(
     """The order of the entries by descending label, and in this order their scores, less the highest of the list, and
     their factors, in float64."""
     order = lists.order(labels, grades=lists.grades)
-    own = wide(scores).index_select(0, order)
-    factors = torch.ones_like(own) if weights is None else wide(weights).index_select(0, order)
+    ordered = wide(scores).index_select(0, order)
+    factors = torch.ones_like(ordered) if weights is None else wide(weights).index_select(0, order)
     if discount is not None:
         factors = factors * discount_of(lists.positions + 1, discount)
-    return order, own - lists.each(lists.max(own.detach())), factors
+    return order, ordered - lists.each(lists.max(ordered.detach())), factors
 
 
 def _log_remaining(scores: Tensor, lists: Lists) -> Tensor:
@@ -89,7 +89,7 @@ def _diagonal(
     scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, *, discount: Discount | None
 ) -> Tensor:
     """The softmax at rank r has the diagonal c_r p (1 - p) at every entry from r on."""
-    order, own, factors = _ordered(scores, labels, lists, discount, weights)
-    rest = _log_remaining(own, lists)
-    once, twice = (torch.exp(n * own + _log_running(factors.log() - n * rest, lists)) for n in (1, 2))
-    return torch.empty_like(own).scatter(0, order, once - twice)
+    order, ordered, factors = _ordered(scores, labels, lists, discount, weights)
+    rest = _log_remaining(ordered, lists)
+    once, twice = (torch.exp(n * ordered + _log_running(factors.log() - n * rest, lists)) for n in (1, 2))
+    return torch.empty_like(ordered).scatter(0, order, once - twice)

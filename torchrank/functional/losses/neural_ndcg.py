@@ -71,9 +71,9 @@ def neural_ndcg_loss(
     several = lists.several(labels)
     gains = gain_of(labels, gain) * (1 if weights is None else wide(weights))
     gains = gains * lists.each(ratio(wide(several), best_dcg(gains, lists, k), 0.0))
-    own = torch.where(lists.each(several), wide(scores), 0)
+    floats = torch.where(lists.each(several), wide(scores), 0)
     options: Any = {"temperature": float(temperature), "iterations": iterations, "tolerance": float(tolerance)}
-    return _outside_of_graphs(own, gains, lists, k=k, **options)
+    return _outside_of_graphs(floats, gains, lists, k=k, **options)
 
 
 def _sums(
@@ -90,12 +90,12 @@ def _sums(
 ) -> tuple[Tensor, ...]:
     """Minus the sum of discounts times relaxed gains of each list, `(Q,)`, and its gradient, `(N,)`."""
     total, gradient = scores.new_zeros(len(lists)), torch.zeros_like(scores)
-    own = scores - lists.each(lists.max(scores))  # the digits behind the point count
+    centred = scores - lists.each(lists.max(scores))  # the digits behind the point count
     times = 1 if scores.device.type == "cpu" else DEVICE
     for block in lists.blocks(times * PLACES, few=times * PLACES // 8, rows=lists.bound):
         inside = torch.ones_like(block.entries, dtype=torch.bool) if block.inside is None else block.inside
         with torch.set_grad_enabled(order > 0):
-            point = block.fill(own, 0.0).requires_grad_(order > 0)
+            point = block.fill(centred, 0.0).requires_grad_(order > 0)
             matrix = _neural_sort(point, inside, temperature)
             u, v = _scaled(matrix, iterations, tolerance, block.inside)
             rank = torch.arange(1, point.shape[1] + 1, device=point.device)

@@ -280,9 +280,9 @@ def _lambda_sums(
         paid = wide(labels)
         if scheme == "ndcg1":
             paid = _shares(labels, lists, weights, k) * _discounts(lists, None).index_select(0, rank)
-        taught = lists.each(lists.several(labels)) if counted is None else counted & lists.each(lists.several(labels))
-        paid = torch.where(taught, paid if weights is None else paid * wide(weights), 0)
-        sums = all_pair_sums(scaled, paid > 0, lists, paid, order, pair="logistic", counted=taught)
+        eligible = lists.each(lists.several(labels)) if counted is None else counted & lists.each(lists.several(labels))
+        paid = torch.where(eligible, paid if weights is None else paid * wide(weights), 0)
+        sums = all_pair_sums(scaled, paid > 0, lists, paid, order, pair="logistic", counted=eligible)
         sums = (sums[0] + lists.sum(paid) * math.log(2), *sums[1:])  # an entry with itself
     else:
         swap = _swap(labels, lists, weights, rank, scheme, k, mu)
@@ -336,8 +336,8 @@ def pairwise_mse_loss(
     squares = rest.square()
     if weights is None:
         return 2 * lengths * lists.sum(squares)
-    own = wide(weights)
-    return lengths * lists.sum(own * squares) + lists.sum(own) * lists.sum(squares)
+    factors = wide(weights)
+    return lengths * lists.sum(factors * squares) + lists.sum(factors) * lists.sum(squares)
 
 
 _RANKNET = OnceDifferentiable("ranknet_loss", pair_sums)
@@ -356,5 +356,5 @@ diagonal_of(lambda_loss)(_LAMBDA.diagonal)
 
 @diagonal_of(pairwise_mse_loss)
 def _pairwise_mse_diagonal(scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None) -> Tensor:
-    own = torch.ones_like(wide(scores)) if weights is None else wide(weights)
-    return 2 * (lists.each(wide(lists.offsets.diff())) * own + lists.each(lists.sum(own)) - 2 * own)
+    factors = torch.ones_like(wide(scores)) if weights is None else wide(weights)
+    return 2 * (lists.each(wide(lists.offsets.diff())) * factors + lists.each(lists.sum(factors)) - 2 * factors)

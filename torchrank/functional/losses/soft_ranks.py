@@ -44,16 +44,16 @@ def soft_counts(
     >>> soft_counts(torch.tensor([2.0, 2.0]), torch.tensor([True, False]), Lists.of([0, 2]), temperature=1.0)
     tensor([0.5000, 0.0000], dtype=torch.float64)
     """
-    own = scores if scores.is_floating_point() else wide(scores)
-    return _COUNTS(own if temperature == 1 else narrow(own) / temperature, rows, lists, values)
+    floats = scores if scores.is_floating_point() else wide(scores)
+    return _COUNTS(floats if temperature == 1 else narrow(floats) / temperature, rows, lists, values)
 
 
 def _sums(scores: Tensor, rows: Tensor, lists: Lists, values: Tensor | None, order: int) -> tuple[Tensor, ...]:
     return all_pair_sums(scores, rows, lists, None, 0, pair="soft_zero_one", partners=values, by_row=True)
 
 
-def _pull(upstream: Tensor, saved: Tensor, scores: Tensor, rows: Tensor, lists: Lists, values: Tensor | None) -> Tensor:
+def _grad(upstream: Tensor, saved: Tensor, scores: Tensor, rows: Tensor, lists: Lists, values: Tensor | None) -> Tensor:
     return all_pair_sums(scores, rows, lists, upstream, 1, pair="soft_zero_one", partners=values)[1]
 
 
-_COUNTS = OnceDifferentiable("soft_ranks", _sums, _pull)
+_COUNTS = OnceDifferentiable("soft_ranks", _sums, _grad)

@@ -50,7 +50,7 @@ def softmax_loss(
     lists: Lists = offsets
     gains = _gains(labels, lists, gain, weights)
     total = lists.sum(gains)
-    entropy = lists.sum(-gains * lists.log_softmax(_taught(scores, total, lists)))
+    entropy = lists.sum(-gains * lists.log_softmax(_scores_with_target(scores, total, lists)))
     return ratio(entropy, total, 0.0) if normalize else entropy
 
 
@@ -79,7 +79,7 @@ def listnet_loss(
     """
     lists: Lists = offsets
     target = label_shares(labels, lists, weights)
-    return lists.sum(-target * lists.log_softmax(_taught(scores, lists.sum(target), lists)))
+    return lists.sum(-target * lists.log_softmax(_scores_with_target(scores, lists.sum(target), lists)))
 
 
 @loss
@@ -117,7 +117,7 @@ def poly1_softmax_loss(
     lists: Lists = offsets
     gains = _gains(labels, lists, gain, weights)
     total, lengths = lists.sum(gains), wide(lists.offsets.diff())
-    log_shares = lists.log_softmax(_taught(scores, total, lists))
+    log_shares = lists.log_softmax(_scores_with_target(scores, total, lists))
     hit = ratio(lists.sum(gains * log_shares.exp()), total, 0.0)
     hit = torch.where(total > 0, hit, 1 / lengths.clamp(min=1))
     return epsilon * (1 - hit) * (lengths > 0) - lists.sum(gains * log_shares)
@@ -159,13 +159,13 @@ def unique_softmax_loss(
 
 def label_shares(labels: Tensor, lists: Lists, weights: Tensor | None = None) -> Tensor:
     """The softmax of the labels of each list, times the weights and divided by their sum, `(N,)` in float64; 0 in lists
-    without two different labels or without weight, which teach nothing."""
-    values, own = wide(labels), None if weights is None else wide(weights)
+    without two different labels or without weight, which say nothing about the order."""
+    values, scale = wide(labels), None if weights is None else wide(weights)
     several = lists.several(labels)
-    peak = lists.max(values.detach() if own is None else torch.where(own.detach() > 0, values.detach(), -torch.inf))
+    peak = lists.max(values.detach() if scale is None else torch.where(scale.detach() > 0, values.detach(), -torch.inf))
     shares = torch.exp(torch.clamp(values - lists.each(peak), max=0))
-    if own is not None:
-        several, shares = several & (peak > -torch.inf), shares * own
+    if scale is not None:
+        several, shares = several & (peak > -torch.inf), shares * scale
     shares = torch.where(lists.each(several), shares, 0.0)
     return shares / lists.each(lists.sum(shares)).clamp(min=torch.finfo(shares.dtype).tiny)
 
@@ -175,8 +175,8 @@ def _gains(labels: Tensor, lists: Lists, gain: Gain, weights: Tensor | None) -> 
     return gain_of(labels, gain) if weights is None else gain_of(labels, gain) * wide(weights)
 
 
-def _taught(scores: Tensor, total: Tensor, lists: Lists) -> Tensor:
-    """The scores in float64, and 0 in lists without a target, whose gradient is 0 whatever their scores are."""
+def _scores_with_target(scores: Tensor, total: Tensor, lists: Lists) -> Tensor:
+    """The scores in float64, and 0 in lists without a target, whose gradient is then 0 for any scores."""
     return torch.where(lists.each(total.detach() > 0), wide(scores), 0.0)
 
 
@@ -185,14 +185,14 @@ def _softmax_diagonal(
     scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, *, gain: Gain, normalize: bool
 ) -> Tensor:
     total = lists.sum(_gains(labels, lists, gain, weights))
-    shares = lists.log_softmax(_taught(scores, total, lists)).exp()
+    shares = lists.log_softmax(_scores_with_target(scores, total, lists)).exp()
     return lists.each(wide(total > 0) if normalize else total) * shares * (1 - shares)
 
 
 @diagonal_of(listnet_loss)
 def _listnet_diagonal(scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None) -> Tensor:
     total = lists.sum(label_shares(labels, lists, weights))
-    shares = lists.log_softmax(_taught(scores, total, lists)).exp()
+    shares = lists.log_softmax(_scores_with_target(scores, total, lists)).exp()
     return lists.each(total) * shares * (1 - shares)
 
 
@@ -202,7 +202,7 @@ def _poly1_diagonal(
 ) -> Tensor:
     gains = _gains(labels, lists, gain, weights)
     total = lists.sum(gains)
-    shares = lists.log_softmax(_taught(scores, total, lists)).exp()
+    shares = lists.log_softmax(_scores_with_target(scores, total, lists)).exp()
     target = gains * lists.each(ratio(torch.ones_like(total), total, 0.0))
     above = target - lists.each(lists.sum(target * shares))
     return lists.each(total) * shares * (1 - shares) - epsilon * shares * above * (1 - 2 * shares)

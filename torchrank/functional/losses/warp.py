@@ -61,9 +61,9 @@ def _sums(
 ) -> tuple[Tensor, ...]:
     """The loss `(Q,)` in float64 and its gradient `(N,)`. The negatives of an entry are those with a smaller label."""
     if lists.small is None:
-        violators, hinges, pulls = _compare(scores, labels, lists, rise)
+        violators, hinges, received = _compare(scores, labels, lists, rise)
     else:
-        violators, hinges, pulls = _compare_small(scores, labels, lists.small, rise)
+        violators, hinges, received = _compare_small(scores, labels, lists.small, rise)
     eligible = wide(labels > lists.each(lists.min(labels)))
     shares = ratio(eligible, lists.each(lists.sum(eligible)), 0.0)
     prices = shares * rank_weights(lists.bound, scores.device)[violators] / violators.clamp(min=1)
@@ -71,7 +71,7 @@ def _sums(
     loss = lists.sum(prices * hinges)
     if order == 0:
         return (loss,)
-    gradient = pulls(prices) - prices * violators
+    gradient = received(prices) - prices * violators
     return loss, torch.where(lists.each(loss.isnan()), torch.nan, gradient)
 
 
@@ -121,19 +121,19 @@ def _compare_small(scores: Tensor, labels: Tensor, block: Block, rise: float) ->
     block.add(hinges, torch.where(violating, gaps, 0).sum(2))
     block.add(violators, wide(violating).sum(2))
 
-    def pulls(prices: Tensor) -> Tensor:
+    def received(prices: Tensor) -> Tensor:
         total = torch.zeros_like(prices)
         block.add(total, (wide(violating) * block.fill(prices, 0.0)[:, :, None]).sum(1))
         return total
 
-    return violators.long(), torch.where(scores.isnan(), scores, hinges), pulls
+    return violators.long(), torch.where(scores.isnan(), scores, hinges), received
 
 
 def _compare(scores: Tensor, labels: Tensor, lists: Lists, rise: float) -> Compared:
     """No pair is formed: it takes O(N log N)."""
     levels, count = lists.levels(labels)
     splits = list(_splits(scores, rise + scores, levels, count, lists))
-    return *_violations(scores, splits), lambda prices: _pulls(prices, splits)
+    return *_violations(scores, splits), lambda prices: _received(prices, splits)
 
 
 class _Split(NamedTuple):
@@ -185,10 +185,10 @@ def _violations(scores: Tensor, splits: list[_Split]) -> tuple[Tensor, Tensor]:
     return violators, hinges
 
 
-def _pulls(weights: Tensor, splits: list[_Split]) -> Tensor:
+def _received(weights: Tensor, splits: list[_Split]) -> Tensor:
     """For every entry j the sum of the weights of those i that have j among their violators, `(N,)`."""
-    pulls = torch.zeros_like(weights)
+    received = torch.zeros_like(weights)
     for order, groups, upper, _ in splits:
         below = groups.remaining(torch.where(upper, weights[order], 0.0))
-        pulls.index_add_(0, order, torch.where(upper, 0.0, below))
-    return pulls
+        received.index_add_(0, order, torch.where(upper, 0.0, below))
+    return received
