@@ -116,8 +116,8 @@ def offsets_of(rows: int | None, offsets: Array = None, group: Array = None, qid
     >>> offsets_of(3, group=[1, 2], what="scores")
     tensor([0, 1, 3])
     """
-    given = [name for name, value in (("offsets", offsets), ("group", group), ("qid", qid)) if value is not None]
-    if len(given) != 1:
+    if (offsets is not None) + (group is not None) + (qid is not None) != 1:
+        given = [name for name, value in (("offsets", offsets), ("group", group), ("qid", qid)) if value is not None]
         got = f"got {' and '.join(given)}" if given else "got none of them"
         raise DataError(
             "say which rows make up a list by one of offsets=[0, 2, 5], group=[2, 3] and "
