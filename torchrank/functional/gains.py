@@ -106,7 +106,7 @@ def dcg_at(
             rank = lists.positions + 1 if ranks is None else ranks
             terms = gain_of(ordered, gain) * discount_of(rank, discount)
             terms = terms if k is None else torch.where(rank <= k, terms, 0)
-            values[k] = lists.sum(terms) if terms.ndim == 1 else torch.stack(list(map(lists.sum, terms)))
+            values[k] = lists.sum(terms) if terms.ndim == 1 else lists.sum(terms.mT).mT
     return list(map(values.__getitem__, cuts))
 
 
@@ -180,7 +180,8 @@ def best_dcg(
         discounts[k:] = 0
     if lists.small is not None:
         best = torch.zeros_like(lists.offsets[:-1], dtype=gains.dtype)
-        rows = lists.small.fill(gains, 0.0).sort(1, descending=True).values @ discounts
+        rows = lists.small.fill(gains, 0.0).sort(1, descending=True).values
+        rows = rows @ discounts[: rows.shape[1]]  # `bound` may be longer than the longest list
         return rows if lists.small.inside is None else best.index_copy(0, lists.small.lists, rows)
     order = lists.order(gains) if labels is None else lists.order(labels, grades=lists.grades)
     return lists.sum(gains.index_select(0, order) * discounts.index_select(0, lists.positions))
