@@ -100,8 +100,8 @@ __version__ = "0.2.0"
 
 # each name stands above once, for type checkers and for `__getattr__`: here is where it is defined
 _LINES = re.findall(r"^ *from (torchrank\.\S+) import (\w+) as", Path(__file__).read_text("utf-8"), re.MULTILINE)
-EXPORTS = {name: module for module, name in _LINES if module != "torchrank.errors"}
-RANKERS = {
+EXPORTS: dict[str, str] = {name: module for module, name in _LINES if module != "torchrank.errors"}
+RANKERS: dict[str, str] = {
     name: module
     for name, module in EXPORTS.items()
     if module.startswith("torchrank.rankers.") and ".core." not in module and name[0].isupper()

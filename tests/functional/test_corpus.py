@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from torchrank.functional import CONVENTIONS, MEASURES, evaluate, evaluate_ranks
-from torchrank.functional.neighbours.corpus import SIMILARITIES, document_ranks, search
+from torchrank.functional.corpus import SIMILARITIES, document_ranks, search
 
 
 def plain_scores(queries, documents, similarity, factor=None):

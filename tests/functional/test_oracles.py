@@ -428,7 +428,7 @@ def test_options_are_checked(function, options, message):
 
 
 def test_offsets_are_integers():
-    with pytest.raises(ValueError, match=r"offsets must be integers, got torch.float32"):
+    with pytest.raises(ValueError, match=r"offsets must be a vector of integers, got float32"):
         F.most_violated(torch.zeros(2), torch.tensor([0, 1]), torch.tensor([0.0, 2.0]))
 
 

@@ -5,7 +5,6 @@ the small lists of `rankers.py` in one batch. A wait more than the table says tu
 raise one only with a reason.
 """
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -13,12 +12,12 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from tests.laws.cases import ROWS, batch, sizes
+from tests.laws.cases import ROWS, batch
 from tests.laws.device import DEVICE, Count, counting, emulated
 from tests.laws.rankers import CASES, sets
 from torchrank import Ranker
 from torchrank.data.sampler import ranges
-from torchrank.functional import cloud_pca, gmml_factor
+from torchrank.functional import Lists, cloud_pca, gmml_factor
 from torchrank.rankers.core.fitting import Descent, Watch
 from torchrank.rankers.lgmml.sampled_warp import sampled_warp
 
@@ -178,18 +177,15 @@ def test_a_pass_on_a_device_reads_what_fits(name, monkeypatch):
 @pytest.mark.parametrize("row", ROWS)
 def test_functions_find_the_same_on_a_device(row):
     scores, labels, offsets = batch(seed=3)
-    taken = inspect.signature(ROWS[row].function).parameters
-    known = {name: size for name, size in sizes(labels, offsets).items() if name in taken}
+    lists = Lists.of(offsets, labels=labels)
     with emulated():
-        given = (scores.to(DEVICE), labels.to(DEVICE), offsets.to(DEVICE))
+        given = (scores.to(DEVICE), labels.to(DEVICE), lists.to(DEVICE))
         with counting() as count:
-            found = ROWS[row](*given, **known)
+            found = ROWS[row](*given)
         found = found.cpu()
     tables = sum(isinstance(option, list) for option in ROWS[row].options.values())  # which have to be copied
     assert count.waits == tables, dict(count.waited_at)
-    torch.testing.assert_close(
-        found, ROWS[row](scores, labels, offsets, **known), rtol=1e-12, atol=1e-12, equal_nan=True
-    )
+    torch.testing.assert_close(found, ROWS[row](scores, labels, offsets), rtol=1e-12, atol=1e-12, equal_nan=True)
 
 
 def test_every_kind_of_ranker_is_in_the_table():

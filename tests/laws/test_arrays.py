@@ -69,6 +69,7 @@ OTHERS |= {
         {},
     ),
     "search": ([X[:3], X], {"k": 2}),
+    "to_offsets": ([GROUP], {}),
     "ordinal_scores": ([torch.arange(6.0).double().view(2, 3)], {}),
     "unpad": ([torch.arange(6.0).double().view(2, 3), torch.tensor([[True, True, False], [True, False, False]])], {}),
 }

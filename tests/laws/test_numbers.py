@@ -47,7 +47,7 @@ def test_complex_numbers_are_refused(row):
 def test_negative_labels_are_refused_with_their_place(row, dtype):
     """The label -1 of padding made an NDCG of 1 one of .17."""
     labels = torch.tensor([0, 1, 2, -1, 0], dtype=dtype)
-    with pytest.raises(ValueError, match=r"label -1(\.0)? of entry 3: labels must be 0 or more.*unpad.*clamp") as told:
+    with pytest.raises(ValueError, match=r"label -1(\.0)? of entry 3: labels must be 0 or more.*mask=.*clamp") as told:
         row(SCORES, labels, OFFSETS)
     assert "\n" not in str(told.value)
 

@@ -13,15 +13,17 @@ from typing import Any as _Any
 
 from torchrank.functional.arrays import to_offsets as to_offsets
 from torchrank.functional.autograd import derivatives as derivatives
-from torchrank.functional.clouds.directions import choose_components as choose_components
-from torchrank.functional.clouds.directions import cloud_pca as cloud_pca
-from torchrank.functional.clouds.directions import cloud_similarity as cloud_similarity
-from torchrank.functional.clouds.directions import nearest_clouds as nearest_clouds
-from torchrank.functional.clouds.gaussians import cloud_gaussians as cloud_gaussians
-from torchrank.functional.clouds.gaussians import cloud_moments as cloud_moments
-from torchrank.functional.clouds.gaussians import gaussian_divergence as gaussian_divergence
+from torchrank.functional.clouds import choose_components as choose_components
+from torchrank.functional.clouds import cloud_gaussians as cloud_gaussians
+from torchrank.functional.clouds import cloud_moments as cloud_moments
+from torchrank.functional.clouds import cloud_pca as cloud_pca
+from torchrank.functional.clouds import cloud_similarity as cloud_similarity
+from torchrank.functional.clouds import gaussian_divergence as gaussian_divergence
+from torchrank.functional.clouds import nearest_clouds as nearest_clouds
 from torchrank.functional.conventions import CONVENTIONS as CONVENTIONS
 from torchrank.functional.conventions import describe as describe
+from torchrank.functional.corpus import document_ranks as document_ranks
+from torchrank.functional.corpus import search as search
 from torchrank.functional.lists import Lists as Lists
 from torchrank.functional.losses import LOSSES as LOSSES
 from torchrank.functional.losses import approx_mrr_loss as approx_mrr_loss
@@ -73,8 +75,6 @@ from torchrank.functional.measures.pairs import kendall_tau as kendall_tau
 from torchrank.functional.measures.pairs import opa as opa
 from torchrank.functional.measures.pairs import rank_biased_overlap as rank_biased_overlap
 from torchrank.functional.measures.votes import knn_error as knn_error
-from torchrank.functional.neighbours.corpus import document_ranks as document_ranks
-from torchrank.functional.neighbours.corpus import search as search
 from torchrank.functional.oracles import most_violated as most_violated
 from torchrank.functional.oracles import structured_hinge as structured_hinge
 from torchrank.functional.ragged import pad as pad

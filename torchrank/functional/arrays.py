@@ -110,13 +110,16 @@ def lists_of(qid: Array) -> tuple[Tensor, list[Any]]:
     return torch.tensor([*starts, count]), ids
 
 
-def offsets_of(rows: int | None, offsets: Array = None, group: Array = None, qid: Array = None, *, what: str) -> Tensor:
-    """The offsets of lists from the one of the three that is not None; `rows` is the number of entries, if known.
+def offsets_of(
+    rows: int | None, offsets: Array = None, group: Array = None, qid: Array = None, mask: Array = None, *, what: str
+) -> Tensor:
+    """The offsets of lists from the one of the first three that is not None; `rows` is the number of entries, if known.
 
     >>> offsets_of(3, group=[1, 2], what="scores")
     tensor([0, 1, 3])
     """
-    names = [name for name, value in (("offsets", offsets), ("group", group), ("qid", qid)) if value is not None]
+    ways = {"offsets": offsets, "group": group, "qid": qid, "mask": mask}
+    names = [name for name, value in ways.items() if value is not None]
     if len(names) != 1:
         got = f"got {' and '.join(names)}" if names else "got none of them"
         raise DataError(

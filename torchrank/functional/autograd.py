@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
 from torchrank.functional.arrays import Array, as_argument, host, wide
-from torchrank.functional.lists import Given, Lists, Weighted, per_entry_of_columns
+from torchrank.functional.lists import Given, Lists, Weighted, per_entry
 
 Options = dict[str, Any]
 
@@ -54,9 +54,7 @@ class OnceDifferentiable:
     def __call__(
         self, scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None = None, **options: Any
     ) -> Tensor:
-        for name, part in (("labels", labels), ("weights", weights)):
-            if part is not None and part.requires_grad:
-                raise ValueError(f"{self.name} has no gradient at {name}: give {name}.detach()")
+        self.check_constant(labels=labels, weights=weights)
         if torch.compiler.is_compiling():
             return compiled(scores, labels, lists.offsets, weights, *_encoded(self.name, options))
         wanted = scores.requires_grad and torch.is_grad_enabled()
@@ -74,6 +72,12 @@ class OnceDifferentiable:
     def diagonal(self, scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, **options: Any) -> Tensor:
         """The diagonal of the second derivative at the scores, `(N,)`."""
         return self.sums(scores, labels, lists, weights, 2, **options)[2]
+
+    def check_constant(self, **parts: Tensor | None) -> None:
+        """Refuses labels or weights that carry a graph, which would get no gradient."""
+        for name, part in parts.items():
+            if part is not None and part.requires_grad:
+                raise ValueError(f"{self.name} has no gradient at {name}: give {name}.detach()")
 
     def refuse(self, what: str) -> RuntimeError:
         return RuntimeError(f"{self.name} has no {what}: its gradient is known in closed form and differentiated once")
@@ -239,13 +243,12 @@ def diagonal_of(loss: Callable[..., Tensor], **fixed: Any) -> Callable[[Diagonal
         defaults.pop(name, None)
 
     def register(function: Diagonal) -> Diagonal:
-        @per_entry_of_columns
         def diagonal(
             scores: Array, labels: Array, offsets: Array = None, *, weights: Array = None, **options: Any
         ) -> Tensor:
             return function(scores, labels, offsets, weights, **(defaults | options))
 
-        DIAGONALS[loss] = diagonal
+        DIAGONALS[loss] = per_entry(diagonal, columns=True)
         return function
 
     return register

@@ -145,7 +145,9 @@ def _small(cuts: Cuts) -> list[int]:
     return [k for k in cuts if k is not None and k <= SMALL]
 
 
-def _block_dcg(block: Tensor, lists: Lists, cuts: list[int], gain: Gain, discount: Discount) -> dict[int, Tensor]:
+def _block_dcg(
+    block: Tensor, lists: Lists, cuts: list[int], gain: Gain, discount: Discount
+) -> dict[int | None, Tensor]:
     """DCG at each cut-off from the first labels of each list, `(..., Q, width)`; what follows the end of a list counts
     0."""
     width = block.shape[-1]

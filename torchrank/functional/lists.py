@@ -24,6 +24,7 @@ from torchrank.functional.arrays import (
     host,
     offsets_of,
     result_dtype,
+    to_integers,
     to_offsets,
     wide,
 )
@@ -123,7 +124,7 @@ class Lists:
         if mask is not None and offsets is group is qid is None:
             lists = _masked(mask, None)
         else:
-            bounds = offsets_of(None, offsets, group, qid, what="labels")
+            bounds = offsets_of(None, offsets, group, qid, mask, what="labels")
             if bounds.is_meta:
                 raise DataError("the meta device holds no numbers: make the lists on the CPU and call .to('meta')")
             known = bounds.cpu().numpy()
@@ -325,7 +326,7 @@ class Lists:
         if known and padded == self.num_entries > 0:
             return values.view(len(self), self.bound).cumsum(1).flatten()
         if known and padded <= 2 * self.num_entries:
-            first = torch.arange(len(self)) * self.bound
+            first = torch.arange(len(self), device=values.device) * self.bound
             rows, places = self._rows(values, first, len(self), self.bound)
             return rows.flatten().index_select(0, places)
         if known and self.bound > STEP:
@@ -338,7 +339,7 @@ class Lists:
 
     def _cumsum_by_steps(self, values: Tensor) -> Tensor:
         """`cumsum` of lists of very different lengths: rows of `STEP` entries, whose sums are added up in turn."""
-        steps = Lists.of(group=torch.from_numpy(-(-cast(np.ndarray, self.lengths) // STEP)))
+        steps = Lists.of(group=torch.from_numpy(-(-cast(np.ndarray, self.lengths) // STEP))).to(values.device)
         rows, places = self._rows(values, steps.offsets[:-1] * STEP, steps.num_entries, STEP)
         before = torch.nn.functional.pad(steps.cumsum(rows[:, -1]), (1, 0))
         before = before.index_fill(0, steps.offsets, 0)[:-1]  # a difference of sums would be nan after an inf
@@ -418,10 +419,12 @@ class Lists:
         return values.flatten(0, 1).index_select(0, self.places)
 
     def unflat(self, values: Tensor) -> Tensor:
-        """The opposite of `flat`: values `(N,)` in padded form, 0 where there is no entry."""
+        """The opposite of `flat`: values `(N, ...)` in padded form, 0 where there is no entry."""
         if self.places is None:
             return values
-        return values.new_zeros(math.prod(self.padded)).index_copy(0, self.places, values).view(self.padded)
+        shape = values.shape[1:]
+        padded = values.new_zeros(math.prod(self.padded), *shape).index_copy(0, self.places, values)
+        return padded.view(*self.padded, *shape)
 
     def blocks(self, most: int, *, few: int = 0, rows: int = ROWS) -> list[Block]:
         """The lists in blocks of similar length, the longest first, for work on all pairs of their entries.
@@ -456,11 +459,12 @@ class Lists:
             entries = torch.arange(self.num_entries, device=self.offsets.device).view(count, longest)
             return [Block(torch.arange(count, device=self.offsets.device), entries, None)]
         lengths = self.lengths
-        if lengths is None:
-            order, sizes = self.offsets.diff().argsort(descending=True), _largest(count, self.num_entries, longest)
-        else:
+        if lengths is not None and self.offsets.is_cpu:
             places = (-lengths).argsort(kind="stable")
-            order, sizes = torch.from_numpy(places).to(self.offsets.device), lengths[places]
+            order, sizes = torch.from_numpy(places), lengths[places]
+        else:  # a copy of the places to a device would wait for it
+            order = self.offsets.diff().argsort(descending=True, stable=True)
+            sizes = _largest(count, self.num_entries, longest) if lengths is None else -np.sort(-lengths)
         falling, begin, blocks = -sizes, 0, []
         filled = int(falling.searchsorted(0))
         while begin < filled:
@@ -653,14 +657,9 @@ def measure(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     return _wrap(function, "lists", ranks=True)
 
 
-def per_entry_of_columns(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """Decorates a function with one value for each of several scores of an entry, `(N, ...)`."""
-    return _wrap(function, "entries", columns=True)
-
-
-def per_entry(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """Decorates a function with one value per entry, in the shape of the scores."""
-    return _wrap(function, "entries")
+def per_entry(function: Callable[P, Tensor], *, columns: bool = False) -> Callable[P, Tensor]:
+    """Decorates a function with one value per entry, in the shape of the scores, or one for each column of them."""
+    return _wrap(function, "entries", columns=columns)
 
 
 def _wrap(function: Callable[P, R], gives: str = "", *, ranks: bool = False, columns: bool = False) -> Callable[P, R]:
@@ -744,7 +743,7 @@ def _lists_of(named: dict[str, Any], first: str, columns: bool) -> Lists:
     elif mask is not None and offsets is group is qid is None:
         lists = _masked(mask, entries.device)
     else:
-        lists = _flat_lists(entries, offsets, group, qid, first)
+        lists = _flat_lists(entries, offsets, group, qid, mask, first)
     if lists.places is not None:
         for name in ENTRIES & named.keys():
             if isinstance(named[name], Tensor):
@@ -764,17 +763,15 @@ def _lists_of(named: dict[str, Any], first: str, columns: bool) -> Lists:
     return lists
 
 
-def _flat_lists(entries: Tensor, offsets: Array, group: Array, qid: Array, first: str) -> Lists:
+def _flat_lists(entries: Tensor, offsets: Array, group: Array, qid: Array, mask: Array, first: str) -> Lists:
     """Lists of flat entries; offsets that can be read are checked."""
     rows = entries.shape[0] if entries.ndim else 1
-    if isinstance(offsets, Tensor) and group is qid is None:
-        bounds = offsets
-        if bounds.is_floating_point() or bounds.dtype == torch.bool:
-            raise ValueError(f"offsets must be integers, got {bounds.dtype}")
+    if isinstance(offsets, Tensor) and group is qid is mask is None:
+        bounds = offsets if offsets.dtype in (torch.int32, torch.int64) else to_integers(offsets, "offsets")
     elif entries.ndim == 2 and offsets is group is qid is None and first != "x":
         raise DataError(f"{first} is {tuple(entries.shape)}: give mask= to say which of these places are entries")
     else:
-        bounds = offsets_of(rows, offsets, group, qid, what=first)
+        bounds = offsets_of(rows, offsets, group, qid, mask, what=first)
     lists = Lists(bounds, rows)
     if (known := host(bounds)) is not None:
         lists._check(known)

@@ -70,10 +70,12 @@ class Ranking:
 
     def _hits(self, threshold: float) -> Hits:
         offsets, relevant = self.lists.offsets, wide(self.labels >= threshold)
-        running = torch.nn.functional.pad(relevant.cumsum(0), (1, 0))
+        running = relevant.new_zeros(relevant.shape[0] + 1)
+        torch.cumsum(relevant, 0, out=running[1:])
         bounds = running.index_select(0, offsets)
         before, count = bounds[:-1], bounds.diff()
-        so_far = running[1:] - before.index_select(0, self.lists.ids)
+        so_far = before.index_select(0, self.lists.ids)
+        torch.sub(running[1:], so_far, out=so_far)
         first = torch.searchsorted(running, before + 1) - 1  # `running` exceeds `before` right after this entry
         total = count
         if self.num_relevant is not None:

@@ -99,7 +99,8 @@ def _has_near(packed: Tensor, cut: int) -> bool:
 
 
 def _has_rises(rows: Tensor) -> bool:
-    return bool((rows[:, 1:] > rows[:, :-1]).any())
+    numbers = rows.detach().numpy()
+    return bool((numbers[:, 1:] > numbers[:, :-1]).any())
 
 
 def _ordered_integers(values: Any, xp: Any = torch, *, real: bool = True, descending: bool) -> tuple[Any, int]:

@@ -12,7 +12,7 @@ from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, NotFittedError, NumericalWarning, check_choice, check_integer
 from torchrank.functional.arrays import to_offsets
-from torchrank.functional.clouds.directions import choose_components, cloud_pca
+from torchrank.functional.clouds import choose_components, cloud_pca
 from torchrank.functional.ragged import list_ids, per_entry, wide
 from torchrank.rankers.core.ranker import Prepared, Ranker, TransformOption, warn
 from torchrank.rankers.core.rounds import Certificate, Round

@@ -13,8 +13,16 @@ from scipy.cluster.hierarchy import linkage
 from torch import Tensor
 
 from torchrank.errors import DataWarning, check_integer
-from torchrank.functional.clouds.directions import DIRECTIONS, cloud_pca, cloud_similarity, nearest_clouds
-from torchrank.functional.clouds.gaussians import DIVERGENCES, cloud_gaussians, cloud_moments, gaussian_divergence
+from torchrank.functional.clouds import (
+    DIRECTIONS,
+    DIVERGENCES,
+    cloud_gaussians,
+    cloud_moments,
+    cloud_pca,
+    cloud_similarity,
+    gaussian_divergence,
+    nearest_clouds,
+)
 from torchrank.functional.ragged import subsample, wide
 
 MOMENTS = ("mean", "variance", "skew")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchrank.functional.clouds.directions import nearest_clouds
+from torchrank.functional.clouds import nearest_clouds
 from torchrank.functional.ranking import result_dtype
 
 SIDES = 2**21  # sides of hyperplanes that are computed at once

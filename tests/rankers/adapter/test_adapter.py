@@ -12,7 +12,7 @@ from torchrank.data.relevance import Judged, SameClass
 from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError
 from torchrank.functional import gmml, ndcg, softmax_loss
-from torchrank.functional.neighbours.corpus import search
+from torchrank.functional.corpus import search
 from torchrank.rankers.adapter.lists import Pool
 from torchrank.rankers.adapter.metrics import query_scatters
 from torchrank.report.gain import gain

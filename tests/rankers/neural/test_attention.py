@@ -107,7 +107,7 @@ def test_without_reading_lengths_the_scores_are_the_same(lengths, monkeypatch):
     """As on a device."""
     network, (x, offsets) = scorer(), rows(lengths)
     expected, longest = network(x, offsets), max(lengths, default=0)
-    monkeypatch.setattr("torchrank.rankers.neural.attention.readable", lambda values: False)
+    monkeypatch.setattr("torchrank.rankers.neural.attention.host", lambda values: None)
     with Synchronisations() as counter:
         found = network(x, offsets, longest), network(x, offsets)
     assert counter.found == []

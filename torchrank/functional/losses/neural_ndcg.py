@@ -66,6 +66,7 @@ def neural_ndcg_loss(
     check_cutoff(k)
     check_positive(temperature=temperature, tolerance=tolerance, iterations=iterations)
     lists: Lists = offsets
+    _LOSS.check_constant(labels=labels, weights=weights)
     check_gains(labels, gain, lists.grades)
     several = lists.several(labels)
     gains = gain_of(labels, gain) * (1 if weights is None else wide(weights))

@@ -49,6 +49,7 @@ def warp_loss(
         >>> warp_loss(torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
         tensor([0.1000, 0.0000])
     """
+    _LOSS.check_constant(labels=labels)
     labels, lists = warp_labels(labels, negatives), offsets
     if negatives == "zero":
         lists = offsets.regraded(2)

@@ -1,8 +1,8 @@
 """The most violated ranking of each list under five measures (McFee & Lanckriet, ICML 2010), and its hinge loss.
 
 Some most violated ranking keeps each class in the order of its scores. Such a ranking is described by b_i, the number
-of irrelevant entries before the i-th best relevant one: see merged.py. The measures of the first k ranks are in
-top_k.py, those of the whole list in whole_list.py.
+of irrelevant entries before the i-th best relevant one: see merged.py. What maximises each measure is in
+rankings.py.
 """
 
 from collections.abc import Callable
@@ -20,8 +20,14 @@ from torchrank.functional.chunks import Chunk, length_chunks, side_by_side
 from torchrank.functional.gains import DISCOUNTS, discount_of
 from torchrank.functional.lists import Given, Lists, Weighted, check_scores, loss, takes_arrays
 from torchrank.functional.oracles.merged import Merged, merge
-from torchrank.functional.oracles.top_k import top_ndcg, top_precision
-from torchrank.functional.oracles.whole_list import whole_auc, whole_average_precision, whole_mrr, whole_ndcg
+from torchrank.functional.oracles.rankings import (
+    top_ndcg,
+    top_precision,
+    whole_auc,
+    whole_average_precision,
+    whole_mrr,
+    whole_ndcg,
+)
 from torchrank.functional.ragged import entries_of, read
 from torchrank.functional.ranking import check_cutoff, ratio
 
@@ -68,7 +74,7 @@ def most_violated(
     _check_options(measure, k, threshold, discount)
     check_scores(scores)
     known = host(scores)
-    if known is not None and not np.isfinite(known.sum()) and (count := int(np.isinf(known).sum())):
+    if known is not None and (count := int(np.isinf(known).sum())):
         raise ValueError(f"scores must be finite, got {count} infinite ones of {len(scores)}: psi would have no value")
     options = {"measure": measure, "k": k, "discount": discount}
     loss, coefficients = _VIOLATED.with_gradient(scores.detach(), labels >= threshold, offsets.regraded(2), **options)
@@ -114,6 +120,7 @@ def structured_hinge(
         tensor([1., 0.])
     """
     _check_options(measure, k, threshold, discount)
+    _HINGE.check_constant(labels=labels)
     relevant, lists = labels >= threshold, offsets.regraded(2)
     hinge = _HINGE(scores, relevant, lists, measure=measure, k=k, discount=discount)
     if weights is None:

@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from torchrank.data.sampler import shard
 from torchrank.data.training import TrainingLists
-from torchrank.functional.neighbours.corpus import search
+from torchrank.functional.corpus import search
 
 INDEXES = ("exact", "faiss")
 CHECKED = 100  # queries by which the recall of an index is measured

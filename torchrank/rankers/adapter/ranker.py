@@ -14,8 +14,8 @@ import torchrank
 from torchrank.data.batch import Batch
 from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, check_choice, check_integer, check_number, check_options
+from torchrank.functional.corpus import SIMILARITIES, document_ranks, whole_tiles
 from torchrank.functional.losses import LOSSES
-from torchrank.functional.neighbours.corpus import SIMILARITIES, document_ranks, whole_tiles
 from torchrank.functional.ragged import per_entry
 from torchrank.rankers.adapter.gradient import Descent
 from torchrank.rankers.adapter.lists import NEGATIVES

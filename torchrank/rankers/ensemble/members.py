@@ -81,7 +81,7 @@ def _described(given: dict[str, Any]) -> Ranker:
         raise ValueError(
             f"a member of the ensemble is a {name}, not one of {known}: make the ensemble of your own again"
         )
-    kind: type[Ranker] = torchrank.find_export(name)
+    kind: type[Ranker] = torchrank.find_export(str(name))
     with torch.random.fork_rng([]):  # first weights are drawn, and replaced by the state
         return kind(**options)
 

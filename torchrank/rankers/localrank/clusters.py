@@ -9,7 +9,7 @@ from torchrank.data.batch import Batch
 from torchrank.data.state import Derived, store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import check_choice, check_integer, check_number
-from torchrank.functional.clouds.directions import DIRECTIONS, choose_components
+from torchrank.functional.clouds import DIRECTIONS, choose_components
 from torchrank.solvers.cloud_clustering import (
     SHAPES,
     Shapes,

@@ -10,7 +10,7 @@ from torchrank.data.batch import Batch
 from torchrank.data.state import Derived, store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import ConvergenceWarning, NotFittedError, check_choice, check_number
-from torchrank.functional.clouds.directions import DIRECTIONS
+from torchrank.functional.clouds import DIRECTIONS
 from torchrank.functional.conventions import canonical
 from torchrank.functional.ragged import list_ids, per_entry
 from torchrank.rankers.core.kept import KEPT_BYTES, BatchMemory

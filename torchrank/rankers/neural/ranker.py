@@ -240,9 +240,8 @@ class NeuralRanker(GradientRanker):
 
     def _losses(self, values: Tensor, batch: Batch) -> Tensor:
         """The losses (M Q,) of all members in one call: their lists are laid end to end."""
-        labels, lists, given = batch.labels, batch.lists, dict[str, Any]()
-        if batch.weights is not None:
-            given["weights"] = self._weights(batch.weights)
+        labels, lists = batch.labels, batch.lists
+        given: dict[str, Any] = {} if batch.weights is None else {"weights": self._weights(batch.weights)}
         if self.members > 1:
             offsets, labels = tiled(batch.offsets, len(labels), self.members), labels.repeat(self.members)
             lists = Lists(offsets, len(labels), longest=batch.max_length, grades=batch.num_grades)

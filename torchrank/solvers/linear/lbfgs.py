@@ -208,8 +208,10 @@ def _begin(search: LineSearch, these: Tensor, scaling: Scaling) -> LineSearch:
 def _inverse_hessians_times(search: LineSearch, scaling: Scaling) -> Tensor:
     """The inverse Hessians times the gradients (A, n), by the two-loop recursion."""
     products = (search.moves * search.changes).sum(2)  # (A, m)
-    unused = int(((products[:, :-1] > 0).any(0).cumsum(0) == 0).sum())  # oldest rows, which no function has filled
-    moves, changes, products = search.moves[:, unused:], search.changes[:, unused:], products[:, unused:]
+    moves, changes = search.moves, search.changes
+    if products.device.type == "cpu":  # elsewhere to read a number is to wait, and rows of zeros change nothing
+        unused = int(((products[:, :-1] > 0).any(0).cumsum(0) == 0).sum())  # oldest rows, which no function has filled
+        moves, changes, products = (part[:, unused:] for part in (moves, changes, products))
     weights = torch.where(products > 0, 1 / products, 0.0)  # rounding can leave a row that is not positive
     pairs = list(zip(moves.unbind(1), changes.unbind(1), weights[:, :, None].unbind(1), strict=True))
     result, shares = search.gradient.clone(), []

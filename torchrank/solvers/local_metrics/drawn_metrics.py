@@ -174,14 +174,14 @@ def _advice(ridge: float) -> str:
 
 def _warn_of_raised(asked: Tensor, used: Tensor, first: int, ridge: float) -> None:
     """One warning for all metrics whose ridges (2, B) had to be raised."""
-    raised = (used > asked).any(0).nonzero().flatten().tolist()
-    if raised:
-        (similar, now_similar), (dissimilar, now_dissimilar) = torch.stack((asked, used), 1)[:, :, raised[0]].tolist()
-        number = first + raised[0]
+    raised = (used > asked).any(0).nonzero().flatten()
+    if len(raised):
+        bad = int(raised[0])
+        (similar, now_similar), (dissimilar, now_dissimilar) = torch.stack((asked, used), 1)[:, :, bad].tolist()
+        which = f"metric {first + bad}" if len(raised) == 1 else f"{len(raised)} metrics (first: {first + bad})"
         warnings.warn(
-            f"A scatter of {f'metric {number}' if len(raised) == 1 else f'{len(raised)} metrics (first: {number})'} is "
-            f"singular: the ridge was raised from {similar:.1e} to {now_similar:.1e} for similar pairs and "
-            f"from {dissimilar:.1e} to {now_dissimilar:.1e} for dissimilar pairs. {_advice(ridge)}",
+            f"A scatter of {which} is singular: the ridge was raised from {similar:.1e} to {now_similar:.1e} for "
+            f"similar pairs and from {dissimilar:.1e} to {now_dissimilar:.1e} for dissimilar pairs. {_advice(ridge)}",
             NumericalWarning,
             stacklevel=2,
         )

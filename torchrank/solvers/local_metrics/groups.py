@@ -212,7 +212,8 @@ def _live_scatters(averages: Averages, options: MetricOptions) -> tuple[Tensor, 
     varies = averages.dissimilar.diagonal(dim1=1, dim2=2).amax(0) > 0
     live = (varies | ~varies.any()).nonzero().flatten()
     scatters = torch.stack(averages[:2])[:, :, live][:, :, :, live]
-    empty = scatters.diagonal(dim1=2, dim2=3).sum(2) <= 0
-    scatters[empty] = torch.eye(len(live), dtype=scatters.dtype, device=live.device)
+    there = scatters.diagonal(dim1=2, dim2=3).sum(2) > 0
+    eye = torch.eye(len(live), dtype=scatters.dtype, device=live.device)
+    scatters = torch.where(there[:, :, None, None], scatters, eye)
     pairs = torch.zeros(scatters.shape[1], 2, device=live.device)  # for messages, which need no numbers here
     return *ridged(scatters[0], scatters[1], options, 0, pairs), live

@@ -62,16 +62,19 @@ def pair_sums(lists: TrainingLists, shares: Sequence[Tensor], high: str) -> list
     rows: Any = None if corpus is None else corpus - centre
     width, size = lists.lists[:0].x.shape[1], 0 if corpus is None else len(corpus)
     used = torch.stack([share.any(0) for share in shares]).any(0)
+    all_used = rows is None and bool(used.all())
     into: list[Tensor] = []
     for count in map(len, shares):
         sizes = ((count, 2, width, width), (count, 2), (count, 2, width), (count,), (count, 2, size))
         into += [lists.zeros(*size) for size in sizes]
 
     def add(batch: Batch, into: tuple[Tensor, ...]) -> None:
-        if rows is None:
+        moments: Any
+        if all_used:
+            query, moments = batch.query, list_moments(batch.dense.double(), batch.labels, batch.offsets, high)
+        elif rows is None:
             chosen = used[batch.query].nonzero().flatten()
-            query = batch.query[chosen]
-            moments: Any = list_moments(*take_lists(batch, chosen), high)
+            query, moments = batch.query[chosen], list_moments(*take_lists(batch, chosen), high)
         else:
             query, moments = batch.query, corpus_moments(batch, rows, centre, high)
         for place, share in enumerate(shares):
@@ -86,11 +89,15 @@ def pair_sums(lists: TrainingLists, shares: Sequence[Tensor], high: str) -> list
     for place in range(len(shares)):
         scatter, pairs, means, number, weights = total[5 * place : 5 * place + 5]
         if rows is not None:
-            scatter += torch.stack([rows.T @ (weight[:, None] * rows) for weight in weights.flatten(0, 1)]).view_as(
-                scatter
-            )
+            for one, weight in zip(scatter.flatten(0, 1), weights.flatten(0, 1), strict=True):
+                one += rows.T @ (weight[:, None] * rows)
         sums.append(PairSums(scatter[:, 0], scatter[:, 1], pairs, means, number))
     return sums
+
+
+def _true_places(mask: Tensor) -> list[int]:
+    """The places where a mask is true, read in one copy from the device."""
+    return [place for place, there in enumerate(mask.tolist()) if there]
 
 
 def _pairs(counts: Tensor) -> Tensor:
@@ -114,7 +121,7 @@ class ListMoments(NamedTuple):
 
     def add(self, times: Tensor, scatter: Tensor, weights: Tensor) -> None:
         """Add to the scatters (C, 2, D, D) the lists, each of them `times` (C, Q): one product of matrices for each."""
-        for place in times.any(1).nonzero().flatten().tolist():
+        for place in _true_places(times.any(1)):
             weighted = self.weights * times[place][self.lists, None]
             for into, weight in zip(scatter[place], weighted.unbind(1), strict=True):
                 used = weight.nonzero().flatten()
@@ -170,7 +177,7 @@ class CorpusMoments(NamedTuple):
         """Add the weights of the rows (C, 2, n), and subtract from the scatters what their squares are too much by."""
         weights += torch.einsum("cq,qkn->ckn", times, self.weights)
         (highs, lows), (high, low) = self.counts[:, :, None], self.centred
-        for place in times.any(1).nonzero().flatten().tolist():
+        for place in _true_places(times.any(1)):
             share = times[place][:, None]
             scatter[place, 0].addmm_(high.T, share * highs.square() * high, alpha=-1)
             mixed = high.T @ (share * highs * lows * low)

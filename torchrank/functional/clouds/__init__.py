@@ -1,1 +1,0 @@
-"""Clouds: the rows of a list seen as a set of points, without labels."""

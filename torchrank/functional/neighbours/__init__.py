@@ -1,1 +1,0 @@
-"""Nearest neighbours: search over a whole corpus of vectors, and votes of the top of a ranking."""
