@@ -83,7 +83,7 @@ class DataWarning(UserWarning):
 
 
 class NumericalWarning(UserWarning):
-    """A computation lost digits, or needed help such as a larger ridge.
+    """A computation lost digits, or succeeded only with a change such as a larger ridge.
 
     Example:
         >>> import warnings
@@ -115,7 +115,7 @@ def check_choice(choices: Iterable[object], **options: object) -> None:
 
 
 def check_number(wanted: str, **options: object) -> None:
-    """Refuse options that are not finite numbers in a range, which is written as it is told. None passes: not given.
+    """Require finite numbers in the range `wanted`, such as "> 0 and <= 1", which messages show. None means not given.
 
     Example:
         >>> check_number("> 0 and <= 1", stabilise=0.3, eps=None)
@@ -127,7 +127,7 @@ def check_number(wanted: str, **options: object) -> None:
 
 
 def check_integer(wanted: str, **options: object) -> None:
-    """Refuse options that are not integers in a range, which is written as it is told. None passes: not given.
+    """Require integers in the range `wanted`, such as ">= 1", which messages show. None means not given.
 
     Example:
         >>> check_integer(">= 1", rounds=2.5)
@@ -138,7 +138,7 @@ def check_integer(wanted: str, **options: object) -> None:
 
 
 def check_mapping(**options: object) -> None:
-    """Refuse options that are not mappings of names to values. None passes: not given.
+    """Require mappings of names to values. None means not given.
 
     Example:
         >>> check_mapping(options={"max_depth": 3}, loss_options=None)
@@ -152,7 +152,7 @@ def check_mapping(**options: object) -> None:
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters of a function or class; none where it does not tell.
+    """The parameters of a function or class; an empty dictionary if Python cannot find them out.
 
     Example:
         >>> list(parameters_of(lambda scores, k=10: scores))
@@ -160,12 +160,12 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """
     try:
         return dict(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # of a function in C
+    except (TypeError, ValueError):  # a function in C
         return {}
 
 
 def check_options(owner: str, function: Callable[..., Any], options: dict[str, Any], given: tuple[str, ...]) -> None:
-    """Refuse options that a function does not have; those of `given` are not for the user to set.
+    """Refuse options that a function does not have; `given` names parameters that the caller fills in itself.
 
     Example:
         >>> check_options("the loss", lambda scores, k=10: scores, {"depth": 3}, ("scores",))
@@ -173,7 +173,7 @@ def check_options(owner: str, function: Callable[..., Any], options: dict[str, A
         ValueError: the loss has no option depth; its options are: k
     """
     parameters = parameters_of(function)
-    if any(each.kind == each.VAR_KEYWORD for each in parameters.values()):
+    if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
     known = [name for name in parameters if name not in given]
     if unknown := [name for name in options if name not in known]:
@@ -198,16 +198,16 @@ def check_numbers(call: Callable[..., object], options: Mapping[str, object], pr
 
 
 def _check(what: str, kind: type, wanted: str, options: dict[str, object]) -> None:
-    bounds = [each.split() for each in wanted.split(" and ")]
+    bounds = [bound.split() for bound in wanted.split(" and ")]
     for name, value in options.items():
-        given = value is not None
-        if given and (not isinstance(value, kind) or isinstance(value, bool) or not math.isfinite(cast(float, value))):
+        used = value is not None
+        if used and (not isinstance(value, kind) or isinstance(value, bool) or not math.isfinite(cast(float, value))):
             raise ValueError(f"{name} must be {what} {wanted}, got {value!r}")
-        if given and not all(COMPARED[sign](value, float(limit)) for sign, limit in bounds):
+        if used and not all(COMPARED[sign](value, float(limit)) for sign, limit in bounds):
             raise ValueError(f"{name} must be {wanted}, got {value!r}")
 
 
-OTHERS = {"str", "Any", "dict", "list", "Sequence", "Tensor"}  # what else an option may be; its own check says so
+OTHERS = {"str", "Any", "dict", "list", "Sequence", "Tensor"}  # an option of these types is checked elsewhere
 COMPARED: dict[str, Callable[[Any, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,

@@ -1,6 +1,6 @@
-"""Arrays in, tensors out: what numpy, pandas, polars and Python lists hold, as tensors, and lists by `group` or `qid`.
+"""Converts numpy arrays, pandas and polars data and Python lists to tensors, and `group` and `qid` to offsets.
 
-Arrays are told by what they can do, so that none of their packages is imported. Conversion shares memory where it can.
+Kinds of arrays are recognised by their attributes, so that no package has to be imported. Memory is shared if possible.
 
 | given | becomes |
 |---|---|
@@ -36,7 +36,7 @@ SINGLE = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def host(values: Tensor) -> np.ndarray | None:
-    """The values as a numpy array where reading them is free; None on other devices, in a compiled graph and inside of
+    """CPU values as a numpy array. None on other devices, where reading waits, and in compiled graphs and under
     torch.func, where nothing may depend on values.
 
     >>> host(torch.ones(1)), host(torch.ones(1, device="meta"))
@@ -47,17 +47,17 @@ def host(values: Tensor) -> np.ndarray | None:
     try:
         plain = values.detach() if values.requires_grad else values
         return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
-    except RuntimeError:  # of torch.func, whose tensors lend their memory to nobody
+    except RuntimeError:  # under torch.func, where .numpy() is not allowed
         return None
 
 
 def wide(values: Tensor) -> Tensor:
-    """`values` in the dtype of sums: float64, or float32 on a device without float64 (mps)."""
+    """`values` in the dtype in which sums are computed: float64, or float32 on a device without float64 (mps)."""
     return values.to(torch.float32 if values.device.type == "mps" else torch.float64)
 
 
 def narrow(values: Tensor) -> Tensor:
-    """`values` in the dtype of pairs: float32 if they have no more digits, otherwise float64.
+    """`values` in the dtype in which pairs are computed: float32 for values with no more digits, otherwise float64.
 
     >>> narrow(torch.ones(1, dtype=torch.bfloat16)).dtype, narrow(torch.ones(1, dtype=torch.int64)).dtype
     (torch.float32, torch.float64)
@@ -97,7 +97,7 @@ def to_offsets(group: Array = None, *, qid: Array = None) -> Tensor:
 
 
 def lists_of(qid: Array) -> tuple[Tensor, list[Any]]:
-    """Offsets `(Q + 1,)` of the runs of equal ids, and the id of each run. An id that comes back later is refused.
+    """Offsets `(Q + 1,)` of the runs of equal ids, and the id of each run. An id with two runs is refused.
 
     >>> lists_of([7, 7, 3])
     (tensor([0, 2, 3]), [7, 3])
@@ -113,7 +113,7 @@ def lists_of(qid: Array) -> tuple[Tensor, list[Any]]:
 def offsets_of(
     rows: int | None, offsets: Array = None, group: Array = None, qid: Array = None, mask: Array = None, *, what: str
 ) -> Tensor:
-    """The offsets of lists from whichever of the first three is given; `rows` is the number of entries, if it is known.
+    """The offsets of lists from the one of the first three that is not None; `rows` is the number of entries, if known.
 
     >>> offsets_of(3, group=[1, 2], what="scores")
     tensor([0, 1, 3])
@@ -147,7 +147,7 @@ def to_integers(values: Array, name: str) -> Tensor:
 
 
 def to_tensor(values: Array, name: str) -> Tensor:
-    """Any array as a tensor; `name` is what messages call it.
+    """Any array as a tensor; `name` is its name in messages.
 
     >>> to_tensor([[1, 2], [3, 4.5]], "x")
     tensor([[1.0000, 2.0000],
@@ -172,18 +172,18 @@ def to_tensor(values: Array, name: str) -> Tensor:
 
 
 def to_numpy(values: Array) -> Any:
-    """The numpy array in or behind an array of another package; None if there is none."""
+    """The numpy array that an array of another package is or converts to; None if it has none."""
     if hasattr(values, "filled") and hasattr(values, "mask"):  # a masked array
         return values.astype("f8").filled(torch.nan)
     if hasattr(values, "__array_interface__"):
         return values if hasattr(values, "setflags") and values.shape else None  # otherwise one number
-    if hasattr(values, "to_numpy"):  # pyarrow copies only if it is told so
+    if hasattr(values, "to_numpy"):  # pyarrow copies only on request
         return values.to_numpy(zero_copy_only=False) if hasattr(values, "to_pylist") else values.to_numpy()
     return values.__array__() if hasattr(values, "__array__") and not isinstance(values, type) else None
 
 
 def is_frame(values: Array) -> bool:
-    """Whether it is a data frame of pandas or polars, or an Arrow table.
+    """Whether the values are a data frame of pandas or polars, or an Arrow table.
 
     >>> is_frame([1])
     False
@@ -192,7 +192,7 @@ def is_frame(values: Array) -> bool:
 
 
 def columns_of(values: Array) -> tuple[str, ...] | None:
-    """The names of the columns of a data frame; None if they are numbers, or if it is no data frame."""
+    """The names of the columns of a data frame; None if the names are numbers, or if this is not a data frame."""
     if not is_frame(values):
         return None
     names = list(values.columns if hasattr(values, "to_numpy") else values.column_names)
@@ -200,7 +200,7 @@ def columns_of(values: Array) -> tuple[str, ...] | None:
 
 
 def only_column(values: Array, name: str) -> Array:
-    """The column of a data frame that has one; anything else as it is."""
+    """The only column of a data frame; anything else is returned as it is."""
     if not is_frame(values):
         return values
     columns = _columns(values)
@@ -210,7 +210,7 @@ def only_column(values: Array, name: str) -> Array:
 
 
 def as_argument(name: str, value: Array, device: torch.device | None, *, padded: bool = False) -> Tensor:
-    """An argument of a function as a tensor of a usual dtype, an array on `device`; `padded` ones may be `(B, L)`."""
+    """An argument of a function as a tensor of a common dtype, on `device` if it was an array; `(B, L)` if `padded`."""
     if isinstance(value, Tensor):
         return _usual(value, name) if name in VECTORS else to_tensor(value, name)
     tensor = to_tensor(only_column(value, name) if name in VECTORS else value, name).to(device)
@@ -222,7 +222,7 @@ def as_argument(name: str, value: Array, device: torch.device | None, *, padded:
 
 
 def _usual(values: Tensor, name: str) -> Tensor:
-    """Integers that torch has few operations of, such as int8 and uint32, as int64."""
+    """Integers for which torch has few operations, such as int8 and uint32, become int64."""
     return to_tensor(values, name) if values.dtype in USUAL or values.is_complex() else values.long()
 
 
@@ -255,7 +255,7 @@ def _from_numpy(array: Any, name: str) -> Tensor:
         raise DataError(f"{name} must hold numbers, got an array of {array.dtype.name}{first}")
     if array.dtype.str[1:] == "u8" and array.size and array.max() >= 2**63:
         raise DataError(f"{name} must hold integers below 2**63, got {array.max()}")
-    array = array.astype(f"f{min(size, 8)}" if kind == "f" else "i8", copy=False)  # in the byte order of the machine
+    array = array.astype(f"f{min(size, 8)}" if kind == "f" else "i8", copy=False)  # in the native byte order
     if any(step < 0 or step % array.itemsize for step in array.strides):  # which torch cannot share
         array = array.copy()
     if array.flags.writeable:
@@ -266,7 +266,7 @@ def _from_numpy(array: Any, name: str) -> Tensor:
 
 
 def _from_sequence(values: Sequence[Any], name: str) -> Tensor:
-    """A list of numbers, or of rows: lists, tuples, or arrays of any kind."""
+    """The tensor of a list of numbers, or of a list of rows: lists, tuples, or arrays of any kind."""
     numbers, shape = list(values), [len(values)]
     while numbers and isinstance(numbers[0], list | tuple):
         shape.append(_one_length([len(row) if isinstance(row, list | tuple) else None for row in numbers], name))
@@ -324,7 +324,7 @@ def is_missing(value: Any) -> bool:
 
 
 def _stack(parts: list[Tensor], dim: int = 0) -> Tensor:
-    """Tensors of one shape beside each other, in float64 if their dtypes differ."""
+    """Stacks tensors of one shape, in float64 if their dtypes differ."""
     dtype = parts[0].dtype if len({part.dtype for part in parts}) == 1 else torch.float64
     return torch.stack([part.to(dtype) for part in parts], dim)
 

@@ -1,4 +1,4 @@
-"""Losses with a gradient in closed form, for those whose graph would need too much memory or time.
+"""Losses whose gradient has a closed form, because the graph of torch would need too much memory or time.
 
 All other losses are formulas that torch differentiates.
 """
@@ -21,7 +21,7 @@ Options = dict[str, Any]
 def scaled(
     upstream: Tensor, gradient: Tensor, scores: Tensor, labels: Tensor, lists: Lists, *others: Any, **options: Any
 ) -> Tensor:
-    """The gradient of each entry times the upstream gradient of its list; after `.mean()` that is one number."""
+    """The gradient of each entry times the upstream gradient of its list, which is the same for all after `.mean()`."""
     if upstream.stride() == (0,) and len(upstream):
         return gradient * upstream[0]
     return gradient * lists.each(upstream).view(-1, *[1] * (gradient.ndim - 1))
@@ -32,8 +32,8 @@ class OnceDifferentiable:
 
     `sums(scores, labels, lists, weights, order, **options)` gives the loss of each list; for order 1 also its gradient
     `(N,)`; and for order 2 the diagonal of the second derivative, where there is one. It sees plain tensors without a
-    graph. The gradient is computed only if somebody can ask for it. There is none at labels and weights, and there are
-    no second derivatives, no forward mode and no vmap: each is refused in one line.
+    graph. The gradient is computed only if autograd may need it. Labels and weights have none, and second derivatives,
+    forward mode and vmap are not supported: each is refused in one line.
 
     `backward(upstream, gradient, scores, labels, lists, weights, **options)` gives the gradient at the scores: by
     default the gradient of `sums` times the upstream gradient of the list. With any other `backward`, `sums` gives
@@ -87,7 +87,7 @@ ALL: dict[str, OnceDifferentiable] = {}
 
 
 class _Once(torch.autograd.Function):
-    """The loss of each list and its gradient, of which the loss alone has a graph."""
+    """The loss of each list and its gradient; only the loss has a graph."""
 
     @staticmethod
     def forward(
@@ -105,7 +105,7 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # somebody may differentiate this gradient too
+        if torch.is_grad_enabled():  # this gradient may be differentiated too
             product = _gradient(ctx.loss, ctx.lists, ctx.options, upstream[0], *ctx.saved_tensors)
         else:
             gradient, scores, labels, offsets, weights = ctx.saved_tensors
@@ -123,7 +123,7 @@ class _Once(torch.autograd.Function):
 
 
 class _Gradient(torch.autograd.Function):
-    """The gradient at the scores, which may not be differentiated."""
+    """The gradient at the scores, which refuses to be differentiated."""
 
     @staticmethod
     def forward(loss: OnceDifferentiable, lists: Lists, options: Options, *tensors: Any) -> Tensor:
@@ -144,13 +144,13 @@ class _Gradient(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, dims: Any, *arguments: Any) -> tuple[Tensor, int]:
-        """Of a Jacobian: the upstream gradients of several values, one after the other."""
+        """For a Jacobian: the upstream gradients of several values, one after another."""
         loss, lists, options, upstream, *saved = arguments
         return torch.stack([_gradient(loss, lists, options, row, *saved) for row in upstream.movedim(dims[3], 0)]), 0
 
 
 class _Compiled(torch.autograd.Function):
-    """The same in a compiled graph: two operations, whose course may depend on the numbers."""
+    """The same in a compiled graph, as two operations that may branch on values."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, *arguments: Any) -> Tensor:
@@ -164,10 +164,10 @@ class _Compiled(torch.autograd.Function):
         return _loss_gradient(upstream[0], *ctx.saved_tensors, *ctx.options), *[None] * 6
 
 
-once: Callable[..., tuple[Tensor, Tensor]] = _Once.apply  # which has no types
+once: Callable[..., tuple[Tensor, Tensor]] = _Once.apply  # `apply` has no types
 _gradient: Callable[..., Tensor] = _Gradient.apply
 compiled: Callable[..., Tensor] = _Compiled.apply
-for _function in (_Once, _Gradient):  # otherwise torch works out the signature in every call
+for _function in (_Once, _Gradient):  # otherwise torch inspects the signature in every call
     vars(_function.forward)["__signature__"] = inspect.signature(_function.forward)
 
 
@@ -262,7 +262,7 @@ def derivatives(loss: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tens
 
     Returns:
         A function of the arguments of the loss, which gives the gradient of the sum over all lists and the diagonal of
-        its second derivative, of the shape of the scores. The diagonal is None for losses whose formula has none.
+        its second derivative, of the shape of the scores. The diagonal is None if no formula for it is known.
 
     Example:
         >>> from torchrank.functional import ranknet_loss

@@ -1,4 +1,4 @@
-"""Lists of similar length that are solved together as batched matrices, and work side by side on the CPU."""
+"""Chunks of lists of similar length, solved together as batched matrices, and threads for work on the CPU."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -55,14 +55,14 @@ def length_chunks(
 def side_by_side(function: Callable[[Piece], Result], pieces: list[Piece], device: torch.device) -> list[Result]:
     """`function` of each piece; on the CPU as many pieces run at a time as torch has threads, each on one thread.
 
-    LAPACK works on one small matrix after the other and gains next to nothing from several threads per matrix.
+    LAPACK works on one small matrix after another and gains almost nothing from several threads per matrix.
     """
     threads, inference = torch.get_num_threads(), torch.is_inference_mode_enabled()
     if device.type != "cpu" or min(threads, len(pieces)) < 2:
         return [function(piece) for piece in pieces]
 
     def on_one_thread(piece: Piece) -> Result:
-        torch.set_num_threads(1)  # this setting and the two modes belong to the thread
+        torch.set_num_threads(1)  # this setting and the two modes are per thread
         with torch.inference_mode(inference), torch.no_grad():
             return function(piece)
 

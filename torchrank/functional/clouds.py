@@ -83,7 +83,7 @@ def choose_components(eigenvalues: Array, total: Array, rank: Array, variance: f
     place = torch.arange(1, width + 1, device=eigenvalues.device)
     explained = wide(eigenvalues).cumsum(1) / wide(total)[:, None]
     explained = torch.where((place >= rank[:, None]) & (rank[:, None] < width), 1.0, explained)
-    short = explained[rank > 0].mean(0) < variance - 1e-12  # without clouds nan, which is not short
+    short = explained[rank > 0].mean(0) < variance - 1e-12  # nan without clouds, which compares as False
     too_few: int = read(short.sum())
     return min(too_few + 1, cap, int(width))
 
@@ -137,7 +137,7 @@ def cloud_similarity(
     eigenvalues_v: Array = None,
     max_bytes: int = 2**31,
 ) -> Tensor:
-    """Similarity of all clouds of one set to all of another, from 0 to 1. The same set twice takes half the products.
+    """Similarity of all clouds of one set to all of another, from 0 to 1; twice as fast if both sets are the same.
 
     Args:
         u: directions of the first set, `(Q, P, D)`, as `cloud_pca` returns them.
@@ -246,7 +246,7 @@ Directions = tuple[Tensor, Tensor, Tensor | None]  # u, ranks, eigenvalues
 
 
 def _sides(kind: str, one: Directions, other: Directions) -> tuple[_Side, _Side]:
-    """Both sets, prepared for products; one object if they are the same set."""
+    """Both sets, prepared for matrix products; one object if they are the same set."""
     check_choice(DIRECTIONS, kind=kind)
     shape, shape_v = one[0].shape, other[0].shape
     if len(shape) != 3 or len(shape_v) != 3 or shape[1:] != shape_v[1:]:

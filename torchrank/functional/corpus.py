@@ -1,12 +1,12 @@
 """Exact search over a whole corpus of vectors: the k best documents of each query, and the ranks of given documents.
 
     >>> documents = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    >>> found = search(torch.tensor([[1.0, 0.2]]), documents, k=2)
-    >>> found.rows, found.scores
+    >>> best = search(torch.tensor([[1.0, 0.2]]), documents, k=2)
+    >>> best.rows, best.scores
     (tensor([[2, 0]]), tensor([[1.2000, 1.0000]]))
 
-Scores come block by block from one product of matrices, so the memory is bounded whatever the size of the corpus, and
-what is kept of a block are the few documents above the k-th best score so far. Documents with equal scores rank in the
+Scores come block by block from one product of matrices, so memory is bounded for any size of the corpus, and
+only the few documents above the k-th best score so far are kept of a block. Documents with equal scores rank in the
 order of the rows, or in the order that `order` gives; those of equal vectors are equal to the bit. Every function
 computes a score by the same blocks, so that the scores of two functions are equal to the bit, too.
 """
@@ -26,7 +26,7 @@ TILE_ROWS = 48  # a multiple of the row block of BLAS, so that a document is rou
 BLOCK_DOCUMENTS = 85 * 4 * TILE_ROWS  # a multiple of GROUP, too
 BLOCK_SCORES = 2**24  # 64 MB in float32
 COUNTED_SCORES = 2**18  # scores that are counted at a time on the CPU: 1 MB
-GROUP = 64  # documents whose highest score is compared before each of them is
+GROUP = 64  # so many documents are first compared by their highest score alone
 
 
 class Found(NamedTuple):
@@ -51,7 +51,7 @@ def search(
     Args:
         queries: a vector per query, `(Q, D)`.
         documents: a vector per document, `(n, D)`; half precision is widened block by block.
-        k: how many documents are found; all of them if there are fewer.
+        k: the number of documents for each query; all of them if there are fewer.
         similarity: "inner" is the inner product, "cosine" that of vectors of length 1 (a vector of zeros scores 0), and
             "euclidean" the negative squared distance.
         factor: `(D, R)`, compares F'q with F'd: with "euclidean" it is the Mahalanobis distance of the metric F F'.
@@ -164,7 +164,7 @@ class Corpus:
         queries, documents = queries.detach(), documents.detach()  # the results have no gradient
         self.documents, self.order, self.similarity = documents, order, similarity
         self.dtype = torch.promote_types(torch.promote_types(queries.dtype, documents.dtype), torch.float32)
-        queries = queries.to(self.dtype).contiguous()  # the same bits, however they lie in memory
+        queries = queries.to(self.dtype).contiguous()  # the same bits for any memory layout
         self.factor = None if factor is None else factor.detach().to(self.dtype)
         images = queries if self.factor is None else queries @ self.factor
         if similarity == "cosine":
@@ -173,8 +173,8 @@ class Corpus:
         self.queries = images if self.factor is None else images @ self.factor.T
 
     def blocks(self) -> Iterator[Block]:
-        """All scores: blocks of documents one after another, and for each of them all queries. They all lie in the same
-        memory, so that a block is to be used before the next one is asked for."""
+        """All scores: blocks of documents one after another, and for each of them all queries. They share one
+        buffer, so that a block must be used before the next one is requested."""
         count = max(BLOCK_SCORES // BLOCK_DOCUMENTS, 1)
         width = -(-min(BLOCK_DOCUMENTS, len(self.documents)) // TILE_ROWS) * TILE_ROWS
         memory = self.queries.new_empty(min(count, len(self.queries)) * width)
@@ -218,7 +218,7 @@ def whole_tiles(rows: Tensor) -> Tensor:
 
 
 def _merge(best: Found, block: Block) -> None:
-    """Put the documents of the block that belong there among the best of its queries, in place."""
+    """Update the best documents of the queries of a block with those of the block, in place."""
     scores, rows = (part[block.queries.start : block.queries.stop] for part in best)
     query, place = _candidates(block, scores)
     counts = torch.bincount(query, minlength=len(scores))

@@ -1,7 +1,8 @@
-"""`Lists`: which rows make up a list; and the door through which every function on lists is called.
+"""`Lists`, a description of which rows make up a list, and the decorators of all functions on lists.
 
-Lists are flat: the entries of list q are `offsets[q]:offsets[q + 1]` of every `(N, ...)` tensor. The door turns arrays
-into tensors and offsets, group sizes, query ids or a mask into a `Lists`, and checks them: nothing behind it does.
+Lists are flat: the entries of list q are `offsets[q]:offsets[q + 1]` of every `(N, ...)` tensor. The decorators
+convert arrays to tensors, and offsets, group sizes, query ids or a mask to a `Lists`. They check shapes, labels and
+weights, so that the functions behind them need not.
 """
 
 import inspect
@@ -47,14 +48,14 @@ class Block(NamedTuple):
     inside: Tensor | None  # (B, L) which places are entries; None: all places, and the block holds all lists
 
     def fill(self, values: Tensor, value: float) -> Tensor:
-        """The values `(N,)` of the entries, `(B, L)`, and `value` at all other places."""
+        """The values `(N,)` laid out as this block, `(B, L)`, with `value` at the places that hold no entry."""
         if self.inside is None:
             return values.view(self.entries.shape)
         rows = values.index_select(0, self.entries.flatten()).view(self.entries.shape)
         return torch.where(self.inside, rows, value)
 
     def add(self, total: Tensor, rows: Tensor) -> None:
-        """Adds values `(B, L)` to those of their entries in `total (N,)`."""
+        """Adds the values `(B, L)` of the block to `total (N,)` at their entries."""
         if self.inside is None:
             total += rows.flatten()
         else:
@@ -62,10 +63,10 @@ class Block(NamedTuple):
 
 
 class Lists:
-    """Which rows make up a list: made and checked once, and given to any function in place of offsets.
+    """A description of which rows make up a list: checked once, and passed to any function in place of offsets.
 
-    Without labels a function looks at those that it is given, where that is free. With labels their grades are known
-    on every device, so that no function has to wait for one: see `to`.
+    Lists that are made with labels know their grades on every device, so that no function has to wait for a device: see
+    `to`. Otherwise functions read the labels of each call if reading them is free, as on the CPU.
 
     Args:
         offsets: where the lists begin and end, `(Q + 1,)`.
@@ -104,7 +105,7 @@ class Lists:
     def of(
         cls, offsets: Array = None, *, group: Array = None, qid: Array = None, mask: Array = None, labels: Array = None
     ) -> "Lists":
-        """Lists from one of four descriptions; on a device other than the CPU this waits for it, once.
+        """Make lists from one of four descriptions. If it lies on another device than the CPU, this waits for it once.
 
         Args:
             offsets: where the lists begin and end, `(Q + 1,)`.
@@ -114,7 +115,7 @@ class Lists:
             labels: the labels of the entries: their grades and pairs are counted.
 
         Returns:
-            The lists. What does not fit together raises a `DataError`.
+            The lists. Descriptions that do not fit together raise a `DataError`.
 
         Example:
             >>> Lists.of([0, 2, 3]).longest, Lists.of(qid=["a", "a", "b"]).offsets.tolist()
@@ -150,7 +151,7 @@ class Lists:
         """The same lists on another device, with all that is known of them.
 
         Args:
-            device: where the tensors shall lie.
+            device: the device of the tensors of later calls.
 
         Returns:
             Lists for tensors of this device.
@@ -168,7 +169,7 @@ class Lists:
         return copy
 
     def by(self, offsets: Tensor) -> "Lists":
-        """The same lists by other offsets of the same numbers, such as those that torch.func has unwrapped."""
+        """The same lists with another tensor of equal offsets, such as one that torch.func has unwrapped."""
         if offsets is self.offsets:
             return self
         return Lists(offsets, self.num_entries, longest=self._longest, grades=self._grades)
@@ -198,7 +199,7 @@ class Lists:
 
     @property
     def longest(self) -> int:
-        """The length of the longest list. Where it is not known the device is waited for, but not in a graph."""
+        """The length of the longest list. If it is unknown, this waits for the device, except in a compiled graph."""
         unknown = self._longest is None and self.lengths is None and len(self) > 0
         if unknown and not self.offsets.is_meta and not torch.compiler.is_compiling():
             self._longest = int(self.offsets.diff().max())
@@ -267,8 +268,8 @@ class Lists:
     def sum(self, values: Tensor) -> Tensor:
         """The sum of each list, `(Q, ...)`; 0 for a list without entries. Differentiable.
 
-        It is not a difference of running totals, so that no list loses digits to the size of the others. Plain numbers
-        on the CPU are summed by an operation without derivatives, in a third of the time or less.
+        Each list is summed by itself, not as a difference of a running total, so that lists of small numbers keep their
+        digits beside lists of large ones. Without a graph a faster operation on the CPU is used, without derivatives.
 
         >>> Lists.of([0, 2, 2, 3]).sum(torch.tensor([1.0, 2.0, 5.0]))
         tensor([3., 0., 5.])
@@ -312,8 +313,8 @@ class Lists:
     def cumsum(self, values: Tensor) -> Tensor:
         """The running sum inside each list, `(N,)`. Differentiable.
 
-        Integers are the difference of one running total, which is exact. Real numbers are added inside their list, so
-        that every list keeps its digits, and an inf stays in its own.
+        Integers are differences of one running total, which is exact. Real numbers are added within each list, so that
+        every list keeps its digits, and an inf in one list does not affect the others.
 
         >>> Lists.of([0, 2, 3]).cumsum(torch.tensor([1.0, 2.0, 5.0]))
         tensor([1., 3., 5.])
@@ -350,7 +351,7 @@ class Lists:
         return values.new_zeros(count * width).index_copy(0, places, values).view(count, width).cumsum(1), places
 
     def remaining(self, values: Tensor) -> Tensor:
-        """The sum of the entries of the list from each one on, `(N,)`. Differentiable.
+        """For each entry the sum of the values from it to the end of its list, `(N,)`. Differentiable.
 
         >>> Lists.of([0, 2, 3]).remaining(torch.tensor([1.0, 2.0, 5.0]))
         tensor([3., 2., 5.])
@@ -371,7 +372,7 @@ class Lists:
         return self._positions
 
     def order(self, values: Tensor, *, descending: bool = True, grades: int = 0) -> Tensor:
-        """The stable order of the entries inside each list, `(N,)`; integers 0..grades-1 take less time.
+        """The stable order of the entries inside each list, `(N,)`; integers 0..grades-1 are sorted faster.
 
         >>> Lists.of([0, 2, 4]).order(torch.tensor([1.0, 3.0, 2.0, 2.0]))
         tensor([1, 0, 2, 3])
@@ -401,7 +402,7 @@ class Lists:
         return torch.empty_like(order).scatter(0, order, self.cumsum(new.long())), max(self.bound, 1)
 
     def several(self, labels: Tensor) -> Tensor:
-        """Whether a list has two different labels, `(Q,)`: only such lists teach an order.
+        """Whether a list has entries with different labels, `(Q,)`: the others say nothing about the order.
 
         >>> Lists.of([0, 2, 4]).several(torch.tensor([1, 0, 2, 2]))
         tensor([ True, False])
@@ -429,13 +430,13 @@ class Lists:
         """The lists in blocks of similar length, the longest first, for work on all pairs of their entries.
 
         Args:
-            most: places of a block times the rows; a block may hold one list of any length.
-            few: so many pairs of places are one block, whatever the lengths are.
-            rows: entries of each list that are compared with all its entries at a time.
+            most: the largest number of places of a block times `rows`; only a block of one list may exceed it.
+            few: lists with at most this many pairs of places together form one block, even if their lengths differ.
+            rows: how many entries of each list are compared with all its entries at a time.
 
         Returns:
-            The blocks. Lists without entries are in none. Where lengths are not known, blocks are as long as so many
-            lists can be at most, which costs at most twice the pairs of N entries in lists of the longest length.
+            The blocks. A list without entries is in none of them. If lengths are unknown, each block is as long as its
+            lists can be at most, which at most doubles the number of pairs of N entries in lists of the longest length.
 
         Example:
             >>> [block.entries.tolist() for block in Lists.of([0, 1, 1, 3]).blocks(9, few=9)]
@@ -447,8 +448,8 @@ class Lists:
 
     @property
     def small(self) -> Block | None:
-        """All lists in one block, if they are so few and short that it takes less time to compare all entries with all
-        others than to sort them; otherwise None."""
+        """All lists in one block, if they are so few and short that comparing all entries with all others takes less
+        time than sorting them; otherwise None."""
         most = self.bound**2 * len(self)
         return self.blocks(FEW, few=FEW, rows=self.bound)[0] if 0 < most <= FEW and self.lengths is not None else None
 
@@ -502,8 +503,8 @@ def _largest(count: int, num_entries: int, longest: int) -> np.ndarray:
 
 
 def doublings(longest: int) -> int:
-    """How many doubling steps reach from one end of a list to the other. In a graph it is a multiple of 6, so that
-    lists of other lengths need another graph only if they are much longer."""
+    """How many doubling steps reach from one end of a list to the other. In a compiled graph it is rounded up to a
+    multiple of 6, so that a new graph is made only for lists that are much longer."""
     if torch.compiler.is_compiling():
         return next(bits for bits in range(6, 66, 6) if longest <= 2**bits)
     return max(longest - 1, 0).bit_length()
@@ -600,9 +601,9 @@ def check_weights(name: str, weights: Tensor, count: int, what: str) -> None:
         raise ValueError(f"{name}[{wrong}] is {weights[wrong].item()}: {name} must be finite and 0 or more")
 
 
-# ----------------------------------------------------------------------------------------------------- the door
+# ----------------------------------------------------------------------------------------------------- decorators
 
-REMOVED = ("max_length", "num_grades", "num_pairs")  # options of earlier versions: `Lists` knows them
+REMOVED = ("max_length", "num_grades", "num_pairs")  # options of earlier versions, which are ignored
 COLUMNS = ("x", "values", "rows")  # first arguments with a row of numbers for each entry
 ENTRIES = frozenset(("scores", "labels", "weights", "tiebreak", "classes", "ranks", "other", *COLUMNS))
 EXPLAINED = (  # what the docstring of every function on lists says about the other ways to give lists
@@ -613,7 +614,7 @@ EXPLAINED = (  # what the docstring of every function on lists says about the ot
 
 
 class Given(TypedDict, total=False):
-    """The other ways to say which rows make up a list: keywords of all functions on lists."""
+    """Other descriptions of which rows make up a list: keywords of all functions on lists."""
 
     group: Array
     qid: Array
@@ -627,9 +628,9 @@ class Weighted(Given, total=False):
 
 
 def takes_arrays(function: Callable[P, R]) -> Callable[P, R]:
-    """The door of a function of tensors: it takes arrays, and where it has `offsets` it takes lists in any form.
+    """Decorates a function of tensors: it takes arrays of any kind and, if it has `offsets`, lists in any form.
 
-    Inside, `offsets` is a `Lists` and all entries are flat; labels and weights have been checked.
+    The function itself gets a `Lists` as `offsets`, flat tensors, and labels and weights that have been checked.
 
     >>> from typing import Unpack
     >>> @takes_arrays
@@ -638,30 +639,30 @@ def takes_arrays(function: Callable[P, R]) -> Callable[P, R]:
     >>> last([5, 6, 7], group=[2, 1]), inspect.signature(last).parameters.keys()
     (tensor([6, 7]), odict_keys(['values', 'offsets', 'group', 'qid', 'mask']))
     """
-    return _door(function)
+    return _wrap(function)
 
 
 def loss(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """The door of a loss: one value per list, in the dtype of results, times `list_weights`. NaN scores may pass."""
-    return _door(function, "lists")
+    """Decorates a loss: one value per list, times `list_weights`, in the dtype of results. Scores may be NaN."""
+    return _wrap(function, "lists")
 
 
 def loss_of_columns(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """The door of a loss that takes several scores of each entry, `(N, ...)`."""
-    return _door(function, "lists", columns=True)
+    """Decorates a loss that takes several scores of each entry, `(N, ...)`."""
+    return _wrap(function, "lists", columns=True)
 
 
 def measure(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """The door of a measure, as that of a loss: NaN scores are refused, or all values are NaN where they are unread."""
-    return _door(function, "lists", ranks=True)
+    """Decorates a measure: as `loss`, but NaN scores are refused; if they cannot be read, all values become NaN."""
+    return _wrap(function, "lists", ranks=True)
 
 
 def per_entry(function: Callable[P, Tensor], *, columns: bool = False) -> Callable[P, Tensor]:
-    """The door of a function with one value per entry, in the form of the scores; or with one for each column."""
-    return _door(function, "entries", columns=columns)
+    """Decorates a function with one value per entry, in the shape of the scores, or one for each column of them."""
+    return _wrap(function, "entries", columns=columns)
 
 
-def _door(function: Callable[P, R], gives: str = "", *, ranks: bool = False, columns: bool = False) -> Callable[P, R]:
+def _wrap(function: Callable[P, R], gives: str = "", *, ranks: bool = False, columns: bool = False) -> Callable[P, R]:
     signature = inspect.signature(function)
     plain = {name: each for name, each in signature.parameters.items() if each.kind != each.VAR_KEYWORD}
     names, on_lists = tuple(plain), "offsets" in plain
@@ -677,7 +678,7 @@ def _door(function: Callable[P, R], gives: str = "", *, ranks: bool = False, col
     def call(*arguments: Any, **options: Any) -> Any:
         count = len(arguments)
         if count > positional or not frozenset(names[:count]).isdisjoint(options):
-            return function(*arguments, **options)  # which says what is wrong
+            return function(*arguments, **options)  # Python says what is wrong
         if on_lists and not takes_any and not known.issuperset(options):
             raise TypeError(f"{function.__name__}() has no option {', '.join(options.keys() - known)}")
         named = dict(zip(names, arguments), **options)  # noqa: B905
@@ -730,8 +731,8 @@ def explain_lists(text: str) -> str:
 
 
 def _lists_of(named: dict[str, Any], first: str, columns: bool) -> Lists:
-    """The lists of a call, from those arguments that say so, which are taken out; the others become flat, and what
-    belongs to entries is checked."""
+    """The lists of a call. The arguments that describe them are removed from `named`, padded ones become flat, and
+    labels and weights are checked."""
     for name in REMOVED:
         named.pop(name, None)
     offsets, group = named.pop("offsets", None), named.pop("group", None)
@@ -750,7 +751,7 @@ def _lists_of(named: dict[str, Any], first: str, columns: bool) -> Lists:
         entries = named[first]
     if lists.offsets.device != entries.device:
         raise ValueError(
-            f"the lists are on {lists.offsets.device}, but {first} on {entries.device}: give lists.to(...)"
+            f"the lists are on {lists.offsets.device}, but {first} on {entries.device}: call lists.to({first}.device)"
         )
     labels = named.get("labels")
     _check_shapes(first, entries, named.get("other", labels), lists, columns)
@@ -768,7 +769,7 @@ def _flat_lists(entries: Tensor, offsets: Array, group: Array, qid: Array, mask:
     if isinstance(offsets, Tensor) and group is qid is mask is None:
         bounds = offsets if offsets.dtype in (torch.int32, torch.int64) else to_integers(offsets, "offsets")
     elif entries.ndim == 2 and offsets is group is qid is None and first != "x":
-        raise DataError(f"{first} is {tuple(entries.shape)}: say by mask= which of these places are entries")
+        raise DataError(f"{first} is {tuple(entries.shape)}: give mask= to say which of these places are entries")
     else:
         bounds = offsets_of(rows, offsets, group, qid, mask, what=first)
     lists = Lists(bounds, rows)
@@ -778,7 +779,7 @@ def _flat_lists(entries: Tensor, offsets: Array, group: Array, qid: Array, mask:
 
 
 def _masked(mask: Array, device: torch.device | None) -> Lists:
-    """Lists whose entries lie where a mask `(B, L)` says so in padded tensors; a device is waited for once."""
+    """Lists whose entries are the places of padded tensors where a mask `(B, L)` is True; waits once for a device."""
     inside = as_argument("mask", mask, device, padded=True).bool()
     if inside.ndim != 2:
         raise DataError(f"mask must be (B, L), one row per list, got {tuple(inside.shape)}")
@@ -793,7 +794,7 @@ def _check_shapes(first: str, entries: Tensor, labels: Tensor | None, lists: Lis
     if entries.shape[:1] == size and (entries.ndim == 1 or columns) and (labels is None or labels.shape == size):
         return
     column = entries.ndim == 2 and entries.shape[1] == 1
-    hint = f"Use {first}[:, 0] of a column" if column else "Of padded (B, L) tensors say by mask= what the entries are"
+    hint = f"Use {first}[:, 0] of a column" if column else "For padded (B, L) tensors give mask="
     raise ValueError(
         f"expected {first} (N,), labels (N,), offsets (Q+1,), got {tuple(entries.shape)}, "
         f"{'none' if labels is None else tuple(labels.shape)}, {tuple(lists.offsets.shape)}. {hint}."
@@ -801,7 +802,7 @@ def _check_shapes(first: str, entries: Tensor, labels: Tensor | None, lists: Lis
 
 
 def check_scores(scores: Tensor) -> None:
-    """Refuses NaN scores that can be read."""
+    """Refuses scores that are NaN, if they can be read."""
     known = host(scores)
     if known is not None and len(known) and math.isnan(known.min()):
         count = int(np.isnan(known).sum())

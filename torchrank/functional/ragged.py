@@ -1,8 +1,8 @@
 """Operations on flat lists by their offsets: the entries of list q are `offsets[q]:offsets[q + 1]`.
 
-`Lists` has the same operations for those who hold one; here are they for raw offsets, and those on rows `(N, D)`, on
-pairs and on runs of equal neighbours. There is no loop over lists. Lists of length 0 and batches without lists are
-ordinary input.
+`Lists` has the same operations as methods. This module has them for raw offsets, and others on rows `(N, D)`, on
+pairs and on runs of equal neighbours. No function loops over lists. Lists of length 0 and batches without lists are
+valid input.
 """
 
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ BLOCK_NUMBERS = 2**24  # numbers in the matrices that `segment_gram` makes at on
 
 
 def read(values: Tensor) -> Any:
-    """The values as Python numbers. Free on CPU; elsewhere it synchronises, so functions ask for sizes instead."""
+    """The values as Python numbers. This is free on the CPU; other devices are waited for."""
     return values.tolist()
 
 
 def entries_of(offsets: Tensor, lists: Tensor, num_entries: int | None = None) -> tuple[Tensor, Tensor]:
-    """The entries of the given lists, one list after another `(N',)`, and the offsets of the result `(Q' + 1,)`.
+    """The entries of some lists, one list after another `(N',)`, and the offsets of the result `(Q' + 1,)`.
 
     >>> entries_of(torch.tensor([0, 2, 5, 6]), torch.tensor([2, 0]))
     (tensor([5, 0, 1]), tensor([0, 1, 3]))
@@ -131,7 +131,7 @@ def segment_softmax(values: Tensor, offsets: Tensor) -> Tensor:
 
 
 def has_pairs(labels: Tensor, offsets: Tensor) -> Tensor:
-    """Whether a list has two different labels, `(Q,)`: only such lists teach a ranking.
+    """Whether a list has entries with different labels, `(Q,)`: the others say nothing about the order.
 
     >>> has_pairs(torch.tensor([1, 0, 2, 2]), torch.tensor([0, 2, 4, 4])).tolist()
     [True, False, False]
@@ -207,7 +207,7 @@ def segment_forms(values: Tensor, matrices: Tensor, offsets: Tensor) -> Tensor:
 
 
 def row_blocks(offsets: Tensor, num_entries: int, width: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Lists of rows cut into blocks of equal length, for batched products.
+    """Lists of rows cut into blocks of equal length, for batched matrix products.
 
     Yields the list of each block `(B,)`, its rows `(B, size)` and which of these are inside the list. Only the last
     block of a list is padded; where lists are long, padding adds at most a quarter of all rows. B is so small that a
@@ -261,8 +261,8 @@ def lower_logsumexp(logs: Tensor, margin: Tensor | None = None) -> Tensor:
 def pairs(labels: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     """All pairs (i, j) of entries of one list with `labels[i] > labels[j]`: two `(P,)` index tensors.
 
-    O(N log N + P): in descending label order the partners of an entry are the block after its label. A device is waited
-    for, because the number of pairs is the size of the result.
+    O(N log N + P): in descending label order the partners of an entry are the block after its label. This waits
+    for a device, because the number of pairs is the size of the result.
 
     >>> [side.tolist() for side in pairs(torch.tensor([0, 2, 1, 1, 0]), torch.tensor([0, 3, 5]))]
     [[1, 1, 2, 3], [2, 0, 0, 4]]
@@ -310,7 +310,7 @@ def pad(values: Array, offsets: Array = None, *, fill: float = 0, **given: Unpac
 
     Args:
         values: the entries of all lists, `(N, ...)`.
-        offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`. Without a `Lists` a device is waited for.
+        offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`. Without a `Lists` this waits for a device.
         fill: the value after the end of a list.
 
     Returns:

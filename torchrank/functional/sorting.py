@@ -13,8 +13,8 @@ def order_within(values: Tensor, ids: Tensor, lists: int, *, descending: bool = 
     """Stable order of the entries inside each list, `(N,)`, from the list of every entry.
 
     One sort of int64 keys (list, bits of the value): a stable sort of floats takes 7 to 18 times as long, and would be
-    needed twice. When the bits leave no room for the list (float64, int64), the values are first replaced by their
-    place among all values; float64 is first tried with its last bits cut off. Grades 0..grades-1 need few bits.
+    needed twice. If the bits do not leave enough bits for the list (float64, int64), the values are first replaced by
+    their position among all values; float64 is first tried without its last bits. Grades 0..grades-1 need few bits.
     Values that can be read are sorted by numpy, in half the time or less.
 
     >>> order_within(torch.tensor([1.0, 3.0, 2.0, 2.0]), torch.tensor([0, 0, 1, 1]), 2).tolist()
@@ -44,8 +44,8 @@ def order_within(values: Tensor, ids: Tensor, lists: int, *, descending: bool = 
 
 
 def stable_order(keys: Any, most: int) -> Tensor:
-    """The positions of int64 keys, a tensor or an array, in ascending order; those of equal keys ascend. Keys and their
-    negatives are smaller than `most`. Where keys and positions fit into one integer, numpy sorts both at once.
+    """Stable argsort of int64 keys, a tensor or an array, whose absolute values are smaller than `most`. If keys and
+    positions fit into one integer, numpy sorts both at once.
 
     >>> stable_order(torch.tensor([7, -1, 7, 3]), 8)
     tensor([1, 3, 0, 2])
@@ -61,7 +61,7 @@ def stable_order(keys: Any, most: int) -> Tensor:
 
 
 def _cut_order(keys: np.ndarray, ids: Any, lists: int) -> Tensor | None:
-    """One sort by (list, first bits of a 64-bit key); None if entries that differ in the other bits are misplaced."""
+    """One sort by (list, first bits of a 64-bit key); None if that misplaces entries which differ in the other bits."""
     places = len(keys).bit_length()
     cut = max(lists - 1, 1).bit_length() + 1 + places
     short = (keys >> cut) + ids * 2 ** (64 - cut)

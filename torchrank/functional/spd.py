@@ -155,7 +155,7 @@ def pair_scatter(positives: Array, negatives: Array) -> tuple[Tensor, Tensor, Te
     """
     a, b = wide(positives), wide(negatives)
     n, m, dtype = a.shape[-2], b.shape[-2], result_dtype(positives)
-    for _ in range(2):  # the second time removes the rounding error of the first mean
+    for _ in range(2):  # the second pass removes the rounding error of the first mean
         centre = a.sum(-2, keepdim=True) / max(n, 1)
         a, b = a - centre, b - centre
     within = a.mT @ a
@@ -203,7 +203,7 @@ def mahalanobis(x: Array, anchors: Array, factors: Array) -> Tensor:
         >>> mahalanobis(torch.tensor([[3.0, 4.0]]), torch.zeros(2, 2), torch.stack([torch.eye(2), 2 * torch.eye(2)]))
         tensor([[ 5., 10.]])
     """
-    centre = anchors.detach().sum(0) / max(len(anchors), 1)  # what all anchors share costs no digits
+    centre = anchors.detach().sum(0) / max(len(anchors), 1)  # a common shift of anchors and rows then loses no digits
     x, anchors = x - centre, anchors - centre
     metrics, size, width = factors.shape
     images = (x @ factors.transpose(0, 1).reshape(size, -1)).view(len(x), metrics, width)
@@ -219,7 +219,7 @@ def mahalanobis(x: Array, anchors: Array, factors: Array) -> Tensor:
 
 
 def _factor(similar: Tensor, dissimilar: Tensor, t: float) -> Tensor:
-    """F in float64: all matrices by eigh, then one read of flags tells which ones need more care."""
+    """F in float64: eigh of all matrices, then one read of flags to find those that need a more accurate method."""
     shape, (s, d), (scale_s, scale_d) = _flatten(similar, dissimilar, t)
     order = (s.diagonal(dim1=1, dim2=2) * d.diagonal(dim1=1, dim2=2)).argsort(dim=1, descending=True)
     s, d = _permute(s, order), _permute(d, order)
@@ -239,8 +239,8 @@ def _factor(similar: Tensor, dissimilar: Tensor, t: float) -> Tensor:
 def _solve(root_s: Tensor, root_d: Tensor, t: float, *, by_svd: bool = False) -> tuple[Tensor, Tensor]:
     """The factors from L and K, and which of them are accurate.
 
-    On the CPU parts of the batch run side by side: on a busy machine the threads of one matrix wait for each other
-    (which took ten times as long).
+    On the CPU, parts of the batch run in parallel. Several threads per matrix took ten times as long on a busy machine,
+    because they wait for each other.
     """
 
     def solve(roots: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

@@ -110,8 +110,8 @@ def as_loss(measure: str | Callable[..., Any], *, temperature: float = 1.0, **op
 
     Returns:
         `loss(scores, labels, offsets, *, weights=None, list_weights=None)`, which gives the loss of each list, `(Q,)`,
-        and can be differentiated once. `weights (N,)` mean what they mean in the measure, `list_weights (Q,)` multiply
-        the value of a list.
+        and can be differentiated once. `weights (N,)` have the same meaning as in the measure, `list_weights (Q,)`
+        multiply the value of a list.
 
     Example:
         >>> loss = as_loss("mrr")
@@ -320,8 +320,8 @@ def _loss(
     temperature: float,
     **options: Any,
 ) -> Tensor:
-    """Minus the measure of soft ranks; the scores of lists without two different labels are taken for 0, so that their
-    gradient is 0 whatever they are."""
+    """Minus the measure of soft ranks; the scores of lists without two different labels are replaced by 0, so that
+    their gradient is 0."""
     check_cutoff(options.get("k"))
     check_positive(temperature=temperature)
     if "gain" in options or "max_label" in options:

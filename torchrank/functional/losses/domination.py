@@ -1,4 +1,4 @@
-"""Domination loss: an entry pays for all entries of its list together that it should dominate (Stevens 2010)."""
+"""Domination loss: one term per entry, for all entries together that it should be ranked above (Stevens 2010)."""
 
 import math
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def domination_loss(
 
 
 def domination_terms(scores: Tensor, labels: Tensor, lists: Lists, margin: Tensor | None = None) -> Tensor:
-    """What each entry pays, `(N,)` in float64: log(1 + sum of exp(f_j - f_i + margin) over the j with a smaller label).
+    """The terms of the entries, float64 `(N,)`: log(1 + sum of exp(f_j - f_i + margin) over j with a smaller label).
 
     >>> domination_terms(torch.tensor([1.0, 1.0]), torch.tensor([0, 1]), Lists.of([0, 2]))
     tensor([0.0000, 0.6931], dtype=torch.float64)
@@ -60,8 +60,8 @@ def domination_terms(scores: Tensor, labels: Tensor, lists: Lists, margin: Tenso
 
 
 class DominationGradient:
-    """`domination_loss` and its gradient for solvers that ask again and again, in float64 and without a graph: what
-    depends on labels alone is computed once.
+    """`domination_loss` and its gradient for solvers that evaluate them many times, in float64 and without a graph.
+    What depends only on labels is computed once.
 
     >>> DominationGradient(torch.tensor([0, 1]), Lists.of([0, 2])).gradient(torch.tensor([1.0, 1.0]))
     tensor([ 0.5000, -0.5000], dtype=torch.float64)
@@ -85,7 +85,7 @@ class DominationGradient:
 
 
 def without_entry_margin(scores: Tensor, margin: Margin) -> tuple[Tensor, Tensor | None]:
-    """The scores f - s if the margin is s_i - s_j, which amounts to the same, and the margin if it is a matrix."""
+    """The scores f - s if the margin is s_i - s_j, which is equivalent, and the margin if it is a matrix."""
     if margin is None:
         return scores, None
     precise = wide(scores)
@@ -196,14 +196,14 @@ def _masses(scores: Tensor, layers: _Layers) -> Tensor:
 
 
 def _terms(scores: Tensor, masses: Tensor, layers: _Layers) -> Tensor:
-    """What each entry pays, log(1 + Z_k / E_i), `(N,)`."""
+    """The term of each entry, log(1 + Z_k / E_i), `(N,)`."""
     if masses.numel() == 0:
         return _log_terms(wide(scores), layers)[0]
     return (masses[1] / masses[0]).log1p_()
 
 
 def _gradient(upstream: Tensor, masses: Tensor, scores: Tensor, layers: _Layers) -> Tensor:
-    """The gradient at the scores of the sum of u_i times what entry i pays, `(N,)`.
+    """The gradient at the scores of the sum of u_i times the term of entry i, `(N,)`.
 
     It is -u_i Z_k / (Z_k + E_i) at i, and u_i E_j / (Z_k + E_i) at every j below: together E_j C_m, where C_m is the
     sum of u_i / (Z_k + E_i) over all i of the grades k above m. Sums are in float64.
@@ -233,7 +233,7 @@ def _centre(scores: Tensor, layers: _Layers) -> tuple[float, torch.dtype | None]
 
 
 def _log_terms(scores: Tensor, layers: _Layers) -> tuple[Tensor, Tensor, Tensor]:
-    """What each entry pays, its share of what it loses to the entries below, and its score, all `(N,)`."""
+    """For each entry its term, the share Z_k / (Z_k + E_i), and its clamped score, all `(N,)`."""
     lowest = _lowest(scores)
     scores = scores.clamp(lowest, -lowest)
     peak = layers.max(scores)
@@ -292,7 +292,7 @@ def _moved(peak: Tensor, mass: Tensor, step: int) -> tuple[Tensor, Tensor]:
 
 
 def _lowest(values: Tensor) -> float:
-    """Stands for -inf, whose differences would be nan; sums of a few of these stay finite."""
+    """A number in place of -inf, whose differences would be nan; sums of a few of these stay finite."""
     return torch.finfo(values.dtype).min / 16
 
 
@@ -300,7 +300,7 @@ def _lowest(values: Tensor) -> float:
 def domination_diagonal(
     scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, *, margin: Margin = None
 ) -> Tensor:
-    """The diagonal of the second derivative of the sum of w_i times what entry i pays, `(N,)`.
+    """The diagonal of the second derivative of the sum of w_i times the term of entry i, `(N,)`.
 
     An entry i shares itself out among itself and the entries below it, as a softmax does: each share p adds p (1 - p).
     """

@@ -18,7 +18,7 @@ REPEATED = frozenset(("weights", "list_weights", "tiebreak", "num_relevant", "ma
 def gumbel(
     loss: Callable[..., Any], *, samples: int = 8, beta: float = 1.0, generator: torch.Generator | None = None
 ) -> Callable[..., Any]:
-    """The mean of a loss over `samples` copies of the scores, each with Gumbel noise of its own.
+    """The mean of a loss over `samples` copies of the scores, each with its own Gumbel noise.
 
     Sorting perturbed scores samples a ranking from the Plackett-Luce model, so this is a loss of rankings that the
     scores make likely, in the manner of rax's `gumbel_t12n`. `gumbel(approx_ndcg_loss)` is GumbelApproxNDCG. The copies
@@ -71,7 +71,7 @@ def _copied(
 
 
 def _repeated(option: Any, name: str, samples: int) -> Any:
-    """The numbers of all copies. What is not a vector belongs to the whole batch, as the margin of WARP does."""
+    """The option for all copies. Only vectors are repeated; others belong to the whole batch, as the margin of WARP."""
     if option is None or isinstance(option, int | float):
         return option
     numbers = to_tensor(option, name)

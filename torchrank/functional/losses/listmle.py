@@ -1,4 +1,4 @@
-"""ListMLE: the likelihood of the order by label, one softmax per rank over the entries that are not yet placed."""
+"""ListMLE: the likelihood of the order by label, with one softmax per rank over the entries not placed before."""
 
 from typing import Unpack
 
@@ -35,7 +35,7 @@ def listmle_loss(
         offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`.
         discount: the weight of each rank, which makes it position-aware (p-ListMLE, Lan et al. 2014): "log2p1" is
             1/log2(1 + r), "letor" the discount of the LETOR tools; or a function of the ranks, from 1 on. None weighs
-            all ranks the same. The weights 2^(n - r) - 1 of the paper are no number for a list of 1,025 entries;
+            all ranks the same. The weights 2^(n - r) - 1 of the paper overflow for a list of 1,025 entries;
             `lambda ranks: 0.5**ranks` falls as they do.
         weights: importance of each entry, `(N,)`, which multiplies the term of its rank; None is 1. (rax has none.)
         list_weights: importance of each list, `(Q,)`, which multiplies its value; None is 1.

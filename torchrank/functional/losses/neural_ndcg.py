@@ -3,7 +3,7 @@
 The rows of NeuralSort's matrix P (Grover et al. 2019) are softmax(((n + 1 - 2r) s_j - sum_k |s_j - s_k|) / T) at the
 ranks r. Sinkhorn's scaling makes its columns sum to 1 as well. Here it finds two vectors, diag(u) P diag(v), in place
 of new matrices, so that an iteration is two products with P and memory does not grow with the number of iterations.
-Lists are worked on in blocks, and torch differentiates each block by itself. Everything is in float64: the exponents
+Lists are processed in blocks, and torch differentiates each block by itself. Everything is in float64: the exponents
 are differences of large numbers.
 """
 
@@ -90,7 +90,7 @@ def _sums(
 ) -> tuple[Tensor, ...]:
     """Minus the sum of discounts times relaxed gains of each list, `(Q,)`, and its gradient, `(N,)`."""
     total, gradient = scores.new_zeros(len(lists)), torch.zeros_like(scores)
-    centred = scores - lists.each(lists.max(scores))  # the digits behind the point count
+    centred = scores - lists.each(lists.max(scores))  # a shift of the scores then loses no digits
     times = 1 if scores.device.type == "cpu" else DEVICE
     for block in lists.blocks(times * PLACES, few=times * PLACES // 8, rows=lists.bound):
         inside = torch.ones_like(block.entries, dtype=torch.bool) if block.inside is None else block.inside

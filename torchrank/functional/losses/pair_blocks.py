@@ -1,4 +1,4 @@
-"""Sums over the pairs of entries of a list, with their gradient: what pairwise losses and soft ranks are made of.
+"""Sums over pairs of entries of a list, and their gradients: the kernel of pairwise losses and soft ranks.
 
 Lists of similar length are the rows of a block `(B, L)`; a few entries of each at a time are compared with all entries
 that can be their partners, `(B, rows, columns)`, and nothing of a pair is kept. So memory is bounded, however long a
@@ -23,7 +23,7 @@ Function = Callable[[Tensor, int], list[Tensor]]
 
 
 def check_positive(**options: float) -> None:
-    """Refuses numbers that are not positive, but not in a compiled graph, where they may have no value yet.
+    """Refuses numbers that are not positive, except in a compiled graph, where they may have no value yet.
 
     >>> check_positive(temperature=0.0)
     Traceback (most recent call last):
@@ -34,7 +34,8 @@ def check_positive(**options: float) -> None:
 
 
 def logistic(rises: Tensor, order: int) -> list[Tensor]:
-    """log(1 + exp(r)) and its derivatives up to an order. It may write to the rises. At -inf it is 0, as all are."""
+    """log(1 + exp(r)) and its derivatives up to an order. It may overwrite the rises. At -inf the value is 0, as
+    for all functions of a pair."""
     values = [torch.nn.functional.softplus(rises, threshold=40)]
     if order > 0:
         values.append(rises.sigmoid_())
@@ -61,8 +62,8 @@ PAIRS: dict[str, Function] = {"logistic": logistic, "hinge": hinge, "soft_zero_o
 
 
 class Swap(NamedTuple):
-    """The weight of a pair: |gain_i - gain_j| (|discount_i - discount_j| + near(|rank_i - rank_j|)), where what is not
-    given is left out."""
+    """The weight of a pair: |gain_i - gain_j| (|discount_i - discount_j| + near(|rank_i - rank_j|)), where parts
+    that are None are left out."""
 
     gains: Tensor  # (N,)
     discounts: Tensor | None = None  # (N,)
@@ -105,14 +106,14 @@ ABOVE = 2**31 - 1  # a label above all others
 
 
 class PairSums:
-    """What is added up over the pairs of all blocks, and how: for entries in an order of their own inside each list.
+    """Sums of a function of pairs over all blocks, for entries sorted within each list.
 
     Args:
         scores: `(N,)`.
         lists: their lists.
-        places: the order of the entries; None: as they are.
-        function: what a pair (i, j) costs, as a function of the rise s_j - s_i.
-        order: of derivatives.
+        places: the order of the entries; None: the order of `scores`.
+        function: the cost of a pair (i, j) as a function of the rise s_j - s_i.
+        order: how many derivatives are computed.
         weights: importance of the entries i, `(N,)`.
         partners: importance of the entries j, `(N,)`.
         swap: importance of pairs.
@@ -188,7 +189,7 @@ class PairSums:
             self.block.add(total, added)
 
     def result(self) -> tuple[Tensor, ...]:
-        """The loss, and the derivatives in the order in which the entries were given."""
+        """The loss, and the derivatives in the order of the entries of `scores`."""
         sums = [*self.totals, self.loss]
         if self.places is not None:
             count = self.order + self.by_row

@@ -28,7 +28,7 @@ def ranknet_loss(
 ) -> Tensor:
     """RankNet: sum of w_i log(1 + exp(-(s_i - s_j))) over the pairs of the list with y_i > y_j (Burges et al. 2005).
 
-    rax's `pairwise_logistic_loss` is the mean of the same terms over all pairs unless it is told `reduce_fn=jnp.sum`.
+    rax's `pairwise_logistic_loss` is the mean of the same terms over all pairs without `reduce_fn=jnp.sum`.
 
     Args:
         scores: score of each entry, `(N,)`.
@@ -55,7 +55,7 @@ def logistic_loss(
     """Logistic loss of pairs: sum of w_i log(1 + exp(-(s_i - s_j))) over the pairs with y_i > y_j.
 
     This is `ranknet_loss` under the name that rax and TF-Ranking give it (`pairwise_logistic_loss`); they take the mean
-    over all pairs unless they are told otherwise.
+    over all pairs by default.
 
     Args:
         scores: score of each entry, `(N,)`.
@@ -81,7 +81,7 @@ def hinge_loss(
 ) -> Tensor:
     """Hinge loss of pairs: sum of w_i max(0, 1 - (s_i - s_j)) over the pairs of the list with y_i > y_j.
 
-    rax's `pairwise_hinge_loss` is the mean of the same terms over all pairs unless it is told `reduce_fn=jnp.sum`.
+    rax's `pairwise_hinge_loss` is the mean of the same terms over all pairs without `reduce_fn=jnp.sum`.
 
     Args:
         scores: score of each entry, `(N,)`.
@@ -107,7 +107,7 @@ def soft_zero_one_loss(
 ) -> Tensor:
     """Soft count of wrong pairs: sum of w_i sigmoid(-(s_i - s_j)) over the pairs of the list with y_i > y_j.
 
-    rax's `pairwise_soft_zero_one_loss` is the mean of the same terms over all pairs unless it is told
+    rax's `pairwise_soft_zero_one_loss` is the mean of the same terms over all pairs without
     `reduce_fn=jnp.sum`.
 
     Args:
@@ -139,7 +139,7 @@ def lambdarank_loss(
     weights: Array = None,
     **given: Unpack[Weighted],
 ) -> Tensor:
-    """LambdaRank: RankNet's sum with each pair weighted by the change of NDCG@k if the two swapped ranks (Burges 2010).
+    """LambdaRank: RankNet's sum, each pair times the change of NDCG@k if the two entries swap ranks (Burges 2010).
 
     The weights |gain_i - gain_j| |discount_i - discount_j| / ideal DCG@k belong to the current order (equal scores keep
     the order of the entries) and are constants: no gradient flows through them. rax's `dcg_lambdaweight` with
@@ -314,7 +314,7 @@ def pairwise_mse_loss(
     As in rax, pairs of equal labels count, which should have equal scores, and every pair counts in both orders; so a
     list of several entries with one distinct label has a loss too. With d_i = s_i - y_i less the mean of the list and n
     entries the sum is that of w_i (n d_i^2 + sum of d^2): it takes O(N) and forms no pairs. rax's `pairwise_mse_loss`
-    is the mean of the same terms over all pairs unless it is told `reduce_fn=jnp.sum`.
+    is the mean of the same terms over all pairs without `reduce_fn=jnp.sum`.
 
     Args:
         scores: score of each entry, `(N,)`.

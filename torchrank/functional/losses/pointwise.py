@@ -17,7 +17,7 @@ def mse_loss(
     """Squared error: sum of w_i (s_i - y_i)^2 over the entries of the list.
 
     A list with one distinct label has a loss too. rax's `pointwise_mse_loss` is the mean of the same terms over all
-    entries unless it is told `reduce_fn=jnp.sum`.
+    entries without `reduce_fn=jnp.sum`.
 
     Args:
         scores: score of each entry, `(N,)`.
@@ -44,7 +44,7 @@ def bce_loss(
     """Sigmoid cross entropy: sum of -w_i (y_i log sigmoid(s_i) + (1 - y_i) log sigmoid(-s_i)) over the list.
 
     Labels above 1 count as 1, as in rax: every grade but 0 is relevant. A list with one distinct label has a loss too.
-    rax's `pointwise_sigmoid_loss` is the mean of the same terms over all entries unless it is told `reduce_fn=jnp.sum`.
+    rax's `pointwise_sigmoid_loss` is the mean of the same terms over all entries without `reduce_fn=jnp.sum`.
 
     Args:
         scores: score of each entry, `(N,)`: the log odds of its relevance.
@@ -116,7 +116,7 @@ def _weighted(terms: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def _cross_entropy(log_odds: Tensor, target: Tensor) -> Tensor:
-    """Of probabilities with these log odds; no digits cancel, whatever the target is."""
+    """The cross entropy of probabilities with these log odds; no digits cancel, for any target."""
     return torch.nn.functional.binary_cross_entropy_with_logits(log_odds, target, reduction="none")
 
 

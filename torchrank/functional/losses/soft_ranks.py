@@ -15,8 +15,8 @@ from torchrank.functional.losses.pair_blocks import all_pair_sums, check_positiv
 def soft_ranks(scores: Array, offsets: Array = None, *, temperature: float = 1.0, **given: Unpack[Given]) -> Tensor:
     """Differentiable ranks: 1 + the sum of sigmoid((s_j - s_i) / temperature) over the other entries of the list.
 
-    As the temperature falls they approach the ranks; equal scores share the mean of theirs. A list of L entries costs
-    O(L^2) time and bounded memory.
+    As the temperature falls they approach the ranks; equal scores share the mean of their ranks. A list of L entries
+    costs O(L^2) time and bounded memory.
 
     Args:
         scores: score of each entry, `(N,)`; higher scores come first.
@@ -38,7 +38,7 @@ def soft_ranks(scores: Array, offsets: Array = None, *, temperature: float = 1.0
 def soft_counts(
     scores: Tensor, rows: Tensor, lists: Lists, values: Tensor | None = None, *, temperature: float
 ) -> Tensor:
-    """How many other entries of the list score higher than each entry of `rows (N,)`, each counted
+    """A soft count of the other entries of the list that score higher than each entry of `rows (N,)`: each counts
     sigmoid((s_j - s_i) / T) times its value in `values (N,)`, or times 1: `(N,)` in float64, 0 outside of the rows.
 
     >>> soft_counts(torch.tensor([2.0, 2.0]), torch.tensor([True, False]), Lists.of([0, 2]), temperature=1.0)

@@ -133,7 +133,7 @@ def unique_softmax_loss(
     weights: Array = None,
     **given: Unpack[Weighted],
 ) -> Tensor:
-    """Every entry in a softmax with the less relevant ones: sum of g_i log(1 + sum of exp(s_j - s_i) over y_j < y_i).
+    """A softmax of each entry against the less relevant ones: sum of g_i log(1 + sum of exp(s_j - s_i) over y_j < y_i).
 
     g_i = w_i gain(y_i) (Zhu & Klabjan 2020). Entries with equal labels do not compete, so a list with one distinct
     label is 0. With a gain of 1 it is the domination loss. O(N) for grades, O(N log N) for real-valued labels.

@@ -38,8 +38,8 @@ def warp_loss(
         offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`.
         margin: by how much an entry should score above its negatives.
         negatives: the negatives of an entry: "lower" are those with a smaller label, "zero" those with label 0.
-        weights: importance of each entry, `(N,)`, by which what it pays as i is multiplied. The mean still divides by
-            the number of these entries.
+        weights: importance of each entry, `(N,)`, which multiplies its term as i. The mean still divides by the number
+            of these entries.
         list_weights: importance of each list, `(Q,)`, by which its loss is multiplied.
 
     Returns:
@@ -79,11 +79,11 @@ _LOSS = OnceDifferentiable("warp_loss", _sums)
 
 
 def rank_weights(longest: int, device: torch.device | str | None = None) -> Tensor:
-    """What WARP pays for k violators: L(k) = sum of 1/log2(i + 1) over i = 1..k.
+    """The weight of an entry with k violators in WARP: L(k) = sum of 1/log2(i + 1) over i = 1..k.
 
     Args:
         longest: the largest k.
-        device: where the result is made.
+        device: the device of the result.
 
     Returns:
         L(k) for k = 0..longest in float64, `(longest + 1,)`.

@@ -46,7 +46,7 @@ def most_violated(
     discount: str = "letor",
     **given: Unpack[Given],
 ) -> tuple[Tensor, Tensor]:
-    """The ranking y of each list that violates most: the one that maximises loss(y) - (psi(y*) - psi(y)).
+    """The most violated ranking y of each list: the one that maximises loss(y) - (psi(y*) - psi(y)).
 
     psi(y) is the mean of +-(s_i - s_j) over the pairs of a relevant and an irrelevant entry, + where i comes first; y*
     has all relevant entries first. Exact, O(n log n) (+ k^2 for NDCG@k).
@@ -146,7 +146,7 @@ def _hinge(
     scale = _scale(values, lists)
     values = values * lists.each(scale)
     loss, coefficients = _violated(values, relevant, lists, None, 1, **options)
-    values = torch.where(lists.each(lists.several(relevant)), values, 0.0)  # else 0, whatever the scores are
+    values = torch.where(lists.each(lists.several(relevant)), values, 0.0)  # else 0 for any scores
     sizes, tiny = coefficients.abs(), torch.finfo(values.dtype).tiny
     # the mean of the misplaced scores is subtracted, so that no digits are lost to a shift or to scores far away
     centred = values - lists.each(lists.sum(sizes * values) / lists.sum(sizes).clamp(min=tiny))

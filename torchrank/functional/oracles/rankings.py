@@ -15,7 +15,7 @@ constant, the sum over j of
     average precision:  U(r) = -(1 + 1/2 + .. + 1/r),  V(r) = 1/r,  scores times 2/N          Yue et al. 2007
     NDCG:               U(r) = D(r), the discount,     V = 0,       scores times 2 Z/(P N)    Chakrabarti et al. 2008
 
-This form has no difference of large numbers, which j times harmonic numbers would have. If the loss of a pair does not
+This form avoids differences of large numbers, such as j times harmonic numbers. If the loss of a pair does not
 grow with j (D is convex), the best a_j does not fall with j: then the choices form a ranking, and the a_j are the row
 maxima of a monotone matrix. They are found by halving, the odd multiples of 2^l between their known neighbours, in
 O((P + N) log N).
@@ -197,7 +197,7 @@ def whole_ndcg(merged: Merged, discounts: Tensor, *, convex: bool) -> tuple[Tens
 
 
 class _Objective(NamedTuple):
-    """What the f_j of all lists are made of; columns after the P-th and N-th are never read."""
+    """The parts of the f_j of all lists; columns after the P-th and N-th are never read."""
 
     sums: Tensor  # (Q, L + 1) cp(a) at column a
     scores: Tensor  # (Q, L + 1) s^-_j at column j
@@ -216,7 +216,7 @@ class _Objective(NamedTuple):
 
 def _objective(merged: Merged, factor: Tensor, u: Tensor, v: Tensor | None) -> _Objective:
     """The two classes apart, scores times `factor`. Column 0 takes the entries of the other class."""
-    scores = torch.nan_to_num(merged.scores * factor, 0, 0, 0)  # else no place would be the best of its range
+    scores = torch.nan_to_num(merged.scores * factor, 0, 0, 0)  # otherwise a range might have no best place
     empty = scores.new_empty(len(scores), scores.shape[1] + 1)
     totals = torch.where(merged.relevant, scores, 0).cumsum(1)
     sums = empty.scatter(1, torch.where(merged.relevant, merged.above, 0), totals)
@@ -254,12 +254,12 @@ def _halving(objective: _Objective, least: int = 0) -> Tensor:
 def _best_between(objective: _Objective, columns: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """The best a_j in low..high, `(Q, J)` each, at the J columns: all candidates of all lists in one flat buffer.
 
-    The buffer has at most P + J numbers per list, so no more than there are entries, whatever the ranges are.
+    The buffer has at most P + J numbers per list, so no more than there are entries, for any ranges.
     """
     num_lists, width = objective.sums.shape
     lengths = torch.where(columns <= objective.counts[1], high - low + 1, 0).flatten()
     ends = lengths.cumsum(0)
-    # where reading is not free the buffer has its largest size, and its unused part belongs to one more range
+    # if reading would wait for a device, the buffer has its largest size, and its unused part is one more range
     size = read(ends[-1]) if objective.num_entries is None else objective.num_entries
     lengths = torch.cat([lengths, size - ends[-1:]])
     owner = torch.repeat_interleave(lengths, output_size=size)  # the range of each candidate
