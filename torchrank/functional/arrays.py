@@ -137,7 +137,7 @@ def offsets_of(
 
 def to_integers(values: Array, name: str) -> Tensor:
     """`values (n,)` as a tensor of integers."""
-    tensor = to_tensor(only_column(values, name), name)
+    tensor = to_tensor(values if isinstance(values, Tensor | list) else only_column(values, name), name)
     if len(tensor) == 0 and not isinstance(values, Tensor):
         tensor = tensor.long()  # an empty list has no dtype
     if tensor.ndim != 1 or tensor.is_floating_point() or tensor.dtype == torch.bool:
@@ -157,12 +157,12 @@ def to_tensor(values: Array, name: str) -> Tensor:
         if values.is_complex():
             raise DataError(f"{name} must hold real numbers, got {str(values.dtype).removeprefix('torch.')}")
         return values
+    if isinstance(values, Sequence) and not isinstance(values, str | bytes):
+        return _from_sequence(values, name)
     if is_frame(values):
         return _from_frame(values, name)
     if hasattr(values, "tocsr"):
         raise DataError(f"{name} is a sparse matrix: give a dense array, {name}.toarray()")
-    if isinstance(values, Sequence) and not isinstance(values, str | bytes):
-        return _from_sequence(values, name)
     if (array := to_numpy(values)) is None:
         raise DataError(
             f"{name} is {article(type(values).__name__)}: give a tensor, a numpy array, a pandas or polars series or "

@@ -94,7 +94,8 @@ class _Once(torch.autograd.Function):
         loss: OnceDifferentiable, lists: Lists, options: Options, order: int, *tensors: Any
     ) -> tuple[Tensor, Tensor]:
         scores, labels, offsets, weights = tensors
-        values, *gradient = loss.sums(scores, labels, lists.by(offsets), weights, order, **options)
+        lists = lists if lists.offsets is offsets else lists.by(offsets)
+        values, *gradient = loss.sums(scores, labels, lists, weights, order, **options)
         return values, gradient[0] if gradient else values.new_empty(0)
 
     @staticmethod
@@ -109,7 +110,7 @@ class _Once(torch.autograd.Function):
             product = _gradient(ctx.loss, ctx.lists, ctx.options, upstream[0], *ctx.saved_tensors)
         else:
             gradient, scores, labels, offsets, weights = ctx.saved_tensors
-            lists = ctx.lists.by(offsets)
+            lists = ctx.lists if ctx.lists.offsets is offsets else ctx.lists.by(offsets)
             product = ctx.loss.backward(upstream[0], gradient, scores, labels, lists, weights, **ctx.options)
         return None, None, None, None, product.to(ctx.saved_tensors[1].dtype), None, None, None
 

@@ -98,6 +98,7 @@ class Lists:
         self._positions: Tensor | None = None
         self._labels: Tensor | None = None  # which `grades` and `pairs` count
         self._blocks: dict[tuple[int, int], list[Block]] = {}
+        self._small: list[Block] | None = None
         self.places: Tensor | None = None  # (N,) of the entries in padded tensors
         self.padded: tuple[int, ...] = ()  # (B, L) of these tensors
 
@@ -161,7 +162,7 @@ class Lists:
             5
         """
         copy = self._copy()
-        copy._blocks = {}
+        copy._blocks, copy._small = {}, None
         copy.offsets = self.offsets.to(device)
         copy._ids = None if self._ids is None else self._ids.to(device)
         copy._positions = None
@@ -170,8 +171,6 @@ class Lists:
 
     def by(self, offsets: Tensor) -> "Lists":
         """The same lists with another tensor of equal offsets, such as one that torch.func has unwrapped."""
-        if offsets is self.offsets:
-            return self
         return Lists(offsets, self.num_entries, longest=self._longest, grades=self._grades)
 
     def _copy(self) -> "Lists":
@@ -263,7 +262,7 @@ class Lists:
         >>> Lists.of([0, 2, 2, 3]).each(torch.tensor([1.5, 2.5, 3.5]))
         tensor([1.5000, 1.5000, 3.5000])
         """
-        return values.index_select(0, self.ids)
+        return values.index_select(0, self.ids if self._ids is None else self._ids)
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum of each list, `(Q, ...)`; 0 for a list without entries. Differentiable.
@@ -450,8 +449,10 @@ class Lists:
     def small(self) -> Block | None:
         """All lists in one block, if they are so few and short that comparing all entries with all others takes less
         time than sorting them; otherwise None."""
-        most = self.bound**2 * len(self)
-        return self.blocks(FEW, few=FEW, rows=self.bound)[0] if 0 < most <= FEW and self.lengths is not None else None
+        if self._small is None:
+            longest = self.bound if self.lengths is not None else FEW
+            self._small = self._cut(FEW, FEW, longest)[:1] if 0 < longest**2 * len(self) <= FEW else []
+        return self._small[0] if self._small else None
 
     def _cut(self, most: int, few: int, rows: int) -> list[Block]:
         count, longest = len(self), self.longest

@@ -176,23 +176,27 @@ def _grade_counts(labels: Tensor, lists: Lists, gain: Gain) -> tuple[Tensor, Ten
     return grades, counts.index_add(0, bins, one).view(-1, number)[:, grades]
 
 
-def best_dcg(
-    gains: Tensor, lists: Lists, k: int | None = None, discount: Discount = "log2p1", *, labels: Tensor | None = None
-) -> Tensor:
-    """The DCG at k of each list in its best order, `(Q,)`, from the gain of each entry, `(N,)`. Differentiable.
+def best_dcg(gains: Tensor, lists: Lists, discounts: Tensor, *, labels: Tensor | None = None) -> Tensor:
+    """The DCG of each list in its best order, `(Q,)`, from the gain of each entry, `(N,)`, and the discounts of the
+    ranks 1, 2, .. of the longest list. Differentiable.
 
     Labels that fall and rise with the gains are sorted in less time.
     """
-    discounts = discount_of(torch.arange(1, lists.bound + 1, device=gains.device), discount)
-    if k is not None:
-        discounts[k:] = 0
-    if lists.small is not None:
-        best = torch.zeros_like(lists.offsets[:-1], dtype=gains.dtype)
-        rows = lists.small.fill(gains, 0.0).sort(1, descending=True).values
+    small = lists.small
+    if small is not None:
+        rows = small.fill(gains, 0.0).sort(1, descending=True).values
         rows = rows @ discounts[: rows.shape[1]]  # `bound` may be longer than the longest list
-        return rows if lists.small.inside is None else best.index_copy(0, lists.small.lists, rows)
+        return rows if small.inside is None else rows.new_zeros(len(lists)).index_copy(0, small.lists, rows)
     order = lists.order(gains) if labels is None else lists.order(labels, grades=lists.grades)
     return lists.sum(gains.index_select(0, order) * discounts.index_select(0, lists.positions))
+
+
+def first_discounts(lists: Lists, k: int | None = None, discount: Discount = "log2p1") -> Tensor:
+    """The discounts of the ranks 1, 2, .. of the longest list, 0 beyond k."""
+    discounts = discount_of(torch.arange(1, lists.bound + 1, device=lists.offsets.device), discount)
+    if k is not None:
+        discounts[k:] = 0
+    return discounts
 
 
 # ------------------------------------------------------------------------------------------------- lists in rank order

@@ -17,7 +17,16 @@ from torchrank.functional.arrays import Array, host, wide
 from torchrank.functional.autograd import OnceDifferentiable
 from torchrank.functional.lists import Lists, Weighted, loss
 from torchrank.functional.losses.pair_blocks import check_positive
-from torchrank.functional.ranking import Gain, best_dcg, check_cutoff, check_gains, discount_of, gain_of, ratio
+from torchrank.functional.ranking import (
+    Gain,
+    best_dcg,
+    check_cutoff,
+    check_gains,
+    discount_of,
+    first_discounts,
+    gain_of,
+    ratio,
+)
 
 PLACES = 2**18  # entries of the matrices of a block: 2 MB
 DEVICE = 32  # times as many on other devices
@@ -69,7 +78,7 @@ def neural_ndcg_loss(
     check_gains(labels, gain, lists.grades)
     several = lists.several(labels)
     gains = gain_of(labels, gain) * (1 if weights is None else wide(weights))
-    gains = gains * lists.each(ratio(wide(several), best_dcg(gains, lists, k), 0.0))
+    gains = gains * lists.each(ratio(wide(several), best_dcg(gains, lists, first_discounts(lists, k)), 0.0))
     floats = torch.where(lists.each(several), wide(scores), 0)
     options: Any = {"temperature": float(temperature), "iterations": iterations, "tolerance": float(tolerance)}
     return _outside_of_graphs(floats, gains, lists, k=k, **options)

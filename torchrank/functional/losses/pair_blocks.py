@@ -6,8 +6,8 @@ list is. Pairs of float32 scores (and of half precision) are computed in float32
 float64.
 """
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -73,18 +73,19 @@ class Swap(NamedTuple):
 
 def pair_blocks(lists: Lists) -> list[Block]:
     """The lists in blocks for work on pairs, which a `Lists` keeps."""
-    if lists.small is not None:
-        return [lists.small]
+    small = lists.small
+    if small is not None:
+        return [small]
     times = 1 if lists.offsets.device.type == "cpu" else DEVICE
     return lists.blocks(times * PLACES, few=times * FEW)
 
 
-def strips(block: Block, rows: int, columns: int, *, triangle: bool) -> Iterator[tuple[slice, slice]]:
+def strips(block: Block, rows: int, columns: int, *, triangle: bool) -> list[tuple[slice, slice]]:
     """The first `rows` places of the lists of a block, a few at a time, with the columns of their partners: all up to
     `columns`, or of a triangle those from the first row on.
 
     >>> block = Lists.of([0, 4]).blocks(64)[0]
-    >>> list(strips(block, 2, 4, triangle=True))
+    >>> strips(block, 2, 4, triangle=True)
     [(slice(0, 2, None), slice(0, 4, None))]
     """
     lists, longest = block.entries.shape
@@ -92,8 +93,10 @@ def strips(block: Block, rows: int, columns: int, *, triangle: bool) -> Iterator
     step = max(1, places // max(lists * longest, 1))
     if triangle and lists * longest * longest > FEW:
         step = min(step, ROWS)
+    parts = []
     for begin in range(0, rows, step):
-        yield slice(begin, min(begin + step, rows)), slice(begin if triangle else 0, columns)
+        parts.append((slice(begin, min(begin + step, rows)), slice(begin if triangle else 0, columns)))
+    return parts
 
 
 def most(inside: Tensor) -> int:
@@ -134,22 +137,29 @@ class PairSums:
         by_row: bool = False,
     ):
         self.function, self.order, self.places, self.by_row = function, order, places, by_row
-        self.scores = _taken(narrow(scores), places)
-        self.near = None if swap is None or swap.near is None else swap.near.to(self.scores.dtype)
-        parts = {"weights": weights, "partners": partners} | ({} if swap is None else swap._asdict())
-        self.parts = {name: _taken(part, places) for name, part in parts.items() if part is not None and name != "near"}
-        self.loss = wide(self.scores).new_zeros(len(scores) if by_row else len(lists))
-        self.totals = [torch.zeros_like(wide(self.scores)) for _ in range(order)]
+        own = narrow(scores)
+        self.near = None if swap is None or swap.near is None else swap.near.to(own.dtype)
+        gains, discounts, ranks, _ = (None,) * 4 if swap is None else swap
+        self.parts: list[Tensor | None] = [own, weights, partners, gains, discounts, ranks]
+        for n, part in enumerate(self.parts):
+            if part is not None:
+                part = part.to(own.dtype)
+                self.parts[n] = part if places is None else part.index_select(0, places)
+        self.loss = wide(own).new_zeros(len(scores) if by_row else lists.offsets.shape[0] - 1)
+        self.totals = self.loss.new_zeros(order, len(scores))
 
     def open(self, block: Block) -> None:
-        self.block, self.s = block, block.fill(self.scores, 0.0)
-        self.values = {name: block.fill(part.to(self.s.dtype), 0.0) for name, part in self.parts.items()}
-        self.added = [torch.zeros_like(wide(self.s)) for _ in range(self.order + self.by_row)]
+        self.block, self.rows = block, list(self.parts)
+        for n, part in enumerate(self.parts):
+            if part is not None:
+                self.rows[n] = block.fill(part, 0.0)
+        self.added = self.loss.new_zeros(self.order + self.by_row, *block.entries.shape)
 
     def add(self, rows: slice, columns: slice, hidden: Tensor | None, signs: Tensor | None = None) -> None:
         """Add the pairs of some rows and columns that are not hidden, `(B, rows, columns)`; where the sign is negative,
         the column is i and the row j. Without `hidden` it is the pairs of an entry with itself that are left out."""
-        rises = self.s[:, None, columns] - self.s[:, rows, None]
+        scores: Any = self.rows[0]
+        rises = scores[:, None, columns] - scores[:, rows, None]
         if signs is not None:
             rises.mul_(signs)
         if hidden is None:
@@ -158,7 +168,8 @@ class PairSums:
             rises.masked_fill_(hidden, -torch.inf)
         values = self.function(rises, self.order)
         for factor in self._factors(rows, columns):
-            values = [part.mul_(factor) for part in values]
+            for part in values:
+                part.mul_(factor)
         if self.by_row:
             self.added[-1][:, rows] += values[0].sum(2, dtype=self.loss.dtype)
         else:
@@ -168,37 +179,31 @@ class PairSums:
             total[:, columns] += part.sum(1, dtype=total.dtype)
             total[:, rows].add_(part.sum(2, dtype=total.dtype), alpha=-1 if odd else 1)
 
-    def _factors(self, rows: slice, columns: slice) -> Iterator[Tensor]:
-        if "weights" in self.values:
-            yield self.values["weights"][:, rows, None]
-        if "partners" in self.values:
-            yield self.values["partners"][:, None, columns]
-        if "gains" not in self.values:
-            return
-        gains, discounts, ranks = (self.values.get(name) for name in ("gains", "discounts", "ranks"))
-        yield (gains[:, rows, None] - gains[:, None, columns]).abs_()  # type: ignore[index]
-        moves = None if discounts is None else (discounts[:, rows, None] - discounts[:, None, columns]).abs_()
+    def _factors(self, rows: slice, columns: slice) -> list[Tensor]:
+        _, weights, partners, gains, discounts, ranks = self.rows
+        factors = [] if weights is None else [weights[:, rows, None]]
+        if partners is not None:
+            factors.append(partners[:, None, columns])
+        if gains is not None:
+            factors.append((gains[:, rows, None] - gains[:, None, columns]).abs_())
+        if discounts is not None:
+            factors.append((discounts[:, rows, None] - discounts[:, None, columns]).abs_())
         if ranks is not None and self.near is not None:
-            apart = self.near[(ranks[:, rows, None] - ranks[:, None, columns]).abs_().int()]
-            moves = apart if moves is None else moves.add_(apart)
-        if moves is not None:
-            yield moves
+            near = self.near[(ranks[:, rows, None] - ranks[:, None, columns]).abs_().int()]
+            factors.append(near if discounts is None else factors.pop().add_(near))
+        return factors
 
     def close(self) -> None:
-        for total, added in zip((*self.totals, self.loss), self.added, strict=False):
-            self.block.add(total, added)
+        for n, added in enumerate(self.added):
+            self.block.add(self.loss if n == self.order else self.totals[n], added)
 
     def result(self) -> tuple[Tensor, ...]:
         """The loss, and the derivatives in the order of the entries of `scores`."""
-        sums = [*self.totals, self.loss]
+        loss, totals = self.loss, self.totals
         if self.places is not None:
-            count = self.order + self.by_row
-            sums[:count] = [torch.empty_like(total).scatter(0, self.places, total) for total in sums[:count]]
-        return (sums[-1], *sums[:-1])
-
-
-def _taken(values: Tensor, places: Tensor | None) -> Tensor:
-    return values if places is None else values.index_select(0, places)
+            totals = torch.empty_like(totals).index_copy(1, self.places, totals)
+            loss = torch.empty_like(loss).index_copy(0, self.places, loss) if self.by_row else loss
+        return loss, *totals
 
 
 def pair_sums(
@@ -226,7 +231,7 @@ def pair_sums(
     small = lists.small is not None
     places = None if small else lists.order(levels, grades=0 if counted is not None else lists.grades)
     sums = PairSums(scores, lists, places, PAIRS[pair], order, weights=weights, swap=swap)
-    levels = _taken(levels, places)
+    levels = levels if places is None else levels.index_select(0, places)
     for block in blocks:
         upper, rows = block.fill(levels, -1), block.entries.shape[1]
         lower = upper if block.inside is None and counted is None else torch.where(upper < 0, ABOVE, upper)
@@ -254,7 +259,7 @@ def top_pair_sums(
         y, longest = block.fill(levels, -1), block.entries.shape[1]
         sums.open(block)
         for rows, columns in strips(block, min(k, longest), longest, triangle=True):
-            signs = (y[:, rows, None] - y[:, None, columns]).sign_().to(sums.s.dtype)
+            signs = (y[:, rows, None] - y[:, None, columns]).sign_().to(narrow(scores).dtype)
             height = rows.stop - rows.start
             signs[:, :, :height] *= torch.ones_like(signs[0, :, :height]).triu(1)  # each pair once
             sums.add(rows, columns, (signs == 0) | (y[:, None, columns] < 0), signs)

@@ -18,7 +18,14 @@ from torchrank.functional.losses.pair_blocks import (
     pair_sums,
     top_pair_sums,
 )
-from torchrank.functional.ranking import best_dcg, check_cutoff, check_gains, discount_of, gain_of
+from torchrank.functional.ranking import (
+    best_dcg,
+    check_cutoff,
+    check_gains,
+    discount_of,
+    first_discounts,
+    gain_of,
+)
 
 
 @loss
@@ -162,7 +169,8 @@ def lambdarank_loss(
         >>> lambdarank_loss(torch.tensor([1.0, 1.0, 5.0]), torch.tensor([0, 1, 1]), torch.tensor([0, 2, 3]))
         tensor([0.2558, 0.0000])
     """
-    check_cutoff(k)
+    if k is not None:
+        check_cutoff(k)
     check_choice(PAIRS, pair=pair)
     check_gains(labels, "exp2", offsets.grades)
     return _LAMBDARANK(scores, labels, offsets, weights, k=k, pair=pair)
@@ -171,9 +179,8 @@ def lambdarank_loss(
 def _lambdarank_sums(
     scores: Tensor, labels: Tensor, lists: Lists, weights: Tensor | None, order: int, *, k: int | None, pair: str
 ) -> tuple[Tensor, ...]:
-    rank = lists.ranks(scores)
-    discounts = _discounts(lists, k).index_select(0, rank)
-    swap = Swap(_shares(labels, lists, weights, k), discounts)
+    discounts = first_discounts(lists, k)
+    swap = Swap(_shares(labels, lists, weights, discounts), discounts.index_select(0, lists.ranks(scores) - 1))
     if k is not None and weights is None and _is_narrow(k, labels, lists):
         return top_pair_sums(scores, labels, lists, k, order, pair=pair, swap=swap)
     return pair_sums(scores, labels, lists, weights, order, pair=pair, swap=swap)
@@ -185,18 +192,11 @@ def _is_narrow(k: int, labels: Tensor, lists: Lists) -> bool:
     return k < lists.bound if upper is None else k * len(lists) < int(upper.sum())
 
 
-def _shares(labels: Tensor, lists: Lists, weights: Tensor | None, k: int | None) -> Tensor:
-    """The gain of each entry, times its weight, as a share of the ideal DCG at k, `(N,)`."""
+def _shares(labels: Tensor, lists: Lists, weights: Tensor | None, discounts: Tensor) -> Tensor:
+    """The gain of each entry, times its weight, as a share of the ideal DCG with these discounts, `(N,)`."""
     gains = gain_of(labels) if weights is None else gain_of(labels) * wide(weights)
-    ideal = best_dcg(gains, lists, k, labels=labels if weights is None else None)
+    ideal = best_dcg(gains, lists, discounts, labels=labels if weights is None else None)
     return gains * lists.each(ideal.clamp(min=torch.finfo(ideal.dtype).tiny).reciprocal())
-
-
-def _discounts(lists: Lists, k: int | None) -> Tensor:
-    """The discount at rank 0 (none), 1, 2, .. of the longest list."""
-    ranks = torch.arange(lists.bound + 1, device=lists.offsets.device)
-    discounts = discount_of(ranks)
-    return discounts if k is None else torch.where(ranks <= k, discounts, 0)
 
 
 SCHEMES = ("ndcg1", "ndcg2", "ndcg2++", "lambdarank", "arp1", "arp2", "ranknet")
@@ -278,7 +278,8 @@ def _lambda_sums(
     if scheme in ("ndcg1", "arp1"):
         paid = wide(labels)
         if scheme == "ndcg1":
-            paid = _shares(labels, lists, weights, k) * _discounts(lists, None).index_select(0, rank)
+            paid = _shares(labels, lists, weights, first_discounts(lists, k))
+            paid = paid * first_discounts(lists).index_select(0, rank - 1)
         eligible = lists.each(lists.several(labels)) if counted is None else counted & lists.each(lists.several(labels))
         paid = torch.where(eligible, paid if weights is None else paid * wide(weights), 0)
         sums = all_pair_sums(scaled, paid > 0, lists, paid, order, pair="logistic", counted=eligible)
@@ -294,14 +295,15 @@ def _swap(
 ) -> Swap | None:
     if scheme in ("ranknet", "arp2"):
         return None if scheme == "ranknet" else Swap(wide(labels))
-    gains, discounts = _shares(labels, lists, weights, k), _discounts(lists, None)
+    gains = _shares(labels, lists, weights, first_discounts(lists, k))
+    discounts = first_discounts(lists).index_select(0, rank - 1)
     if scheme == "lambdarank":
-        return Swap(gains, discounts.index_select(0, rank))
+        return Swap(gains, discounts)
     apart = torch.arange(lists.bound + 1, device=rank.device).clamp_(min=1)
     near = discount_of(apart) - discount_of(apart + 1)
     if scheme == "ndcg2":
         return Swap(gains, None, rank, near)
-    return Swap(gains, discounts.index_select(0, rank), rank, mu * near)
+    return Swap(gains, discounts, rank, mu * near)
 
 
 @loss

@@ -29,6 +29,7 @@ from torchrank.functional.ranking import (
     check_cutoff,
     check_gains,
     discount_of,
+    first_discounts,
     gain_of,
     ratio,
 )
@@ -271,7 +272,12 @@ def _soft_dcg(lists: Soft, *, k: int | None = None, gain: Gain = "exp2", discoun
 def _soft_ndcg(lists: Soft, *, k: int | None = None, gain: Gain = "exp2", discount: Discount = "log2p1") -> Tensor:
     """The ideal order is that of the gains times the weights, and it is cut off exactly."""
     sorts = isinstance(gain, str) and lists.weights is None
-    ideal = best_dcg(lists.gains(gain), lists.lists, k, discount, labels=lists.labels if sorts else None)
+    ideal = best_dcg(
+        lists.gains(gain),
+        lists.lists,
+        first_discounts(lists.lists, k, discount),
+        labels=lists.labels if sorts else None,
+    )
     return ratio(_soft_dcg(lists, k=k, gain=gain, discount=discount), ideal, 0.0)
 
 
