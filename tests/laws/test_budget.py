@@ -18,9 +18,9 @@ SILENT = {
     tokenize.ENDMARKER,
 }
 LINES = {
-    "functional": 4650,
-    "solvers": 2500,
-    "metrics.py": 350,
+    "functional": 4600,
+    "solvers": 2400,
+    "metrics.py": 300,
     "errors.py": 100,
     "__init__.py": 200,
     "rankers": 7950,
@@ -33,7 +33,7 @@ LINES = {
     "estimators": 500,
     "other modules": 900,
 }
-FILES = {"functional": 41}
+FILES = {"functional": 28}
 
 
 def code_lines(path: Path) -> int:
