@@ -117,7 +117,7 @@ def measured(ranker: Ranker, lists: RankingSet) -> Values:
     if ranker.ranks_corpus:
         batch = lists.to("cpu", ranker.transform).judged()[:]
         ranks, size = ranker.eval().test_step(batch), len(batch.x)
-        found = evaluate_ranks(ranks, batch.labels, batch.offsets, num_documents=size, measures=["ndcg@10", "map"])
+        found = evaluate_ranks(ranks, batch.labels, batch.lists, num_documents=size, measures=["ndcg@10", "map"])
         return found["ndcg@10"].numpy(), found["map"].numpy()
     batch = lists.to("cpu", ranker.transform)[:]
     with torch.no_grad():

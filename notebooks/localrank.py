@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from torchrank.functional.columns import by_column
+from torchrank.functional.ragged import by_column
 from torchrank.report.plots.runs import blank
 from torchrank.report.tables import NOTHING, Sheet
 from torchrank.solvers.linear.many_models import JoinedLists, solve_many_linear

@@ -8,7 +8,7 @@ import torch
 
 from tests.reference import measures as reference
 from torchrank import functional as F
-from torchrank.functional.columns import SAME, by_column, first_largest
+from torchrank.functional.ragged import SAME, by_column, first_largest
 
 MEASURES = [
     ("ndcg", {"k": 3, "empty": 0.0}),

@@ -9,7 +9,7 @@ import itertools
 import pytest
 import torch
 from torch.autograd import forward_ad
-from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
 from torchrank.functional import LOSSES
 
@@ -94,20 +94,6 @@ def test_vmap_is_a_loop_or_refused(name):
     for function, given in [*cases, (lambda offsets: of(name, LABELS, offsets)(scores[0]), (offsets,))]:
         loop = lambda f=function, g=given: torch.stack([f(*each) for each in zip(*g, strict=True)])  # noqa: E731
         same_or_refused(name, lambda f=function, g=given: vmap(f)(*g), loop, "vmap")
-
-
-@each_loss
-def test_gradients_of_a_model_by_functional_call(name):
-    model = torch.nn.Linear(4, WIDTHS.get(name, 1)).double()
-    weights = {key: value.detach() for key, value in model.named_parameters()}
-    x = torch.randn(9, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-
-    def loss(weights):
-        scores = functional_call(model, weights, (x,))
-        return total(name)(scores if name in WIDTHS else scores[:, 0])
-
-    expected = torch.autograd.grad(loss(dict(model.named_parameters())), list(model.parameters()))
-    same(list(grad(loss)(weights).values()), list(expected))
 
 
 def differences(function, scores, step=1e-6):

@@ -72,7 +72,7 @@ def test_a_group_without_pairs_has_the_model_of_all_lists():
 def test_measures_are_those_of_one_model_at_a_time(monkeypatch, block):
     x, labels, offsets = draw_lists(2)
     weight = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    monkeypatch.setattr("torchrank.functional.columns.CACHED_SCORES", block)
+    monkeypatch.setattr("torchrank.functional.ragged.CACHED_SCORES", block)
     for measure, options in ((ndcg, {"k": 3}), (average_precision, {})):
         found = measure_models(weight, x, labels, offsets, measure, **options)
         alone = [measure(x @ w, labels, offsets, **options) for w in weight]

@@ -70,7 +70,7 @@ def test_batches_change_nothing(options):
 
 def test_few_columns_at_a_time_change_nothing(monkeypatch):
     whole = fit(both_directions=True)
-    monkeypatch.setattr("torchrank.functional.columns.CACHED_SCORES", 300)
+    monkeypatch.setattr("torchrank.functional.ragged.CACHED_SCORES", 300)
     same_state(whole, fit(both_directions=True), 1e-12)
 
 

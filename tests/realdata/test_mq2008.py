@@ -37,7 +37,7 @@ def test_the_published_totals(tmp_path):
         assert not ids["train"] & ids["test"] and not ids["val"] & ids["test"] and not ids["train"] & ids["val"]
     assert sum(map(len, tests)) == 784 and sum(len(lists.labels) for lists in tests) == 15_211
     assert {lists.num_features for lists in tests} == {46} and {lists.num_grades for lists in tests} == {3}
-    empty = sum(int(ndcg(s.labels, s.labels, s.offsets, num_grades=3).isnan().sum()) for s in tests)
+    empty = sum(int(ndcg(s.labels, s.labels, s.offsets).isnan().sum()) for s in tests)
     assert empty == 220
 
 

@@ -16,7 +16,7 @@ from torchrank.data.transforms import one_list
 from torchrank.errors import DataError
 from torchrank.estimators.base import LOCALIZED, Model, RankerParameters
 from torchrank.functional.arrays import to_tensor
-from torchrank.functional.measures.votes import majority
+from torchrank.functional.measures.binary import majority
 from torchrank.rankers.core.ranker import Ranker
 from torchrank.rankers.lgmml.gmml import GMML
 from torchrank.rankers.lgmml.ranker import LGMML

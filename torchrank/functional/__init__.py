@@ -50,11 +50,12 @@ from torchrank.functional.losses import soft_zero_one_loss as soft_zero_one_loss
 from torchrank.functional.losses import softmax_loss as softmax_loss
 from torchrank.functional.losses import unique_softmax_loss as unique_softmax_loss
 from torchrank.functional.losses import warp_loss as warp_loss
-from torchrank.functional.losses.soft_ranks import soft_ranks as soft_ranks
+from torchrank.functional.losses.soft import soft_ranks as soft_ranks
 from torchrank.functional.measures import MEASURES as MEASURES
 from torchrank.functional.measures.binary import average_precision as average_precision
 from torchrank.functional.measures.binary import hit as hit
 from torchrank.functional.measures.binary import hits as hits
+from torchrank.functional.measures.binary import knn_error as knn_error
 from torchrank.functional.measures.binary import precision as precision
 from torchrank.functional.measures.binary import r_precision as r_precision
 from torchrank.functional.measures.binary import rbp as rbp
@@ -74,7 +75,6 @@ from torchrank.functional.measures.pairs import domination_error as domination_e
 from torchrank.functional.measures.pairs import kendall_tau as kendall_tau
 from torchrank.functional.measures.pairs import opa as opa
 from torchrank.functional.measures.pairs import rank_biased_overlap as rank_biased_overlap
-from torchrank.functional.measures.votes import knn_error as knn_error
 from torchrank.functional.oracles import most_violated as most_violated
 from torchrank.functional.oracles import structured_hinge as structured_hinge
 from torchrank.functional.ragged import pad as pad

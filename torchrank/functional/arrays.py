@@ -118,10 +118,10 @@ def offsets_of(
     >>> offsets_of(3, group=[1, 2], what="scores")
     tensor([0, 1, 3])
     """
-    ways = {"offsets": offsets, "group": group, "qid": qid, "mask": mask}
-    names = [name for name, value in ways.items() if value is not None]
-    if len(names) != 1:
-        got = f"got {' and '.join(names)}" if names else "got none of them"
+    if (offsets is not None) + (group is not None) + (qid is not None) + (mask is not None) != 1:
+        ways = {"offsets": offsets, "group": group, "qid": qid, "mask": mask}
+        names = " and ".join(name for name, value in ways.items() if value is not None)
+        got = f"got {names or 'none of them'}"
         raise DataError(
             "say which rows make up a list by one of offsets=[0, 2, 5], group=[2, 3] and "
             f"qid=['a', 'a', 'b', 'b', 'b'], {got}"

@@ -20,10 +20,12 @@ def order_within(values: Tensor, ids: Tensor, lists: int, *, descending: bool = 
     >>> order_within(torch.tensor([1.0, 3.0, 2.0, 2.0]), torch.tensor([0, 0, 1, 1]), 2).tolist()
     [1, 0, 2, 3]
     """
+    ids = ids.long()  # offsets may have 32 bits
     known, of_lists, lists = host(values), host(ids), max(lists, 1)
     readable = known is not None and of_lists is not None
     xp: Any = np if readable else torch
-    numbers, list_of = (known, of_lists) if readable else (values.detach(), ids)
+    numbers: Any = known if readable else values.detach()
+    list_of: Any = of_lists if readable else ids
     if grades:
         keys, levels = xp.asarray(numbers, dtype=xp.int64), grades
         keys = grades - 1 - keys if descending else keys
@@ -32,11 +34,11 @@ def order_within(values: Tensor, ids: Tensor, lists: int, *, descending: bool = 
     if lists * levels > 2**63:
         if readable and values.is_floating_point() and (order := _cut_order(keys, list_of, lists)) is not None:
             return order
-        keys, list_of, xp = torch.as_tensor(keys), ids, torch
+        keys, list_of = torch.as_tensor(keys), ids
         ordered, order = torch.sort(keys)
         keys = torch.empty_like(keys).scatter(0, order, _count_changes(ordered))
         levels = len(keys)
-    whole = xp.asarray(list_of, dtype=xp.int64) * levels  # offsets may have 32 bits
+    whole = list_of * levels
     whole += keys
     return stable_order(whole, lists * levels)
 

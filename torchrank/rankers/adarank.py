@@ -12,9 +12,8 @@ from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, check_choice, check_integer
 from torchrank.functional import average_precision, ndcg
 from torchrank.functional.arrays import to_offsets
-from torchrank.functional.columns import SAME, Measure, by_column, first_largest
 from torchrank.functional.conventions import parse_measure
-from torchrank.functional.ragged import per_entry, sort_within
+from torchrank.functional.ragged import SAME, Measure, by_column, first_largest, per_entry, sort_within
 from torchrank.rankers.core.kept import KEPT_BYTES, BatchMemory, grown_scores
 from torchrank.rankers.core.ranker import Ranker, TransformOption
 from torchrank.rankers.core.rounds import Round

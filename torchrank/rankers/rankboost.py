@@ -14,8 +14,7 @@ from torchrank.data.state import store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, check_choice
 from torchrank.functional.arrays import to_offsets
-from torchrank.functional.columns import first_largest
-from torchrank.functional.ragged import has_pairs, per_entry
+from torchrank.functional.ragged import first_largest, has_pairs, per_entry
 from torchrank.rankers.core.kept import KEPT_BYTES, BatchMemory, grown_scores
 from torchrank.rankers.core.ranker import Ranker, TransformOption
 from torchrank.rankers.core.rounds import Round

@@ -7,7 +7,7 @@ from torchrank.data.batch import Batch
 from torchrank.data.training import TrainingLists
 from torchrank.errors import check_integer
 from torchrank.functional import ndcg
-from torchrank.functional.columns import by_column, first_largest
+from torchrank.functional.ragged import by_column, first_largest
 from torchrank.rankers.core.ranker import Ranker, TransformOption
 from torchrank.rankers.core.rounds import Round
 

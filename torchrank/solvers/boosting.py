@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from torchrank.functional.columns import first_largest
 from torchrank.functional.lists import Lists
-from torchrank.functional.ragged import cell_logsumexp, lower_logsumexp, subsample, wide
+from torchrank.functional.ragged import cell_logsumexp, first_largest, lower_logsumexp, subsample, wide
 
 CODES_AT_ONCE = 2**20  # codes that are converted to int64 at once
 CODES_ON_DEVICE = 2**27  # the same on a device, where a block must keep all cores busy

@@ -12,7 +12,7 @@ from tests.rankers.small import FEATURES, data, lists, trainer
 from tests.reference import measures as reference
 from torchrank import NDCG, DataError, LambdaRank, ListNet, RankingEvaluation, RankingMetrics, RankingSet
 from torchrank.data.relevance import Judged, SameClass
-from torchrank.functional import describe, evaluate, knn_error
+from torchrank.functional import Lists, describe, evaluate, knn_error
 from torchrank.rankers.core.evaluation import MEASURES as DEFAULTS
 from torchrank.rankers.core.evaluation import SplitMeasures, top_grade
 
@@ -197,8 +197,9 @@ def test_exact_over_processes(tmp_path):
 
 def test_update_does_not_synchronise():
     measures = RankingMetrics(MEASURES, num_queries=60).to("meta")
-    scores, labels, offsets = (torch.tensor(part).to("meta") for part in reference.random_batch(57))
-    measures.update(scores, labels, offsets, query=torch.arange(60, device="meta"), max_length=12, num_grades=5)
+    scores, labels, offsets = map(torch.tensor, reference.random_batch(57))
+    lists = Lists.of(offsets, labels=labels).to("meta")
+    measures.update(scores.to("meta"), labels.to("meta"), lists, query=torch.arange(60, device="meta"))
     assert measures.sums.device.type == "meta"
 
 

@@ -25,10 +25,7 @@ from collections.abc import Callable
 
 import torch
 
-from torchrank.functional.losses.approx import approx_mrr_loss, approx_ndcg_loss, as_loss
 from torchrank.functional.losses.domination import domination_loss
-from torchrank.functional.losses.gumbel import gumbel
-from torchrank.functional.losses.listmle import listmle_loss
 from torchrank.functional.losses.neural_ndcg import neural_ndcg_loss
 from torchrank.functional.losses.pairs import (
     hinge_loss,
@@ -40,7 +37,14 @@ from torchrank.functional.losses.pairs import (
     soft_zero_one_loss,
 )
 from torchrank.functional.losses.pointwise import bce_loss, mse_loss, ordinal_loss, ordinal_scores
-from torchrank.functional.losses.softmax import listnet_loss, poly1_softmax_loss, softmax_loss, unique_softmax_loss
+from torchrank.functional.losses.soft import approx_mrr_loss, approx_ndcg_loss, as_loss, gumbel
+from torchrank.functional.losses.softmax import (
+    listmle_loss,
+    listnet_loss,
+    poly1_softmax_loss,
+    softmax_loss,
+    unique_softmax_loss,
+)
 from torchrank.functional.losses.warp import rank_weights, warp_labels, warp_loss
 from torchrank.functional.oracles import structured_hinge
 

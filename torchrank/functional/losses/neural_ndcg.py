@@ -15,10 +15,9 @@ from torch import Tensor
 
 from torchrank.functional.arrays import Array, host, wide
 from torchrank.functional.autograd import OnceDifferentiable
-from torchrank.functional.gains import Gain, best_dcg, check_gains, discount_of, gain_of
 from torchrank.functional.lists import Lists, Weighted, loss
 from torchrank.functional.losses.pair_blocks import check_positive
-from torchrank.functional.ranking import check_cutoff, ratio
+from torchrank.functional.ranking import Gain, best_dcg, check_cutoff, check_gains, discount_of, gain_of, ratio
 
 PLACES = 2**18  # entries of the matrices of a block: 2 MB
 DEVICE = 32  # times as many on other devices

@@ -9,7 +9,6 @@ from torch import Tensor
 from torchrank.errors import check_choice
 from torchrank.functional.arrays import Array, host, narrow, wide
 from torchrank.functional.autograd import OnceDifferentiable, diagonal_of
-from torchrank.functional.gains import best_dcg, check_gains, discount_of, gain_of
 from torchrank.functional.lists import Lists, Weighted, loss
 from torchrank.functional.losses.pair_blocks import (
     PAIRS,
@@ -19,7 +18,7 @@ from torchrank.functional.losses.pair_blocks import (
     pair_sums,
     top_pair_sums,
 )
-from torchrank.functional.ranking import check_cutoff
+from torchrank.functional.ranking import best_dcg, check_cutoff, check_gains, discount_of, gain_of
 
 
 @loss

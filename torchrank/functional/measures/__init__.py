@@ -32,4 +32,3 @@ from torchrank.functional.measures import graded as graded  # and the others: ea
 # isort: split
 from torchrank.functional.measures import binary as binary
 from torchrank.functional.measures import pairs as pairs
-from torchrank.functional.measures import votes as votes

@@ -9,19 +9,22 @@ from torch import Tensor
 from torchrank.errors import check_choice
 from torchrank.functional.arrays import Array, host, wide
 from torchrank.functional.conventions import GRADED, OPTIONAL, in_table
-from torchrank.functional.gains import (
+from torchrank.functional.lists import Lists, Weighted, measure
+from torchrank.functional.ranking import (
     FEW,
     Discount,
     Gain,
+    Ranking,
+    average_gains,
     check_gains,
     dcg_at,
     discount_of,
     gain_of,
     ideal_dcg_at,
     ideal_labels,
+    rank,
+    ratio,
 )
-from torchrank.functional.lists import Lists, Weighted, measure
-from torchrank.functional.ranking import Ranking, average_gains, rank, ratio
 
 
 def ndcg_of(

@@ -1,8 +1,7 @@
 """The most violated ranking of each list under five measures (McFee & Lanckriet, ICML 2010), and its hinge loss.
 
 Some most violated ranking keeps each class in the order of its scores. Such a ranking is described by b_i, the number
-of irrelevant entries before the i-th best relevant one: see merged.py. What maximises each measure is in
-rankings.py.
+of irrelevant entries before the i-th best relevant one: see rankings.py.
 """
 
 from collections.abc import Callable
@@ -17,10 +16,10 @@ from torchrank.errors import check_choice
 from torchrank.functional.arrays import Array, host, result_dtype, wide
 from torchrank.functional.autograd import OnceDifferentiable
 from torchrank.functional.chunks import Chunk, length_chunks, side_by_side
-from torchrank.functional.gains import DISCOUNTS, discount_of
 from torchrank.functional.lists import Given, Lists, Weighted, check_scores, loss, takes_arrays
-from torchrank.functional.oracles.merged import Merged, merge
 from torchrank.functional.oracles.rankings import (
+    Merged,
+    merge,
     top_ndcg,
     top_precision,
     whole_auc,
@@ -29,7 +28,7 @@ from torchrank.functional.oracles.rankings import (
     whole_ndcg,
 )
 from torchrank.functional.ragged import entries_of, read
-from torchrank.functional.ranking import check_cutoff, ratio
+from torchrank.functional.ranking import DISCOUNTS, check_cutoff, discount_of, ratio
 
 CACHED_NUMBERS = 2**17  # entries, with padding, that are solved at once on the CPU: their tensors stay in the cache
 

@@ -35,7 +35,7 @@ class GradientRanker(Ranker):
         ...     def score(self, batch):
         ...         return batch.at_entries(batch.x @ self.weight.to(batch.x.dtype))
         ...     def loss(self, batch):
-        ...         return listnet_loss(self.score(batch), batch.labels, batch.offsets)
+        ...         return listnet_loss(self.score(batch), batch.labels, batch.lists)
         >>> x, offsets = torch.tensor([[0.0], [2.0], [1.0]]), torch.tensor([0, 3])
         >>> lists = RankingSet(x, torch.tensor([0.0, 2.0, 1.0]), offsets)
         >>> Linear(1).fit(lists, epochs=5).rank(x, offsets)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from torchrank.data.batch import Batch
 from torchrank.data.training import TrainingLists
-from torchrank.functional.columns import by_column, first_largest
 from torchrank.functional.losses import LOSSES
 from torchrank.functional.measures.evaluation import evaluate
+from torchrank.functional.ragged import by_column, first_largest
 
 PENALTY = 1e-3  # l2 of fitted weights: without it those of members that err on no list would grow without end
 

@@ -24,8 +24,7 @@ from torchrank.data.training import TrainingLists
 from torchrank.data.transforms import Auto, OneOf, Transform
 from torchrank.errors import DataError, check_choice, check_integer, check_number
 from torchrank.functional import ndcg
-from torchrank.functional.columns import SAME, by_column
-from torchrank.functional.ragged import list_ids, per_entry
+from torchrank.functional.ragged import SAME, by_column, list_ids, per_entry
 from torchrank.rankers.lgmml.far_anchors import deviations_of, far_scores
 from torchrank.solvers.local_metrics.drawn_metrics import CUTOFF, MetricOptions
 from torchrank.solvers.local_metrics.groups import (

@@ -16,9 +16,8 @@ from torchrank.data.state import Derived, store
 from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, NotFittedError, check_choice, check_number
 from torchrank.functional import ndcg
-from torchrank.functional.columns import by_column
 from torchrank.functional.losses import warp_loss
-from torchrank.functional.ragged import has_pairs
+from torchrank.functional.ragged import by_column, has_pairs
 from torchrank.rankers.core.kept import KEPT_BYTES, BatchMemory
 from torchrank.rankers.core.ranker import Prepared, Ranker, TransformOption
 from torchrank.rankers.core.rounds import Round

@@ -16,8 +16,7 @@ from torchrank.data.batch import Batch
 from torchrank.data.training import TrainingLists
 from torchrank.errors import DataError, NotPositiveDefinite, NumericalWarning, check_choice, check_integer, check_number
 from torchrank.functional import ndcg
-from torchrank.functional.columns import by_column, first_largest
-from torchrank.functional.ragged import per_entry, segment_max, segment_sum
+from torchrank.functional.ragged import by_column, first_largest, per_entry, segment_max, segment_sum
 from torchrank.functional.spd import gmml_factor
 from torchrank.solvers.local_metrics.drawn_lists import (
     ListTable,

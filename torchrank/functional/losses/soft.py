@@ -8,20 +8,83 @@ entries that can gain something have soft ranks.
 
 import inspect
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
-from torchrank.functional.arrays import Array, host, wide
+from torchrank.errors import check_integer, check_number
+from torchrank.functional.arrays import Array, host, narrow, result_dtype, to_tensor, wide
+from torchrank.functional.autograd import OnceDifferentiable
 from torchrank.functional.conventions import NAMES, parse_measure, soft
-from torchrank.functional.gains import Discount, Gain, best_dcg, check_gains, discount_of, gain_of
-from torchrank.functional.lists import Lists, Weighted, loss
-from torchrank.functional.losses.pair_blocks import check_positive
+from torchrank.functional.lists import Given, Lists, Weighted, loss, per_entry, takes_arrays
+from torchrank.functional.losses.pair_blocks import all_pair_sums, check_positive
 from torchrank.functional.losses.pairs import soft_zero_one_loss
-from torchrank.functional.losses.soft_ranks import soft_counts
 from torchrank.functional.measures import MEASURES
-from torchrank.functional.ranking import check_cutoff, ratio
+from torchrank.functional.ranking import (
+    Discount,
+    Gain,
+    best_dcg,
+    check_cutoff,
+    check_gains,
+    discount_of,
+    gain_of,
+    ratio,
+)
+
+# ---------------------------------------------------------------------------------------------------------- soft ranks
+
+
+@per_entry
+def soft_ranks(scores: Array, offsets: Array = None, *, temperature: float = 1.0, **given: Unpack[Given]) -> Tensor:
+    """Differentiable ranks: 1 + the sum of sigmoid((s_j - s_i) / temperature) over the other entries of the list.
+
+    As the temperature falls they approach the ranks; equal scores share the mean of their ranks. A list of L entries
+    costs O(L^2) time and bounded memory.
+
+    Args:
+        scores: score of each entry, `(N,)`; higher scores come first.
+        offsets: where the lists begin and end, `(Q + 1,)`, or a `Lists`.
+        temperature: the difference of scores at which the better entry counts .73 of a rank.
+
+    Returns:
+        The soft rank of each entry, from 1, `(N,)`. Its gradient is in closed form.
+
+    Example:
+        >>> soft_ranks(torch.tensor([1.0, 3.0, 2.0, 5.0]), torch.tensor([0, 3, 4]), temperature=0.1)
+        tensor([3.0000, 1.0000, 2.0000, 1.0000])
+    """
+    check_positive(temperature=temperature)
+    every = torch.ones(len(scores), dtype=torch.bool, device=scores.device)
+    return 1 + soft_counts(scores, every, offsets, temperature=temperature)
+
+
+def soft_counts(
+    scores: Tensor, rows: Tensor, lists: Lists, values: Tensor | None = None, *, temperature: float
+) -> Tensor:
+    """A soft count of the other entries of the list that score higher than each entry of `rows (N,)`: each counts
+    sigmoid((s_j - s_i) / T) times its value in `values (N,)`, or times 1: `(N,)` in float64, 0 outside of the rows.
+
+    >>> soft_counts(torch.tensor([2.0, 2.0]), torch.tensor([True, False]), Lists.of([0, 2]), temperature=1.0)
+    tensor([0.5000, 0.0000], dtype=torch.float64)
+    """
+    floats = scores if scores.is_floating_point() else wide(scores)
+    return _COUNTS(floats if temperature == 1 else narrow(floats) / temperature, rows, lists, values)
+
+
+def _sums(scores: Tensor, rows: Tensor, lists: Lists, values: Tensor | None, order: int) -> tuple[Tensor, ...]:
+    return all_pair_sums(scores, rows, lists, None, 0, pair="soft_zero_one", partners=values, by_row=True)
+
+
+def _grad(upstream: Tensor, saved: Tensor, scores: Tensor, rows: Tensor, lists: Lists, values: Tensor | None) -> Tensor:
+    return all_pair_sums(scores, rows, lists, upstream, 1, pair="soft_zero_one", partners=values)[1]
+
+
+_COUNTS = OnceDifferentiable("soft_ranks", _sums, _grad)
+
+
+# -------------------------------------------------------------------------------------------------------------- losses
 
 
 @loss
@@ -337,3 +400,80 @@ def _loss(
         rows = labels > 0
     values = measure(Soft(floats, labels, lists, weights, rows, temperature), **options).neg()
     return values if all_have_pairs else torch.where(several, values, 0.0)
+
+
+# ------------------------------------------------------------------------------------------------- samples of rankings
+
+# options with a number per entry or list; a margin may also be a matrix
+REPEATED = frozenset(("weights", "list_weights", "tiebreak", "num_relevant", "margin"))
+
+
+def gumbel(
+    loss: Callable[..., Any], *, samples: int = 8, beta: float = 1.0, generator: torch.Generator | None = None
+) -> Callable[..., Any]:
+    """The mean of a loss over `samples` copies of the scores, each with its own Gumbel noise.
+
+    Sorting perturbed scores samples a ranking from the Plackett-Luce model, so this is a loss of rankings that the
+    scores make likely, in the manner of rax's `gumbel_t12n`. `gumbel(approx_ndcg_loss)` is GumbelApproxNDCG. The copies
+    are lists end to end, so one call of the loss sees `samples` times as many lists.
+
+    Args:
+        loss: any loss or measure on lists, `loss(scores, labels, offsets, **options)`.
+        samples: the number of copies.
+        beta: the scale of the noise.
+        generator: draws the noise; None takes torch's own. Each call draws new noise.
+
+    Returns:
+        A function with the arguments of `loss` that gives one value per list, `(Q,)`.
+
+    Example:
+        >>> from torchrank.functional import approx_ndcg_loss
+        >>> loss = gumbel(approx_ndcg_loss, samples=100, generator=torch.Generator().manual_seed(0))
+        >>> loss(torch.tensor([0.0, 1.0, 3.0, 2.0]), torch.tensor([0, 0, 1, 2]), torch.tensor([0, 4]))
+        tensor([-0.7187])
+    """
+    check_integer(">= 1", samples=samples)
+    check_number(">= 0", beta=beta)
+
+    @wraps(loss)
+    def call(scores: Array, labels: Array, offsets: Array = None, **options: Any) -> Any:
+        return _copied(scores, labels, offsets, loss=loss, samples=samples, beta=beta, generator=generator, **options)
+
+    return call
+
+
+@takes_arrays
+def _copied(
+    scores: Array,
+    labels: Array,
+    offsets: Array = None,
+    *,
+    loss: Callable[..., Any],
+    samples: int,
+    beta: float,
+    generator: torch.Generator | None,
+    **options: Any,
+) -> Any:
+    lists: Lists = offsets
+    ends = torch.nn.functional.pad(lists.offsets.diff().repeat(samples).cumsum(0), (1, 0))
+    copies = Lists(ends, samples * lists.num_entries, longest=lists.bound, grades=lists.grades or None)
+    for name in REPEATED & options.keys():
+        options[name] = _repeated(options[name], name, samples)
+    values = loss(_perturbed(scores, samples, beta, generator), labels.repeat(samples), copies, **options)
+    return values.unflatten(0, (samples, -1)).mean(0)
+
+
+def _repeated(option: Any, name: str, samples: int) -> Any:
+    """The option for all copies. Only vectors are repeated; others belong to the whole batch, as the margin of WARP."""
+    if option is None or isinstance(option, int | float):
+        return option
+    numbers = to_tensor(option, name)
+    return numbers.repeat(samples) if numbers.ndim == 1 else option
+
+
+def _perturbed(scores: Tensor, samples: int, beta: float, generator: torch.Generator | None) -> Tensor:
+    """The copies of the scores end to end, `(samples * N, ...)`, in the dtype of results."""
+    copies = scores.to(result_dtype(scores)).repeat(samples, *[1] * (scores.ndim - 1))
+    device = scores.device if generator is None else generator.device
+    noise = torch.empty(copies.shape, dtype=copies.dtype, device=device).exponential_(generator=generator)
+    return copies - beta * noise.log_().to(scores.device)  # minus the log of an exponential variable is a Gumbel one
