@@ -76,7 +76,7 @@ def test_lists_are_for_their_own_entries_labels_and_device():
         for function in (ndcg, LOSSES["ranknet"]):
             with pytest.raises(ValueError, match=message):
                 function(*given, lists)
-    with pytest.raises(DataError, match="say by mask="):
+    with pytest.raises(DataError, match="give mask="):
         ndcg(*PADDED)
     with pytest.raises(DataError, match="got offsets and mask"):
         ndcg(*PADDED, Lists.of(OFFSETS), mask=MASK)

@@ -8,9 +8,9 @@ import torch
 
 import torchrank.functional as F
 from torchrank.functional import spd
-from torchrank.functional.clouds import directions, gaussians
+from torchrank.functional import clouds
 
-MODULES = {spd.__name__, directions.__name__, gaussians.__name__}  # every function exported from these has a row
+MODULES = {spd.__name__, clouds.__name__}  # every function exported from these has a row
 NUMBERS = {"choose_components"}  # but those that give one number for all
 BATCH, D, M = 4, 5, 3
 

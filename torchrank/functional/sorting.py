@@ -34,12 +34,11 @@ def order_within(values: Tensor, ids: Tensor, lists: int, *, descending: bool = 
     if lists * levels > 2**63:
         if readable and values.is_floating_point() and (order := _cut_order(keys, list_of, lists)) is not None:
             return order
-        keys, list_of = torch.as_tensor(keys), ids
+        keys, list_of, xp = torch.as_tensor(keys), ids, torch
         ordered, order = torch.sort(keys)
         keys = torch.empty_like(keys).scatter(0, order, _count_changes(ordered))
         levels = len(keys)
-    whole = list_of * levels
-    whole += keys
+    whole = xp.asarray(list_of, dtype=xp.int64) * levels + keys  # offsets may have 32 bits
     return stable_order(whole, lists * levels)
 
 
