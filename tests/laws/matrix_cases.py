@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 import torchrank.functional as F
-from torchrank.functional import spd
-from torchrank.functional import clouds
+from torchrank.functional import clouds, spd
 
 MODULES = {spd.__name__, clouds.__name__}  # every function exported from these has a row
 NUMBERS = {"choose_components"}  # but those that give one number for all
