@@ -11,7 +11,7 @@ Example:
 
 import re
 from importlib import import_module
-from pathlib import Path
+from pkgutil import get_data
 from typing import TYPE_CHECKING, Any
 
 from torchrank.errors import CheckpointError as CheckpointError
@@ -99,7 +99,8 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for type checkers and editors
 __version__ = "0.2.0"
 
 # each name stands above once, for type checkers and for `__getattr__`: here is where it is defined
-_LINES = re.findall(r"^ *from (torchrank\.\S+) import (\w+) as", Path(__file__).read_text("utf-8"), re.MULTILINE)
+_SOURCE = (get_data("torchrank", "__init__.py") or b"").decode("utf-8")  # also out of a zip file
+_LINES = re.findall(r"^ *from (torchrank\.\S+) import (\w+) as", _SOURCE, re.MULTILINE)
 EXPORTS: dict[str, str] = {name: module for module, name in _LINES if module != "torchrank.errors"}
 RANKERS: dict[str, str] = {
     name: module
